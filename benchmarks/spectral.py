@@ -31,7 +31,7 @@ from skdp.datasets import make_block_graph, make_interactions, make_spiked_rows
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise.words import make_source
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.iterate import iterate_symmetric
 
@@ -208,10 +208,10 @@ def wide():
 
 
 @dataclass(frozen=True)
-class UnitChange(EntryUnit):
+class UnitChange(MatrixUnit):
     """The papers' neighbours: one pair of entries changes by at most 1, whatever it was.
 
-    A promise about the data that no estimator of the package makes for its user: `EntryUnit` clips.
+    A promise about the data that no estimator of the package makes: `MatrixUnit` clips.
     """
 
     low: float = -1e6

@@ -35,8 +35,9 @@ from skdp.data.blocks import (
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows
 from skdp.data.units import GroupForm, GroupRows, Placed, groups_of, in_memory
-from skdp.queries.entries import EntryUnit
+from skdp.queries.entries import MatrixUnit
 from skdp.queries.rows import RowQuery
+from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 
 # Of checks that add up all entries: a floating-point warning would tell of large ones.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
@@ -374,10 +375,7 @@ class GroupUnitMixin:
     """Protects one row, or all rows of one group (`privacy_unit`)."""
 
     __metadata_request__fit = {"groups": True}
-    _privacy_units = {
-        "row": ("add_remove", "replace"),
-        "group": ("add_remove", "replace"),
-    }
+    _privacy_units = offered("row", "group")
 
     def get_metadata_routing(self):
         """Return what metadata the methods take: `groups`, for the unit "group" without a column.
@@ -394,7 +392,7 @@ class GroupUnitMixin:
 
     @property
     def _by_group(self):
-        return self.privacy_unit == "group"
+        return unit_of(self).of_groups
 
     # -- parameters ------------------------------------------------------------------------
 
@@ -475,7 +473,7 @@ class GroupUnitMixin:
         unit = {"by_group": self._by_group, "adjacency": self.adjacency}
         query = kind(source, n_jobs=self.n_jobs, **unit, **bounds)
         if self._by_group and self.adjacency == "replace":
-            self._warn_of_delta(query.n_rows, "group")
+            self._warn_of_delta(query.n_rows, self.privacy_unit)
         return query
 
 
@@ -604,49 +602,45 @@ def split_users(X, column):
 # What neighbours differ in under the units of entries, and the bound of each unit.
 
 
-CONTRACT_UNITS = ("entry_change", "edge_change", "mixed", "frobenius", "spectral")
-# Unit -> its bound where none is given: of an entry, of a degree from below, of the change's norm.
-_ENTRIES, _DEGREE, _CHANGE = (0.0, 1.0), 5, 1.0
-_DEFAULTS = {
-    "entry": _ENTRIES, "edge": _ENTRIES, "interaction": _DEGREE,
-    **dict.fromkeys((*CONTRACT_UNITS, "rank_one"), _CHANGE),
-}  # fmt: skip
-_CLIPPED = ("row", "group", "entry")  # units that read `clip_norm`
-
-
 def bound_of(estimator):
     """Return the bound of an estimator's unit: (low, high), a degree, or a norm; None of rows."""
-    given = getattr(estimator, "unit_bound", None)
-    return _DEFAULTS.get(getattr(estimator, "privacy_unit", "row")) if given is None else given
+    given, bound = getattr(estimator, "unit_bound", None), unit_of(estimator).bound
+    return bound.default if given is None and bound else given
 
 
-def entry_unit(estimator):
-    """Return what neighbours differ in, for the units with entries."""
-    unit, bound = estimator.privacy_unit, bound_of(estimator)
-    if unit in CONTRACT_UNITS:
-        return EntryUnit(unit, estimator.adjacency, *_ENTRIES, float(bound))
-    bounds = map(float, bound if unit in ("entry", "edge") else _ENTRIES)
-    return EntryUnit(unit, estimator.adjacency, *bounds, _CHANGE)
+def matrix_unit(estimator, kind=MatrixUnit, **more):
+    """Return what neighbours differ in, for the units of a matrix of a public shape."""
+    name, bound = estimator.privacy_unit, unit_of(estimator).bound
+    if bound is NORM:
+        more["sensitivity"] = float(bound_of(estimator))
+    elif bound is INTERVAL:
+        more["low"], more["high"] = map(float, bound_of(estimator))
+    return kind(name, estimator.adjacency, **more)
+
+
+def has_cells(estimator):
+    """Whether entries are there or not, up to their weight: cells that can be flipped."""
+    return unit_of(estimator).bound is INTERVAL and bound_of(estimator)[0] == 0
 
 
 def check_unit_bound(estimator, low=0.0, high=math.inf):
     """Check that the bound is of the kind that the unit has; norms lie in (low, high)."""
     unit, given = estimator.privacy_unit, estimator.unit_bound
-    default = _DEFAULTS.get(unit)
+    bound = unit_of(estimator).bound
     if given is None:
         return
-    if default is None and hasattr(estimator, "clip_norm"):
+    if bound is None and hasattr(estimator, "clip_norm"):
         raise ValueError(
             f"'unit_bound' bounds nothing under privacy_unit={unit!r}, whose rows are bounded by "
             f"'clip_norm'. Leave it out. Got {given!r}."
         )
-    if default == _ENTRIES:
+    bound = bound or NORM  # of the longest row, where it has no parameter of its own
+    if bound is INTERVAL:
         check_bounds(estimator, "unit_bound")
         return
     if np.ndim(given):
-        kind = "an integer (a degree)" if default == _DEGREE else "a number (a norm)"
-        raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {kind}. Got {given!r}.")
-    if default == _DEGREE:
+        raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {bound.said}. Got {given!r}.")
+    if bound is DEGREE:
         check_int(estimator, "unit_bound", 1)
     else:
         check_real(estimator, "unit_bound", low, high)
@@ -658,20 +652,18 @@ def public_units(estimator, shape, session):
     Cells and pairs are compared with the number of rows: most are empty, and how many are not is
     private. Norms of a change have no number, and it does not matter where no delta is spent.
     """
-    unit = estimator.privacy_unit
-    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
-        return 0, unit
-    names = {"row": "row", "edge": "pair of nodes", "edge_change": "pair of nodes"}
-    return shape[0], names.get(unit, "cell")
+    counted = unit_of(estimator).counted if session.budget.delta else ""
+    return shape[0] if counted else 0, counted
 
 
 def check_clip_norm_read(estimator):
     """Refuse a `clip_norm` that the unit does not read: it would bound nothing."""
-    unit = estimator.privacy_unit
+    unit = unit_of(estimator)
     default = signature(type(estimator)).parameters["clip_norm"].default
-    if unit not in _CLIPPED and estimator.clip_norm not in (default, math.inf):
-        units = " and ".join(repr(name) for name in _CLIPPED if name in estimator._privacy_units)
+    if not unit.reads_clip_norm and estimator.clip_norm not in (default, math.inf):
+        readers = [name for name in estimator._privacy_units if UNITS[name].reads_clip_norm]
+        units = " and ".join(map(repr, readers))
         raise ValueError(
-            f"'clip_norm' bounds nothing under privacy_unit={unit!r}; it is read by {units}. Leave "
-            f"it out. Got {estimator.clip_norm!r}."
+            f"'clip_norm' bounds nothing under privacy_unit={unit.name!r}; it is read by "
+            f"{units}. Leave it out. Got {estimator.clip_norm!r}."
         )

@@ -31,6 +31,7 @@ from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.place import find_scale, finer_scale
+from skdp.units import offered
 
 __all__ = ["DocLinkMixin"]
 
@@ -277,7 +278,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    _privacy_units = {"row": ("add_remove", "replace")}
+    _privacy_units = offered("row")
     _pure_dp = False  # whether delta=0 is offered
     _splits_budget = False  # whether a huge epsilon is split into copies
     _reservation_key = None  # of clones and pickles made inside a PrivacyLedger

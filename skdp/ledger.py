@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.receipts import aligned
-from skdp.privacy.ledger.balances import ADJACENCIES, UNITS
 from skdp.privacy.ledger.ledger import PrivacyLedger, as_html, as_lines, changes
 from skdp.privacy.ledger.store import Dataset, Registry, read_registry
+from skdp.units import ADJACENCIES, UNITS
 
 _BUDGETS = ("epsilon", "delta", "mu", "rho")
 _WHICH = "epsilon and delta, or mu (Gaussian DP), or rho (zCDP)"

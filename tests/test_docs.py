@@ -82,6 +82,12 @@ def test_pages_are_found():
     assert sum(len(python_blocks(page)) for page in PAGES) > 20
 
 
+def test_a_source_of_rows_takes_twenty_lines():
+    for block in python_blocks(ROOT / "docs" / "user_guide" / "outgrowing_one_machine.md"):
+        for body in re.findall(r"class \w+:\n(.*?)\n\n\n", block, re.DOTALL):
+            assert len(body.splitlines()) <= 20
+
+
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_files(page):
     text = page.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.queries.entries import EntryQuery, EntryRowQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, EntryRowQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.plane import Frame, PlaneQuery
 from skdp.queries.rows import RowQuery
@@ -123,8 +123,8 @@ def test_row_sensitivity_is_proved_and_tight(release, adjacency):
 
 def entry_query(unit, adjacency):
     if unit == "rows":
-        return lambda A: EntryRowQuery(A, EntryUnit("entry", adjacency, -0.5, 2.0))
-    kind = EntryUnit(unit, adjacency, -0.5, 2.0)
+        return lambda A: EntryRowQuery(A, MatrixUnit("entry", adjacency, -0.5, 2.0))
+    kind = MatrixUnit(unit, adjacency, -0.5, 2.0)
     return lambda A: EntryQuery(A, kind)
 
 

@@ -15,7 +15,7 @@ import skdp
 PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 700, 60
 
-COMMON = {"exceptions", "answer", "_validation"}
+COMMON = {"exceptions", "answer", "units", "_validation"}
 ESTIMATOR = {"base", "_inputs", "data", "queries", "solvers", "theory"} | COMMON
 STREAM_ROOMS = {"privacy.streams", "privacy.ledger", "privacy.accounting.plain_data"}
 ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
@@ -24,19 +24,20 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 ALLOWED = {
     "exceptions": set(),
     "answer": set(),
+    "units": set(),
     "_validation": {"exceptions"},
     "base": {"privacy", "data", "queries", "solvers"} | COMMON,
     "_inputs": {"base", "data", "queries"} | COMMON,
-    "ledger": {"exceptions", "privacy"},
-    "privacy": {"exceptions", "answer"},
+    "ledger": {"exceptions", "units", "privacy"},
+    "privacy": {"exceptions", "answer", "units"},
     "privacy.noise": {"exceptions"},
-    "privacy.accounting": {"exceptions"},
+    "privacy.accounting": {"exceptions", "units"},
     "privacy.gate": {"exceptions", "answer"} | ROOMS_BELOW,
     "privacy.streams": {"exceptions", "answer", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
-    "privacy.ledger": {"exceptions", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
+    "privacy.ledger": {"exceptions", "units", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
-    "queries": {"exceptions", "data", "privacy.gate.bounds", "privacy.accounting.losses"}
+    "queries": {"exceptions", "units", "data", "privacy.gate.bounds", "privacy.accounting.losses"}
     | {"solvers.linalg", "solvers.item_filter"},
     "decomposition": ESTIMATOR | STREAM_ROOMS,
     "regression": ESTIMATOR,

@@ -1,48 +1,26 @@
 """Notebooks: the name of each estimator leads to a page of ours, and reports are tables."""
 
-import importlib
 import inspect
-import pkgutil
 import typing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skdp
 from skdp import DPPCA, DPRidgeClassifier, PrivacyLedger, check_pipeline
+from skdp._support import _FACADES
 from skdp.base import DocLinkMixin
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
+from tools.ways import exported
 
 API = (Path(__file__).parents[1] / "docs" / "api" / "index.rst").read_text()
 
 
-def estimator_classes():
-    for info in pkgutil.walk_packages(skdp.__path__, "skdp."):
-        if not info.name.rpartition(".")[2].startswith("__"):
-            module = importlib.import_module(info.name)
-            yield from (
-                value
-                for value in vars(module).values()
-                if isinstance(value, type)
-                and issubclass(value, BaseEstimator)
-                and value.__module__ == info.name
-            )
-
-
-def public_classes():
-    """Classes that a module of the public interface hands out."""
-    for cls in estimator_classes():
-        package = importlib.import_module(cls.__module__.partition("._")[0])
-        if cls.__name__ in getattr(package, "__all__", ()):
-            yield cls
-
-
-PUBLIC = sorted(set(public_classes()), key=lambda cls: cls.__name__)
+PUBLIC = [*exported([*_FACADES, "papers"]).values()]
 
 
 def test_they_are_found():

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.linear_model import Ridge
 
 from skdp import (
     DPPCA,
@@ -488,33 +487,9 @@ def test_expected_risk_of_heads(n, epsilon, m):
     assert 0.5 < 12 * np.mean(risks) / power / expected < 2
 
 
-@SMALL_FITS
-@pytest.mark.deep
-@pytest.mark.parametrize("length", [0.3, 0.6])
-def test_expected_loss_of_a_ridge_on_short_rows(length):
-    """Within a factor of two of the mean over tables whose rows are shorter than the clip norm."""
-    lost, planned = [], []
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        X = rng.standard_normal((9000, 12)) * np.arange(1, 13) ** -0.5
-        X *= length / np.linalg.norm(X, axis=1)[:, None]
-        X -= X.mean(axis=0)
-        w = rng.standard_normal(12)
-        y = 0.28 * (X @ w / np.std(X @ w) + 0.5 * rng.standard_normal(9000))
-        X, y, rest, values = X[:5000], y[:5000], X[5000:], y[5000:]
-        best = Ridge(1e-6).fit(X, y).score(rest, values)
-        model = DPRidge(epsilon=0.5, clip_norm=1.0, target_bounds=(-1, 1))
-        facts = {"signal": best, "spectrum": np.linalg.eigvalsh(X.T @ X)}
-        planned.append(model.plan(5000, 12, length=length, **facts).error)
-        with seeded_entropy(0):
-            lost += [1 - model.fit(X, y).score(rest, values) / best for _ in range(4)]
-    assert 0.5 < np.mean(lost) / np.mean(planned) < 2
-    assert model.plan(5000, 12, length=2.0, **facts).error == model.plan(5000, 12, **facts).error
-
-
-def unit_rows(rng, n, d):
+def of_length(length, rng, n, d):
     rows = rng.standard_normal((n, d))
-    return rows / np.linalg.norm(rows, axis=1)[:, None]
+    return length * rows / np.linalg.norm(rows, axis=1)[:, None]
 
 
 def inside_bounds(rng, n, d):
@@ -539,8 +514,11 @@ def falling_spectrum(d):
     return C / np.sqrt(np.outer(np.diag(C), np.diag(C)))
 
 
+BOUNDED = {"clip_norm": 1.0, "target_bounds": (-1, 1)}
+
+
 def ridges():
-    """Yield (rows of a generator, n, d, targets, signal, deviation of y, settings, spectrum)."""
+    """Yield (rows of a generator, n, d, targets, signal, deviation of y, settings, facts)."""
     for n, d, q, signal, more in (
         (400, 10, 1, 0.5, {}),
         (1500, 30, 1, 0.8, {"fit_intercept": False}),
@@ -549,24 +527,27 @@ def ridges():
     ):
         edge = 1 / math.sqrt(q)
         more = {"clip_norm": 1.0, "target_bounds": (-edge, edge)} | more
-        yield unit_rows, n, d, q, signal, edge / 2, more, np.ones(d)
+        yield partial(of_length, 1.0), n, d, q, signal, edge / 2, more, {"spectrum": np.ones(d)}
+    for length in (0.3, 0.6):
+        more, facts = {"epsilon": 0.5} | BOUNDED, {"spectrum": np.ones(12), "length": length}
+        yield partial(of_length, length), 5000, 12, 1, 0.8, 0.3, more, facts
     for n, d, epsilon in ((2000, 10, 1.0), (1000, 5, 2.0)):
         more = {"bounds": (5, 7), "target_bounds": (-3, 3), "epsilon": epsilon}
-        yield inside_bounds, n, d, 1, 0.5, 1.0, more, np.ones(d)
+        yield inside_bounds, n, d, 1, 0.5, 1.0, more, {"spectrum": np.ones(d)}
     for covariance in (alike(0.0), alike(0.5), alike(0.9), falling_spectrum):
         for n, d, epsilon in ((2000, 10, 1.0), (1500, 6, 2.0), (20_000, 20, 0.3)):
             C = covariance(d)
-            spectrum = None if covariance is falling_spectrum else np.linalg.eigvalsh(C)
+            known = {} if covariance is falling_spectrum else {"spectrum": np.linalg.eigvalsh(C)}
             make = partial(correlated, np.linalg.cholesky(C))
-            yield make, n, d, 1, 0.5, 1.0, {"epsilon": epsilon}, spectrum
+            yield make, n, d, 1, 0.5, 1.0, {"epsilon": epsilon}, known
 
 
 @SMALL_FITS
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", range(18))
+@pytest.mark.parametrize("case", range(20))
 def test_expected_loss_of_a_ridge(case):
     """Within a factor of two of the mean over data and fits: public bounds, and learnt scales."""
-    make, n, d, q, signal, deviation, settings, spectrum = [*ridges()][case]
+    make, n, d, q, signal, deviation, settings, facts = [*ridges()][case]
     model, rng, losses = DPRidge(1e-3, **settings), np.random.default_rng(0), []
     far = 0.0 if "target_bounds" in settings else 9.0
     with seeded_entropy(5):
@@ -577,10 +558,15 @@ def test_expected_loss_of_a_ridge(case):
             noise = deviation * math.sqrt(1 - signal) * rng.standard_normal((n, q))
             found = model.fit(X, np.squeeze(far + linear + noise)).predict(X).reshape(n, q)
             losses.append(np.mean((found - found.mean(axis=0) - linear) ** 2) / np.mean(linear**2))
-    plan = model.plan(n, d, n_targets=q, signal=signal, spectrum=spectrum)
+    plan = model.plan(n, d, n_targets=q, signal=signal, **facts)
     assert 0.005 < plan.error < 0.5
     assert 0.5 < np.mean(losses) / plan.error < 2
     assert (plan.unit == "half the widths of 'bounds'") == ("bounds" in settings)
+
+
+def test_rows_longer_than_the_clip_norm_are_as_long():
+    model, facts = DPRidge(epsilon=0.5, **BOUNDED), {"signal": 0.5, "spectrum": np.ones(12)}
+    assert model.plan(5000, 12, length=2.0, **facts).error == model.plan(5000, 12, **facts).error
 
 
 def test_a_plan_without_a_spectrum_says_how_far_correlation_takes_it():
@@ -615,7 +601,7 @@ def test_expected_error_of_a_scale(n, d, deviation, adjacency):
 # -- what nothing has ------------------------------------------------------------------------------
 
 MATRIX, HISTORIES = (DPTruncatedSVD(2, privacy_unit=unit) for unit in ("entry", "interaction"))
-BOUNDED, CLASSES = DPRidge(clip_norm=1.0), DPRidgeClassifier(clip_norm=1.0)
+CLIPPED, CLASSES = DPRidge(clip_norm=1.0), DPRidgeClassifier(clip_norm=1.0)
 # (estimator, argument of its plan for 100 rows of 5 columns, values that nothing has, the words)
 WRONG = [
     (DPPCA(2), "spread", [-0.1, 6.0, "wide", True, math.nan], "'spread' must be None or a number"),
@@ -624,7 +610,7 @@ WRONG = [
     (MATRIX, "spectrum", [3.0, [], [1.0, 0.0], [math.inf]], "a list of positive numbers"),
     (HISTORIES, "spectrum", [[3.0]], "takes 'signal', not 'spectrum'"),
     (DPRidge(), "spectrum", [[1.0], np.arange(-1.0, 4), 5 * [0.0], 5 * [math.nan]], "spectrum"),
-    (BOUNDED, "length", [0.0, -1.0, "long", True], "'length' must be None or a positive number"),
+    (CLIPPED, "length", [0.0, -1.0, "long", True], "'length' must be None or a positive number"),
     (CLASSES, "length", [0.0, -1.0, "long", True], "'length' must be None or a positive number"),
     (DPRidge(), "length", [0.5], "with a finite 'clip_norm'"),
     (DPRidgeClassifier(), "length", [0.5], "with a finite 'clip_norm'"),

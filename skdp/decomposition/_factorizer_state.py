@@ -313,7 +313,7 @@ class NoisyState:
 
 def contract(unit):
     """Return the caller's bound where that is part of what a neighbour is, else None."""
-    return unit.sensitivity if unit.name in ("frobenius", "rank_one") else None
+    return unit.sensitivity if unit.kind.contract else None
 
 
 def header_of(running):

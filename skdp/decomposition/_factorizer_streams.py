@@ -38,6 +38,7 @@ from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
+from skdp.units import unit_of
 
 stream_method = available_if(_has_shape)
 
@@ -129,7 +130,7 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     def _refuse_rows(self, name):
-        if self.privacy_unit == "row":
+        if unit_of(self).by_rows:
             raise ValueError(
                 f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
             )

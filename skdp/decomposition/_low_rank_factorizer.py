@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import (
-    bound_of,
     check_rows,
     check_unit_bound,
     checked,
     is_memory_map,
+    matrix_unit,
     public_units,
     refuse_blocks,
 )
@@ -32,7 +32,8 @@ from skdp.decomposition._factorizer_state import (
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._streaming import FactorizerPlanMixin
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
-from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
+from skdp.queries.sketches import SketchUnit, Whole
+from skdp.units import NORM, offered, unit_of
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -154,11 +155,8 @@ class DPLowRankFactorizer(
     True
     """
 
-    _privacy_units = {
-        "frobenius": ("add_remove",),
-        "rank_one": ("add_remove",),
-        "row": ("zero_out", "replace"),
-        "entry": ("add_remove", "replace"),
+    _privacy_units = offered("frobenius", "rank_one", "row", "entry") | {
+        "row": ("zero_out", "replace")
     }
 
     def __init__(
@@ -279,8 +277,8 @@ class DPLowRankFactorizer(
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
-        unit = check_option(self, "privacy_unit", SKETCH_UNITS)
-        if unit == "row" and self.adjacency == "add_remove":
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        if unit_of(self).by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
                 "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
@@ -337,11 +335,10 @@ class DPLowRankFactorizer(
             )
 
     def _unit(self, *, stream):
-        bound = bound_of(self)
-        if self.privacy_unit == "entry":
-            return SketchUnit("entry", self.adjacency, stream, 1.0, *map(float, bound))
-        norm = 1.0 if bound is None else float(bound)
-        return SketchUnit(self.privacy_unit, self.adjacency, stream, norm, sensitivity=norm)
+        more = {"stream": stream}
+        if unit_of(self).by_rows:
+            more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
+        return matrix_unit(self, SketchUnit, **more)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._inputs import bound_of, entry_unit
+from skdp._inputs import bound_of, matrix_unit
 from skdp.data.units import each_alone
 from skdp.decomposition._row_planning import (
     DIRECTION,
@@ -40,6 +40,7 @@ from skdp.theory import (
 )
 from skdp.theory._rehearsal import clear_sums, ranks_about
 from skdp.theory._subspaces import flipped_side, turned_by_cells
+from skdp.units import DEGREE, INTERVAL, unit_of
 
 _TURNED = "squared sine between released and exact subspace"
 # Measured: half of the components with this part of the singular value from which they are found
@@ -107,19 +108,20 @@ class PlansMixin:
         n, d = n_samples, n_features
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
-        unit = getattr(self, "privacy_unit", "row")
+        unit = unit_of(self)
         if nnz is not None:
             check_nnz(self, nnz, n, d)
-        rows, sparse = unit in ("row", "group"), sparse or nnz is not None
+        rows, sparse = unit.by_rows, sparse or nnz is not None
         shares = check_shares(self, signal, spectrum, d) if rows else None
-        sought = signal if rows or unit == "interaction" else check_values(self, signal, spectrum)
-        if unit == "interaction" and spectrum is not None:
+        items = unit.bound is DEGREE
+        sought = signal if rows or items else check_values(self, signal, spectrum)
+        if items and spectrum is not None:
             raise ValueError("plan of interactions takes 'signal', not 'spectrum'.")
         spread = check_spread(self, spread)
         asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         planned, seen = (self, d) if nnz is None else seen_columns(self, n, d)
         X = zero_rows(n if asked else 1, seen, sparse=sparse or not rows)
-        X = each_alone(X) if unit == "group" else X
+        X = each_alone(X) if unit.of_groups else X
         ordinary = ordinary_answers(self, n, d, shares, nnz, seen, sought)
         rehearsal = rehearse(planned, n, X, pure=planned._is_pure(X), **ordinary)
         if rows:
@@ -130,7 +132,7 @@ class PlansMixin:
             if signal is spectrum is None:
                 expected = with_range(expected, partial(expect_rows, self, whole, n), d, spread, n)
         else:
-            expect = expect_interactions if unit == "interaction" else expect_entries
+            expect = expect_interactions if items else expect_entries
             expected = expect(self, rehearsal, n, d, sought)
         if nnz is not None:
             asked = signal if spectrum is None else sought
@@ -142,16 +144,16 @@ class PlansMixin:
 
 def ordinary_answers(estimator, n, d, shares, nnz, seen, sought):
     """Return what ordinary data answer, by the name of the question."""
-    unit, answers = getattr(estimator, "privacy_unit", "row"), {}
+    unit, answers = unit_of(estimator), {}
     sums = clear_sums if nnz is None else made_sums(unit, nnz, n, d, seen)
-    if unit in ("row", "group"):
+    if unit.by_rows:
         length = length_of(estimator, d)
         answers["gram"] = moment_of(shares, length)
         answers["sums"] = sums
         answers |= ranks_about(length) | {"sizes_above": ranks_about(length**2)["norms_above"]}
-    if unit in ("interaction", "entry"):
+    if unit.in_one_row and not unit.by_rows:
         answers["counts"] = sums
-    if unit == "entry":
+    if unit.bound is INTERVAL and unit.in_one_row:
         answers |= ranks_about(_entry_length(estimator, n, d, sought))
     return answers
 
@@ -234,7 +236,7 @@ def check_values(estimator, signal, spectrum):
 
 def _entry_length(estimator, m, n, values):
     """Return about how long rows are: as usual, or as long as singular values say."""
-    usual = usual_length(estimator, entry_unit(estimator), n)
+    usual = usual_length(estimator, matrix_unit(estimator), n)
     if estimator.clip_norm != "auto":
         return usual
     of_each = max(1, estimator.n_components // max(len(values.values), 1))
@@ -274,7 +276,7 @@ def expect_entries(estimator, rehearsal, m, n, values):
     assumed = [why, "components are spread over rows and columns (low coherence)", *values.said]
     error = math.nan if turned is None else values.lost(turned)
     cells = rehearsal.named("cells")
-    if cells and values.values and not entry_unit(estimator).symmetric:
+    if cells and values.values and not unit_of(estimator).symmetric:
         other = values.lost(partial(turned, noise_scale=_noise_between(estimator, cells[0])))
         said = "entries are one of 'unit_bound': spread evenly between them they would lose "
         assumed.append(f"{said}{other:.2g}")
@@ -294,7 +296,7 @@ def _whole_sides(estimator, rehearsal, m, n):
         noise = float(bound_of(estimator)[1]) * cells[0].noise_scale
     else:
         noise = (rehearsal.named("right_product") or rehearsal.named("left_product"))[0].noise_scale
-    symmetric = entry_unit(estimator).symmetric
+    symmetric = unit_of(estimator).symmetric
     turned = partial(turned_by_cells, noise_scale=noise, m=m, n=n, symmetric=symmetric)
     return flipped_side(noise, m, n).threshold, turned
 
@@ -315,7 +317,7 @@ def _iterated_sides(estimator, rehearsal, m, n):
     """
     rights, lefts = rehearsal.named("right_product"), rehearsal.named("left_product")
     right = left = IteratedSide.of(rights, m)
-    if not entry_unit(estimator).symmetric:
+    if not unit_of(estimator).symmetric:
         left = IteratedSide.of(lefts[: len(rights)], n)
     found = math.sqrt(right.threshold * left.threshold)
 

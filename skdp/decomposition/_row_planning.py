@@ -39,6 +39,7 @@ from skdp.theory._plan import (
     constant_error,
 )
 from skdp.theory._rehearsal import TAIL, planned_histories, thinned_epsilon, without_names
+from skdp.units import DEGREE, INTERVAL, unit_of
 
 # What a plan expects of sparse data of a public size: the error of the fit on a made matrix.
 #
@@ -62,7 +63,7 @@ _LOST = "share of the best captured squared length that is lost"
 def check_nnz(estimator, nnz, n, d):
     """Refuse a number of entries that a matrix of this shape cannot have."""
     check_entries(estimator, nnz, n, d)
-    if getattr(estimator, "privacy_unit", "row") not in (*_BY_ROWS, "interaction", "entry", "edge"):
+    if unit_of(estimator).contract:
         raise ValueError(
             "The 'nnz' parameter of plan is for entries that are there or not; "
             f"privacy_unit={estimator.privacy_unit!r} bounds changes of any matrix: use "
@@ -70,19 +71,16 @@ def check_nnz(estimator, nnz, n, d):
         )
 
 
-_BY_ROWS = ("row", "group")
-
-
 def seen_columns(estimator, n, d):
     """Return (estimator, number of columns) of a rehearsal that takes seconds.
 
     Of many columns the popular ones alone: which are kept depends on the noise, not on the others.
     """
-    unit = getattr(estimator, "privacy_unit", "row")
-    if d <= _MANY_FEATURES or unit not in (*_BY_ROWS, "interaction"):
+    unit = unit_of(estimator)
+    if d <= _MANY_FEATURES or not (unit.by_rows or unit.bound is DEGREE):
         return estimator, d
     seen = type(estimator)(**estimator.get_params(deep=False))
-    if unit == "interaction":
+    if not unit.by_rows:
         seen.algorithm = unit_route(estimator, (n, d))[0]
     return seen, max(_SEEN, 10 * n_planned(estimator, d))
 
@@ -90,7 +88,7 @@ def seen_columns(estimator, n, d):
 def made_sums(unit, nnz, n, d, seen):
     """Return what ordinary sparse rows answer to sums, of rows of length 1, and to counts."""
     X, behind = _made(n, d, nnz, TAIL)
-    if unit in _BY_ROWS:
+    if unit.by_rows:
         X = _of_length(X)
     sums = np.asarray(X.sum(axis=0)).ravel() * behind
     sums = np.sort(sums)[::-1][:seen]
@@ -155,20 +153,20 @@ def _in_reach(estimator, rehearsal, shape, k, nnz, signal):
     (n, d), cells = shape, rehearsal.named("cells")
     if nnz * _SPARSE > n * d or k >= min(n, d) or d * k > _MOST_WIDE:
         return False
-    if getattr(estimator, "privacy_unit", "row") in ("entry", "edge") and signal is not None:
+    if unit_of(estimator).bound is INTERVAL and signal is not None:
         return False  # a singular value
     if getattr(estimator, "bounds", None) is not None or not isinstance(
         getattr(estimator, "center", "none"), str | None
     ):
         return False  # which make rows dense
-    if _by_rows(estimator) or (estimator.privacy_unit == "interaction" and not cells):
+    if _by_rows(estimator) or (unit_of(estimator).bound is DEGREE and not cells):
         return True
     flips = n * d * flip_probability(cells[0].noise_scale) if cells else 0.0
     return nnz <= MOST_MADE and flips <= _MOST_FLIPS  # their noise is not that of fewer rows
 
 
 def _by_rows(estimator):
-    return getattr(estimator, "privacy_unit", "row") in _BY_ROWS
+    return unit_of(estimator).by_rows
 
 
 def _made(n, d, nnz, tail, seed=0, most=MOST_MADE, apart=0):
@@ -199,14 +197,14 @@ def _of_length(X, length=1.0):
 
 def _as_units(estimator, X):
     """Return (what a fit is handed, the rows that its components are judged by)."""
-    unit = getattr(estimator, "privacy_unit", "row")
+    unit = unit_of(estimator)
     degrees = np.diff(X.indptr)
-    if unit == "interaction":
+    if unit.bound is DEGREE:
         return X, _scaled(X, 1 / np.sqrt(np.maximum(degrees, bound_of(estimator))))
-    if unit == "edge":
+    if unit.symmetric:
         X = sp.triu(X, 1)
         X = sp.csr_array(X + X.T)
-    if unit in ("entry", "edge"):
+    if unit.bound is INTERVAL:
         low, high = bound_of(estimator)
         X = X * float(high if high > 0 else low)
         return X, X
@@ -224,7 +222,7 @@ def _fitted(estimator, X, thinned, seed, seen):
         warnings.simplefilter("ignore", PrivacyWarning)
         kept = np.sort(np.argsort(-np.asarray(X.sum(axis=0)).ravel(), kind="stable")[:seen])
         shown = X if seen == X.shape[1] else X[:, kept]
-        if getattr(copy, "privacy_unit", "row") == "group":
+        if unit_of(copy).of_groups:
             shown = each_alone(shown)
         session = copy._checked_session(random_state=seed, pure=copy._is_pure(shown))
         found = copy._fit_session(session, shown)["components_"]
@@ -360,7 +358,7 @@ def expect_rows(estimator, rehearsal, n, shares, spread):
     d, k = len(spectrum), n_planned(estimator, len(spectrum))
     moments, products = rehearsal.named("gram", "moment"), rehearsal.named("tangent_product")
     assumed = [said]
-    if getattr(estimator, "privacy_unit", "row") == "group":
+    if unit_of(estimator).of_groups:
         assumed.append("samples are persons: groups of rows that count once each")
     assumed.append(_lengths_said(estimator, spread))
     facts = {"spectrum": spectrum, "k": k, "spread": spread}

@@ -6,12 +6,11 @@ import math
 from typing import Any, Self
 
 from skdp._inputs import (
-    CONTRACT_UNITS,
     GroupUnitMixin,
-    bound_of,
     check_clip_norm_read,
     check_matrix,
     check_unit_bound,
+    has_cells,
     public_units,
 )
 from skdp._validation import (
@@ -50,9 +49,11 @@ from skdp.decomposition._unit_fits import (
     fit_interactions,
     pure_units,
     unit_route,
+    whole_at_once,
 )
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import svd_variances
+from skdp.units import DEGREE, INTERVAL, offered, unit_of
 
 
 def check_used(estimator):
@@ -61,16 +62,22 @@ def check_used(estimator):
     Decided from parameters alone.
     """
     check_clip_norm_read(estimator)
-    unit, name = estimator.privacy_unit, estimator.algorithm
+    unit, name = unit_of(estimator), estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
     ignored = ignored if name not in _ITERATED else []
-    if unit == "entry" and name not in _OF_ROWS and estimator.clip_norm not in ("auto", math.inf):
+    if unit.by_rows:  # where the words of scikit-learn are taken in silence
+        return
+    if (
+        unit.reads_clip_norm
+        and name not in _OF_ROWS
+        and estimator.clip_norm not in ("auto", math.inf)
+    ):
         ignored.append("clip_norm")
-    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
-    if ignored and not sklearn_like:
+    if ignored:
+        read = " and ".join(ignored)
         warn_caller(
-            f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
+            f"algorithm={name!r} of privacy_unit={unit.name!r} does not read {read}.",
             UserWarning,
         )
 
@@ -214,9 +221,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     """
 
     _splits_budget = True
-    _privacy_units = dict.fromkeys(
-        ("row", "group", "interaction", "entry", "edge"), ("add_remove", "replace")
-    ) | dict.fromkeys(CONTRACT_UNITS, ("add_remove",))
+    _privacy_units = offered("row", "group", *UNIT_SOLVERS)
 
     def __init__(
         self,
@@ -294,7 +299,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)
         self._check_shape(*X.shape)
-        fit = fit_interactions if self.privacy_unit == "interaction" else fit_entries
+        fit = fit_interactions if unit_of(self).bound is DEGREE else fit_entries
         name, reason = unit_route(self, X.shape)
         self._warn_of_delta(*public_units(self, X.shape, session))
         return fit(self, session, X, name) | {"route_": reason}
@@ -323,7 +328,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     _offers_pure_dp, _budget_kinds = pure_units, budget_kinds
 
     def _is_pure(self, X):
-        flips = not self._by_rows and self.privacy_unit != "frobenius"
+        flips = not self._by_rows and not whole_at_once(unit_of(self))
         return flips and unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
@@ -337,8 +342,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_real(self, "tol", 0, math.inf, closed="left")
         check_clip_norm(self)
         check_unit_bound(self)
-        flips = self.algorithm == "one_shot" and self.privacy_unit in ("entry", "edge")
-        if flips and bound_of(self)[0] < 0:
+        flips = self.algorithm == "one_shot" and unit_of(self).bound is INTERVAL
+        if flips and not has_cells(self):
             raise ValueError(
                 "algorithm='one_shot' flips cells that are there or not: it needs "
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."
@@ -353,8 +358,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             )
 
     def _check_shape(self, n_samples, n_features):
-        square = self.privacy_unit in ("edge", "edge_change", "mixed")
-        if square and n_samples != n_features:
+        if unit_of(self).symmetric and n_samples != n_features:
             raise ValueError(
                 f"privacy_unit={self.privacy_unit!r} needs a square symmetric matrix; use 'entry' "
                 f"or 'entry_change' for another one. Got shape {(n_samples, n_features)} instead."
@@ -382,7 +386,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     @property
     def _by_rows(self):
         """Whether rows are clipped, or persons, and not entries."""
-        return self.privacy_unit in ("row", "group")
+        return unit_of(self).by_rows
 
     # -- units -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from skdp._inputs import bound_of, entry_unit
+from skdp._inputs import bound_of, has_cells, matrix_unit
 from skdp.decomposition._base import (
     DIRECTION_LEVEL,
     components_of,
@@ -50,6 +50,7 @@ from skdp.solvers.spectral import (
 )
 from skdp.theory import IteratedSide
 from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
+from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
 #
@@ -190,7 +191,7 @@ def moment_thresholds(estimator, session, unit, shape):
     From public numbers. Where it is small, products would still have to converge.
     """
     seen = estimator.clip_norm != "auto" or shape[0] > _ENOUGH * session.noise_multiplier
-    if unit.name != "entry" or not seen:
+    if not unit.kind.reads_clip_norm or not seen:
         return {}, False
     length = usual_length(estimator, unit, shape[1])
     noise = _moment_noise(session, unit, length)
@@ -258,16 +259,7 @@ UNIT_SOLVERS = {
     "frobenius": ("auto", "randomized", "alternating", "deflation", "one_shot"),
     "spectral": ("auto", "randomized", "alternating", "deflation"),
 }  # fmt: skip
-_SKLEARN = {
-    "interaction": {"randomized": "power", "arpack": "gram"},
-    "entry": {"randomized": "alternating", "arpack": "gram"},
-    "edge": {"randomized": "power"},
-    "entry_change": {"randomized": "alternating"},
-    "edge_change": {"randomized": "power"},
-    "mixed": {"randomized": "power"},
-    "frobenius": {"randomized": "alternating"},
-    "spectral": {"randomized": "alternating"},
-}
+_SKLEARN = {"randomized": ("power", "alternating"), "arpack": ("gram",)}  # the one that it has
 _OF_NOISE = 0.3  # of the smallest singular value that is found: more is seldom noise alone
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
@@ -276,12 +268,13 @@ _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 def unit_route(estimator, shape):
     """Return (name, reason) of the route of a fit: a function of settings and a public shape."""
-    unit, name = estimator.privacy_unit, estimator.algorithm
-    name = _SKLEARN.get(unit, {}).get(name, name)
-    if unit == "interaction":
+    unit, name = unit_of(estimator), estimator.algorithm
+    routes = UNIT_SOLVERS[unit.name]
+    name = next((route for route in _SKLEARN.get(name, ()) if route in routes), name)
+    if unit.bound is DEGREE:
         return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
-    changed = entry_unit(estimator)
-    iterated, pure = "power" if changed.symmetric else "alternating", estimator.delta == 0
+    changed = matrix_unit(estimator)
+    iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
     n_answers = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
@@ -290,7 +283,7 @@ def unit_route(estimator, shape):
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:
         _check_whole(shape)
-    if unit == "frobenius" and name in ("auto", "one_shot") and estimator.delta > 0:
+    if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
         return _whole_route(estimator, shape)
     if name != "auto":
         return name, f"{name}: as asked for"
@@ -301,6 +294,11 @@ def unit_route(estimator, shape):
     return choose_one_shot(
         estimator, changed, shape, n_answers, iterated, moments=moments, no_products=quiet
     )
+
+
+def whole_at_once(unit):
+    """Whether all entries, a product with the identity, change by as little as any product."""
+    return unit.dual == "spectral"
 
 
 def _whole_route(estimator, shape):
@@ -321,13 +319,13 @@ def _check_whole(shape):
 
 def pure_units(estimator):
     """Whether the settings have a route without delta."""
-    unit, name = estimator.privacy_unit, estimator.algorithm
+    unit, name = unit_of(estimator), estimator.algorithm
     flips = name in ("auto", "one_shot")
-    if unit == "interaction":
+    if unit.bound is DEGREE:
         return flips
-    if unit not in UNIT_SOLVERS:
+    if unit.by_rows:
         return False
-    flips = flips and unit in ("entry", "edge") and bound_of(estimator)[0] == 0
+    flips = flips and has_cells(estimator)
     moments = name in ("gram", "arpack", "screened")  # of matrices: no near bound on an l1 norm
     one = estimator.n_components == 1 and not moments
     return flips or one or name in ("auto", "deflation", "one_shot")
@@ -335,8 +333,8 @@ def pure_units(estimator):
 
 def budget_kinds(estimator):
     """Return the kinds of budgets that fits may have where delta is not 0, by their shape."""
-    unit, both = estimator.privacy_unit, ("pure", "gaussian")
-    if unit not in UNIT_SOLVERS or unit == "frobenius" or not pure_units(estimator):
+    unit, both = unit_of(estimator), ("pure", "gaussian")
+    if unit.by_rows or whole_at_once(unit) or not pure_units(estimator):
         return ("gaussian",)
     return {"one_shot": ("pure",), "auto": both}.get(estimator.algorithm, ("gaussian",))
 
@@ -346,7 +344,7 @@ def budget_kinds(estimator):
 
 def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
-    unit, k, (m, n) = entry_unit(estimator), estimator.n_components, X.shape
+    unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
     if route in ("gram", "screened"):
         U, values, V = moment_triplets(estimator, session, X, unit, route, ask)
@@ -371,7 +369,7 @@ def _pure_triplets(session, ask, unit, shape, k):
     Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
     cells to 0 or `high` adds, by a released number.
     """
-    budget, graph, share, coins = session.budget, unit.name == "edge", 1.0, 0.0
+    budget, graph, share, coins = session.budget, unit.kind.symmetric, 1.0, 0.0
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
         share = 1.0 - _SPREAD
@@ -407,13 +405,13 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     one_by_one = route == "deflation"
     more = "auto" if one_by_one else estimator.n_oversamples
     options["first"], late = late_columns(
-        session.law, k, more, max(shape), min(shape), symmetric=unit.symmetric
+        session.law, k, more, max(shape), min(shape), symmetric=unit.kind.symmetric
     )
     ones, late = unit.low >= 0 and not one_by_one, options["first"] - k + late
     start = session.random_start(n, k, late=late, ones_first=ones)
     if one_by_one:
         return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
-    if not unit.symmetric:
+    if not unit.kind.symmetric:
         return alternate(ask, start, k, rest, **options)
     values, V = iterate_symmetric(ask, start, k, rest, **options)
     return V * np.sign(values), np.abs(values), V
@@ -425,7 +423,7 @@ def _edge_of_products(session, unit, n):
     Released anew, it is a part of the smallest that steps on a symmetric matrix find.
     """
     products = [line for line in session.ledger if line.name == "right_product"]
-    if not unit.symmetric or not products:
+    if not unit.kind.symmetric or not products:
         return 0.0
     return _OF_NOISE * IteratedSide.of(products, n, laplace=session.law == "laplace").threshold
 

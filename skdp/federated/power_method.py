@@ -35,20 +35,13 @@ from skdp.federated.config import AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.queries.entries import EntryQuery, EntryUnit, NormQuery
+from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import ADJACENCIES, TangentQuery
+from skdp.queries.sums import TangentQuery
+from skdp.units import ADJACENCIES, DEGREE, INTERVAL, NORM, UNITS, Unit, unit_of
 
-_ENTRIES = ("entry", "edge", "entry_change", "edge_change")  # each at one client, of a public shape
-UNITS = ("row", "interaction", *_ENTRIES)
-_SUMS = {  # unit -> routes that ask for sums over clients, the usual one first
-    "interaction": ("power", "gram", "arpack", "screened"),
-    "entry": ("alternating", "deflation"),
-    "entry_change": ("alternating", "deflation"),
-    "edge": ("power", "deflation"),
-    "edge_change": ("power", "deflation"),
-}
+_UNITS = tuple(name for name, unit in UNITS.items() if unit.federated)
 _PRODUCTS: Signatures = {
     "right": (is_matrix,),
     "left": (is_left_matrix,),
@@ -166,8 +159,8 @@ default="row"
         n_retries: int = 0,
         n_jobs: int | None = None,
     ) -> None:
-        if privacy_unit not in UNITS:
-            raise ValueError(f"'privacy_unit' must be one of {UNITS}. Got {privacy_unit!r}.")
+        if privacy_unit not in _UNITS:
+            raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
         if adjacency not in ADJACENCIES:
             raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
         with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
@@ -175,12 +168,13 @@ default="row"
                 X, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=0
             )
         query: PrivateQuery
-        if privacy_unit == "row":
+        unit = UNITS[privacy_unit]
+        if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
-        elif privacy_unit in _ENTRIES:
-            query = _entries(X, privacy_unit, adjacency, unit_bound)
+        elif unit.single:
+            query = _entries(X, unit, adjacency, unit_bound)
         else:
-            floor = 5 if unit_bound is None else unit_bound
+            floor = DEGREE.default if unit_bound is None else unit_bound
             query = InteractionQuery(X, degree_floor=floor, adjacency=adjacency)
         super().__init__(
             query,
@@ -285,41 +279,42 @@ class FederatedPowerMethod:
         estimator = self.estimator._twin()
         counts = NoiseParts.of(self.config).counts
         unit = self._checked_unit(estimator)
-        if unit != "row":
+        if not unit.by_rows:
             _as_sums(estimator, unit)
         if check_count("n_features", n_features) < 2:
             raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> FederatedSession:
-            facts = Facts(unit, session.adjacency, shape[1], *counts)
+            facts = Facts(unit.name, session.adjacency, shape[1], *counts)
             return FederatedSession(Federation(session, aggregator, facts))
 
-        return estimator._fit_elsewhere(zero_rows(*shape, sparse=sparse or unit != "row"), connect)
+        schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
+        return estimator._fit_elsewhere(schema, connect)
 
     @staticmethod
-    def _checked_unit(estimator: Any) -> str:
+    def _checked_unit(estimator: Any) -> Unit:
         """Return the privacy unit, or refuse an estimator that has no federated fit."""
-        unit = getattr(estimator, "privacy_unit", "row")
-        if not hasattr(estimator, "_fit_elsewhere") or unit not in UNITS:
+        unit = unit_of(estimator)
+        if not hasattr(estimator, "_fit_elsewhere") or unit.name not in _UNITS:
             raise ValueError(
                 "'estimator' must be a DPTruncatedSVD, a DPPCA or a DPRecommender with "
-                f"privacy_unit among {UNITS}. Got {estimator!r} instead."
+                f"privacy_unit among {_UNITS}. Got {estimator!r} instead."
             )
         if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(
                 "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise parts are "
                 f"Gaussian. Got epsilon={estimator.epsilon!r}, delta={estimator.delta!r}."
             )
-        return str(unit)
+        return unit
 
     @staticmethod
-    def _public_rows(estimator: Any, unit: str, n_samples: int | None) -> int:
+    def _public_rows(estimator: Any, unit: Unit, n_samples: int | None) -> int:
         """Return the number of rows that bounds may use: 0 where it is private."""
-        public = unit != "row" or estimator.adjacency == "replace"
+        public = not unit.by_rows or estimator.adjacency == "replace"
         if public and n_samples is None:
             raise ValueError(
-                f"'n_samples' is public with privacy_unit={unit!r} and adjacency="
+                f"'n_samples' is public with privacy_unit={unit.name!r} and adjacency="
                 f"{estimator.adjacency!r}, and is needed: pass the rows of all clients together."
             )
         if not public and n_samples is not None:
@@ -330,32 +325,33 @@ class FederatedPowerMethod:
         return 0 if n_samples is None else check_count("n_samples", n_samples)
 
 
-def _as_sums(estimator: Any, unit: str) -> None:
+def _as_sums(estimator: Any, unit: Unit) -> None:
     """Have a fit ask for sums of clients: flips of cells are no sum, nor moments of split rows."""
-    routes = _SUMS[unit]
+    routes = unit.federated
     if estimator.algorithm in ("auto", "randomized"):
         estimator.set_params(algorithm=routes[0])
     elif estimator.algorithm not in routes:
         raise ValueError(
-            f"algorithm={estimator.algorithm!r} is no sum over clients for privacy_unit={unit!r}. "
-            f"Use 'auto' or one of {routes}."
+            f"algorithm={estimator.algorithm!r} is no sum over clients for privacy_unit="
+            f"{unit.name!r}. Use 'auto' or one of {routes}."
         )
 
 
-def _entries(X: Any, unit: str, adjacency: str, bound: Any) -> PrivateQuery:
+def _entries(X: Any, unit: Unit, adjacency: str, bound: Any) -> PrivateQuery:
     """Return the query of a client's part of a matrix, under a bound that is the client's own."""
-    pair = unit in ("entry", "edge")
-    if bound is not None and np.shape(bound) != ((2,) if pair else ()):
-        kind = "a pair (low, high)" if pair else "a number, the norm of a change"
-        raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {kind}. Got {bound!r}.")
-    if pair:
-        low, high = map(float, (0.0, 1.0) if bound is None else bound)
+    kind = INTERVAL if unit.bound is INTERVAL else NORM
+    given = kind.default if bound is None else bound
+    if np.shape(given) != np.shape(kind.default):
+        raise ValueError(
+            f"'unit_bound' of privacy_unit={unit.name!r} is {kind.said}. Got {bound!r}."
+        )
+    if adjacency not in unit.adjacencies:
+        raise ValueError(f"privacy_unit={unit.name!r} has adjacency='add_remove' alone.")
+    if kind is INTERVAL:
+        low, high = map(float, given)
         if not (-np.inf < low <= 0 <= high < np.inf and low < high):
             raise ValueError(f"'unit_bound' must hold 0 and be finite. Got {bound!r}.")
-        return EntryQuery(X, EntryUnit(unit, adjacency, low, high, 1.0))
-    if adjacency != "add_remove":
-        raise ValueError(f"privacy_unit={unit!r} has adjacency='add_remove' alone.")
-    change = 1.0 if bound is None else float(bound)
-    if not 0 < change < np.inf:
+        return EntryQuery(X, MatrixUnit(unit.name, adjacency, low, high))
+    if not 0 < float(given) < np.inf:
         raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
-    return NormQuery(X, EntryUnit(unit, adjacency, 0.0, 1.0, change))
+    return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=float(given)))

@@ -27,7 +27,7 @@ from skdp.federated._clients import (
 from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
 from skdp.queries.interactions import RowHistories, VoteQuery
-from skdp.queries.sums import ADJACENCIES
+from skdp.units import ADJACENCIES
 
 _MOST_WAYS = 16
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils import check_scalar
 
-from skdp._inputs import bound_of, check_unit_bound, checked, entry_unit, public_units
+from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning, warn_caller
@@ -28,6 +28,7 @@ from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehearse, zero_rows
 from skdp.theory._subspaces import choose_one_shot, flipped_side
+from skdp.units import INTERVAL, offered, unit_of
 
 # What an embedding shows, from released values alone.
 
@@ -170,11 +171,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
     """
 
     _splits_budget = True
-    _privacy_units = {
-        "edge": ("add_remove", "replace"),
-        "edge_change": ("add_remove",),
-        "mixed": ("add_remove",),
-    }
+    _privacy_units = offered("edge", "edge_change", "mixed")
 
     def __init__(
         self,
@@ -306,7 +303,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         check_int(self, "n_iter", 1, also=("auto",))
         check_option(self, "algorithm", ("auto", "power", "one_shot"))
         check_unit_bound(self)
-        if self.algorithm == "one_shot" and self.privacy_unit != "edge":
+        if self.algorithm == "one_shot" and unit_of(self).bound is not INTERVAL:
             raise ValueError(
                 "algorithm='one_shot' flips edges that are there or not: it needs "
                 f"privacy_unit='edge'. Got {self.privacy_unit!r}."
@@ -331,7 +328,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
             )
 
     def _offers_pure_dp(self):
-        flips = self.privacy_unit == "edge" and bound_of(self)[0] == 0
+        flips = has_cells(self)
         return self.n_components == 1 or (self.algorithm != "power" and flips)
 
     def _budget_kinds(self):
@@ -341,11 +338,11 @@ class DPSpectralEmbedding(BaseDPEstimator):
     def _route(self, n):
         """Return (name, reason): a function of the settings and the number of nodes."""
         n_answers = N_PRODUCTS[self.delta == 0] if self.n_iter == "auto" else self.n_iter
-        return choose_one_shot(self, entry_unit(self), (n, n), n_answers, "power")
+        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power")
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
-        n, unit = X.shape[0], entry_unit(self)
+        n, unit = X.shape[0], matrix_unit(self)
         self._warn_of_delta(*public_units(self, X.shape, session))
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if self._route(n)[0] == "one_shot":
@@ -363,13 +360,14 @@ class DPSpectralEmbedding(BaseDPEstimator):
         is released.
         """
         if self.normalization == "none":
-            values, V = eigenpairs(ask, 1.0, np.asarray, entry_unit(self).low >= 0)
+            values, V = eigenpairs(ask, 1.0, np.asarray, matrix_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         released = released_degrees(ask, n, _DEGREE_SHARE)
         degrees = released.values
         rest = lambda ask, across: eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)  # noqa: E731
         if self.normalization == "degree":
-            values, embedding, _ = embed_across(ask, released, entry_unit(self).alpha, rest, spread)
+            alpha = matrix_unit(self).alpha
+            values, embedding, _ = embed_across(ask, released, alpha, rest, spread)
             return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
         scale = degree_scale(degrees)
         direction = degree_direction(1 / scale)

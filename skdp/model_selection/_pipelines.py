@@ -19,7 +19,7 @@ from skdp.model_selection._cost import dp_parts
 from skdp.model_selection._proven import doubts, line_of, parts_of
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.privacy.accounting.receipts import html_table
-from skdp.privacy.ledger.fits import NORM_UNITS
+from skdp.units import unit_of
 
 # Which column of what a step hands on is a column of the input, untouched: for `user_column`.
 #
@@ -208,9 +208,6 @@ class PipelineReport:
 # Is a pipeline private from end to end? Decided on its steps and parameters, without any data.
 
 
-_ENTRY_UNITS = ("interaction", "entry", "edge", *NORM_UNITS)
-
-
 @dataclass(frozen=True)
 class _Flow:
     """What happened to the rows that reach a step."""
@@ -347,7 +344,7 @@ def _other_units(step, flow):
     if not flow.touched:
         return
     before, unit = ", ".join(flow.touched), getattr(step, "privacy_unit", "row")
-    if unit in _ENTRY_UNITS:
+    if unit_of(step).bound is not None:  # of an entry, or of a change of many
         yield (
             f"it protects one {unit}, but a change of one entry goes through {before}.",
             "Put it first, or protect rows: privacy_unit='row'.",
@@ -367,7 +364,7 @@ def _taken_on_trust(step):
         yield f"the guarantee of your own {type(step).__name__}."
     if "classes" in step.get_params(deep=False) and step.classes is None:
         yield "which labels occur in y is public."
-    if getattr(step, "privacy_unit", "row") in NORM_UNITS:
+    if unit_of(step).contract:
         yield "changes have at most the norm 'unit_bound'."
 
 

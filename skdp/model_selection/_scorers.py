@@ -33,10 +33,10 @@ from skdp.privacy.ledger.routes import handed_on
 from skdp.privacy.noise.words import make_source
 from skdp.queries.readout import LossQuery
 from skdp.recommend._lists import missed_share
+from skdp.units import ADJACENCIES, UNITS, unit_named
 
 _COUNT_SHARE = 0.25
-_ROW_UNITS = ("row", "group", "label", "entry", "interaction")
-_ADJACENCIES = ("add_remove", "replace")
+_ROW_UNITS = tuple(name for name, unit in UNITS.items() if unit.in_one_row or unit.of_groups)
 
 
 def _squared(y, found):
@@ -161,7 +161,7 @@ class PrivateScorer:
                 "'bounds' must be two finite numbers (low, high), low < high: losses are clipped "
                 f"to them, so they may not come from the data. Got {self.bounds!r}."
             )
-        for name, options in (("adjacency", _ADJACENCIES), ("privacy_unit", _ROW_UNITS)):
+        for name, options in (("adjacency", ADJACENCIES), ("privacy_unit", _ROW_UNITS)):
             if getattr(self, name) not in options:
                 raise ValueError(f"{name!r} must be one of {options}. Got {getattr(self, name)!r}.")
 
@@ -204,23 +204,24 @@ class PrivateScorer:
         self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
     ) -> Any:
         """Return (score, total): the total orders models that are scored on the same rows."""
-        unit = session.unit
-        if unit not in _ROW_UNITS:
+        unit = unit_named(session.unit)
+        if unit.name not in _ROW_UNITS:
             raise PrivacyError(
-                f"a change of one {unit} can move the losses of many rows: no private score."
+                f"a change of one {session.unit} can move the losses of many rows: no private "
+                "score."
             )
-        private_count = session.adjacency == "add_remove" and unit in ("row", "group")
-        routes.charge(session, "PrivateScorer", self._reservation_key)
+        private_count = session.adjacency == "add_remove" and unit.by_rows
         try:
+            routes.charge(session, "PrivateScorer", self._reservation_key)
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
             total = ask.total(share=1 - count_share if private_count else 1.0)
             if private_count:
                 n = max(1.0, float(ask.count(share=count_share).value))
+            routes.settle(session)
         except BaseException:
             routes.settle(session, "failed")
             raise
-        routes.settle(session)
         low, high = self.bounds
         mean = low + (high - low) / 2 + float(total.value) / n
         return -min(max(mean, low), high), -float(total.value)
@@ -231,7 +232,7 @@ class PrivateScorer:
         y = None if y is None else np.asarray(as_labels(y))
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
-        if unit == "group":
+        if unit.of_groups:
             if groups is None:
                 raise ValueError("the unit is the user: pass 'groups' to the scorer.")
             owners = np.unique(check_labels(groups), return_inverse=True)[1]

@@ -26,6 +26,7 @@ from skdp._inputs import check_histories
 from skdp._validation import check_labels
 from skdp.exceptions import PrivacyError
 from skdp.privacy.noise.words import make_source
+from skdp.units import unit_named
 
 # Splitters: cutting the data with privacy in mind.
 
@@ -223,7 +224,6 @@ _BY_POSITION = (
     ShuffleSplit,
     TimeSeriesSplit,
 )
-_IN_ONE_ROW = ("row", "label", "entry", "interaction")  # units that one row holds
 _BY_GROUP = (GroupKFold, GroupShuffleSplit, LeaveOneGroupOut, WithinGroupKFold)
 
 
@@ -254,28 +254,28 @@ def held_by(cv, n_samples, groups, unit, adjacency):
     """
     if not hasattr(cv, "split"):
         cv = PredefinedSplits(cv)
-    unit_of_rows = unit in ("row", "group")
+    kind = unit_named(unit)
     if type(cv) is IndependentKFold:
-        if cv.random_state is not None and adjacency == "add_remove" and unit_of_rows:
+        if cv.random_state is not None and adjacency == "add_remove" and kind.by_rows:
             raise PrivacyError(
                 f"with a known 'random_state' the fold of a {unit} depends on its place, and one "
                 "more moves all behind it: use IndependentKFold with random_state=None."
             )
         # A unit that may touch many rows (an edge, a change of some norm) has parts in all folds.
-        whole = unit in _IN_ONE_ROW or (unit == "group" and groups is not None)
+        whole = kind.in_one_row or (kind.of_groups and groups is not None)
         return (cv.n_splits - 1, 1) if whole else (cv.n_splits, cv.n_splits)
-    if adjacency == "add_remove" and unit_of_rows:
+    if adjacency == "add_remove" and kind.by_rows:
         _refuse(cv, f"with adjacency='add_remove' one {unit} more moves others between its folds")
     allowed = (*_BY_POSITION, PredefinedSplits)
-    if unit == "label":
+    if kind.of_targets:
         allowed += _BY_GROUP
-    if unit == "group":
+    if kind.of_groups:
         allowed = (LeaveOneGroupOut, WithinGroupKFold)
         if isinstance(cv, WithinGroupKFold) and cv.shuffle:
             _refuse(cv, "its shuffling depends on how many rows the other users have")
     if type(cv) not in allowed:
         _refuse(cv, f"its folds may depend on the data of others (unit {unit!r})")
-    return _count(cv, n_samples, groups, unit)
+    return _count(cv, n_samples, groups, kind)
 
 
 class PredefinedSplits:
@@ -311,11 +311,11 @@ def _count(cv, n_samples, groups, unit):
         cv.random_state, numbers.Integral
     )
     # Another user may have more rows than there are folds, whoever is replaced.
-    within = isinstance(cv, WithinGroupKFold) and unit == "group"
-    if drawn or within or unit not in (*_IN_ONE_ROW, "group"):
+    within = isinstance(cv, WithinGroupKFold) and unit.of_groups
+    if drawn or within or not (unit.in_one_row or unit.of_groups):
         return K, K
     owners = np.arange(len(X))
-    if unit == "group":
+    if unit.of_groups:
         owners = np.unique(check_labels(groups), return_inverse=True)[1]
     trained, tested = np.zeros(owners.max() + 1, int), np.zeros(owners.max() + 1, int)
     for train, test in cv.split(X, None, groups):

@@ -16,7 +16,7 @@ from skdp.papers._base import (
     check_square,
     step_share,
 )
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.solvers.linalg import fix_signs
 
 
@@ -123,7 +123,7 @@ class PrintedDeflation(Printed):
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
         n, k = X.shape[1], self.n_components
-        unit = EntryUnit("edge", self.adjacency, *map(float, self.entry_bounds))
+        unit = MatrixUnit("edge", self.adjacency, *map(float, self.entry_bounds))
         ask = session.ask(PrintedQuery(EntryQuery(X, unit), min(float(self.coherence), n)))
         step, length = self._shares(session)
         vectors, values, failed = np.zeros((k, n)), np.zeros(k), False

@@ -10,9 +10,10 @@ from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_bounds, check_int, check_option
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import RULES, Printed, PrintedQuery, check_columns, check_square, step_share
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
+from skdp.units import DEGREE, unit_of
 
 
 class PrintedPowerMethod(LinearTransformMixin, Printed):
@@ -128,9 +129,9 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
         return {"components_": fix_signs(np.ascontiguousarray(V.T))}
 
     def _query(self, X):
-        if self.privacy_unit == "interaction":
+        if unit_of(self).bound is DEGREE:
             return InteractionQuery(X, degree_floor=1, adjacency=self.adjacency)
-        return EntryQuery(X, EntryUnit("edge", self.adjacency, *map(float, self.entry_bounds)))
+        return EntryQuery(X, MatrixUnit("edge", self.adjacency, *map(float, self.entry_bounds)))
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
@@ -143,5 +144,5 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
 
     def _check_shape(self, shape):
         check_columns(self, shape[1])
-        if self.privacy_unit == "edge":
+        if unit_of(self).symmetric:
             check_square(self, shape)

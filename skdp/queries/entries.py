@@ -48,6 +48,7 @@ from skdp.data.integers import (
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours, whole_steps
+from skdp.units import INTERVAL, UNITS, Unit
 
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
@@ -93,17 +94,17 @@ def _row_norms(X: FloatArray, order: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class EntryUnit:
-    """What one neighbour differs in.
+class MatrixUnit:
+    """A unit of a matrix of a public shape under its adjacency and bounds, and what it changes.
 
     Attributes
     ----------
-    name : {"entry", "edge", "entry_change", "edge_change", "mixed", "frobenius", "spectral"}
-        The unit.
+    name : str
+        The unit, by its registered name.
     adjacency : {"add_remove", "replace"}
         Against zero, or any value in the bounds.
     low, high : float
-        Bounds of an entry (entry, edge), enforced by clipping; infinite elsewhere.
+        Bounds of an entry of units that have them, enforced by clipping; infinite elsewhere.
     sensitivity : float
         Bound on the change of an entry or of a norm: the caller's contract.
     """
@@ -120,69 +121,59 @@ class EntryUnit:
             object.__setattr__(self, "high", math.inf)
 
     @property
-    def alpha(self) -> float:
-        """Largest change of one entry (entry, edge), or of the norm of the matrix."""
-        if not self.bounded:
-            return self.sensitivity
-        return Neighbours(self.adjacency).number(self.low, self.high)
-
-    @property
-    def single(self) -> bool:
-        """Whether one entry, or one symmetric pair, is what changes."""
-        return self.kind in ("entry", "edge")
+    def kind(self) -> Unit:
+        """The registered unit."""
+        return UNITS[self.name]
 
     @property
     def bounded(self) -> bool:
         """Whether entries are clipped to bounds; elsewhere a contract bounds the change."""
-        return self.name in ("entry", "edge")
+        return self.kind.bound is INTERVAL
 
     @property
-    def kind(self) -> str:
-        """What changes: an entry, an edge, or a matrix of this norm."""
-        return self.name.removesuffix("_change")
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the matrix is symmetric: its upper triangle counts."""
-        return self.kind in ("edge", "mixed")
+    def alpha(self) -> float:
+        """Largest change of one entry, or of the norm of the matrix."""
+        if not self.bounded:
+            return self.sensitivity
+        return Neighbours(self.adjacency).number(self.low, self.high)
 
     def product(self, X: FloatArray, order: int = 2) -> float:
         """Largest norm (of this order) of the change of A X; inf where there is no bound."""
-        if self.single:
+        if self.kind.single:
             first, second = largest_two(_row_norms(X, order))
             both = math.hypot(first, second) if order == 2 else first + second
-            return self.alpha * (both if self.kind == "edge" else first)
-        if order != 2:
-            return math.inf
-        if self.name == "mixed":
-            return self.alpha * largest_two(_row_norms(X, 2))[0]
-        return self.alpha * float(
-            of_public(np.linalg.norm, X, 2 if self.name == "frobenius" else None)
-        )
+            return self.alpha * (both if self.kind.pair else first)
+        return self.alpha * _DUALS[self.kind.dual](X) if order == 2 else math.inf
 
     def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
         """Largest norm of the change of U'A X: one entry gives a rank-one matrix."""
-        if self.single and (self.kind == "entry" or order == 1):
+        if self.kind.single and (order == 1 or not self.kind.pair):
             first = [largest_two(_row_norms(side, order))[0] for side in (U, X)]
-            return self.alpha * first[0] * first[1] * (2 if self.kind == "edge" else 1)
+            return self.alpha * first[0] * first[1] * (2 if self.kind.pair else 1)
         if order != 2:
             return math.inf
-        change = self.product(X, order) * float(of_public(np.linalg.norm, U, 2))
-        if self.name != "spectral":
+        change = self.product(X) * _DUALS["spectral"](U)
+        if self.kind.dual != "frobenius":
             return change
-        return min(
-            change, self.alpha * float(np.linalg.norm(U)) * float(of_public(np.linalg.norm, X, 2))
-        )
+        return min(change, self.product(U) * _DUALS["spectral"](X))  # no side is always shorter
 
     def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
         """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
 
         `error` is what rounding may add to the norm of a row of X.
         """
-        if self.kind == "edge":
+        if self.kind.pair:
             first, second = largest_two(_row_norms(X, order))
             return 2 * self.alpha * (first + error) * (second + error)
         return self.core(X, X, order)
+
+
+# Of a public matrix, by what the change is bounded in.
+_DUALS: dict[str, Callable[[FloatArray], float]] = {
+    "longest row": lambda X: largest_two(_row_norms(X, 2))[0],
+    "spectral": lambda X: float(of_public(np.linalg.norm, X, 2)),
+    "frobenius": lambda X: float(np.linalg.norm(X)),
+}
 
 
 class EntryQuery(PrivateQuery):
@@ -195,14 +186,14 @@ class EntryQuery(PrivateQuery):
     ----------
     A : array or sparse matrix of shape (m, n)
         The private matrix. For the edge unit its upper triangle is the graph; loops are dropped.
-    unit : EntryUnit
+    unit : MatrixUnit
         "entry" or "edge" with bounds, which are enforced by clipping.
     """
 
-    def __init__(self, A: Any, unit: EntryUnit) -> None:
+    def __init__(self, A: Any, unit: MatrixUnit) -> None:
         if not unit.bounded:
             raise PrivacyError(f"float products have no bound for {unit!r}; use NormQuery.")
-        if unit.name == "edge" and A.shape[0] != A.shape[1]:
+        if unit.kind.symmetric and A.shape[0] != A.shape[1]:
             raise ValueError(f"an edge needs a square matrix. Got shape {A.shape} instead.")
         self._raw = A
         self._clean: Any = None
@@ -219,7 +210,7 @@ class EntryQuery(PrivateQuery):
     @property
     def symmetric(self) -> bool:
         """Whether the matrix is symmetric by construction."""
-        return self.unit.symmetric
+        return self.unit.kind.symmetric
 
     def _error(self, terms: int, mass: float) -> float:
         """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
@@ -288,7 +279,7 @@ class EntryQuery(PrivateQuery):
         [0, 1) and even over `dither`: weights keep their mean, and 0 and `high` are what they are.
         """
         high = self.unit.high
-        if not (self.unit.single and self.unit.low == 0 < high):
+        if not self.unit.low == 0 < high:
             raise ValueError(f"cells are flipped in bounds (0, high). Got {self.unit!r}.")
         shape = (1, pairs_of(self.shape[0])) if self.symmetric else self.shape
 
@@ -353,25 +344,25 @@ def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
     return np.asarray(words >> np.uint64(11), np.float64) * _ULP
 
 
-def cleaned(A: Any, unit: EntryUnit) -> Any:
+def cleaned(A: Any, unit: MatrixUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
     A = without_duplicates(A) if sp.issparse(A) else np.asarray(A, dtype=np.float64)
     A = entrywise(partial(_clipped, unit=unit), A)
-    if not unit.symmetric:
+    if not unit.kind.symmetric:
         return A
     triu = sp.triu if sp.issparse(A) else np.triu
-    both = triu(A, 1 if unit.kind == "edge" else 0) + triu(A, 1).T
+    both = triu(A, 1 if unit.kind.pair else 0) + triu(A, 1).T
     return sp.csr_array(both) if sp.issparse(both) else both
 
 
-def _clipped(values: FloatArray, unit: EntryUnit) -> FloatArray:
+def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
     return np.clip(np.where(np.isnan(values), 0.0, values), unit.low, unit.high)
 
 
 # Queries on a matrix whose neighbours differ by a bounded change: exact for entries of any size.
 #
 # Notation: A is m x n; E = A - A' is one entry (or pair) of at most s, or has norm at most s, by
-# the caller's contract, which `EntryUnit` turns into bounds of products; s' is the power of two
+# the caller's contract, which `MatrixUnit` turns into bounds of products; s' is the power of two
 # above s. Floats are no help here: entries of 1e15 s would leave rounding errors of more than s in
 # A X. So everything is in integers.
 #
@@ -414,14 +405,14 @@ class NormQuery(PrivateQuery):
     ----------
     A : array or sparse matrix of shape (m, n)
         The private matrix. Entries that are not numbers count as zero.
-    unit : EntryUnit
+    unit : MatrixUnit
         A unit whose entries have no bounds.
     """
 
-    def __init__(self, A: Any, unit: EntryUnit) -> None:
+    def __init__(self, A: Any, unit: MatrixUnit) -> None:
         if unit.bounded:
             raise PrivacyError(f"{unit!r} has bounds of entries; use EntryQuery.")
-        if unit.symmetric and A.shape[0] != A.shape[1]:
+        if unit.kind.symmetric and A.shape[0] != A.shape[1]:
             raise ValueError(f"{unit.name!r} needs a square matrix. Got shape {A.shape} instead.")
         self._raw = A
         self._digits: list[Any] = []
@@ -431,7 +422,8 @@ class NormQuery(PrivateQuery):
         self._bits = digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
         self._largest = _power_of_two(_FLOAT_BITS + above)
-        summed = math.log2(math.prod(self.shape)) * (0.75 if unit.name == "mixed" else 0.5)
+        power = 0.75 if unit.kind.dual == "longest row" else 0.5
+        summed = math.log2(math.prod(self.shape)) * power
         self._grid = above - 14 - math.ceil(summed)  # u = 2**grid
 
     def _integers(self, values: FloatArray) -> FloatArray:
@@ -541,7 +533,7 @@ def _power_of_two(exponent: int) -> float:
 # add_remove is F of the larger bound; replace goes by way of 0: F(hi) + F(lo).
 
 
-def moment_change(unit: EntryUnit, clip_norm: float) -> float:
+def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
     """Return the largest Frobenius norm of the change of A'A: see the module."""
 
     def against_zero(s: float) -> float:
@@ -565,12 +557,12 @@ class EntryRowQuery(PrivateQuery):
     ----------
     A : array or sparse matrix of shape (m, n)
         The private matrix.
-    unit : EntryUnit
+    unit : MatrixUnit
         "entry".
     """
 
-    def __init__(self, A: Any, unit: EntryUnit) -> None:
-        if unit.name != "entry":
+    def __init__(self, A: Any, unit: MatrixUnit) -> None:
+        if not (unit.bounded and unit.kind.in_one_row):
             raise ValueError(f"rows of entries have the unit 'entry'. Got {unit.name!r}.")
         self._raw, self.unit = A, unit
         self.shape: tuple[int, int] = A.shape

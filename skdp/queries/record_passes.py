@@ -22,6 +22,7 @@ from skdp.data.units import Placed
 from skdp.data.views import Zipped, ZippedRows, may_be_kept
 from skdp.exceptions import PrivacyError
 from skdp.queries.sums import SumQuery
+from skdp.units import unit_named
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -31,7 +32,6 @@ Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
 _LARGEST_TARGET = 2.0**200
-_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "add_remove"), ("label", "replace"))
 
 
 def centred(columns: Columns, center: float) -> FloatArray:
@@ -89,7 +89,9 @@ class RecordPasses(SumQuery):
         privacy_unit: str = "row",
         n_jobs: int | None = None,
     ) -> None:
-        if (privacy_unit, adjacency) not in _UNITS:
+        self.unit = unit_named(privacy_unit)
+        of_records = self.unit.in_one_row and self.unit.bound is None
+        if not of_records or adjacency not in self.unit.adjacencies:
             raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
         self._n_known = placed.known_rows()  # NaN: counted when sums are read
         _check_number(self._n_known)
@@ -103,7 +105,6 @@ class RecordPasses(SumQuery):
         if fits and type(self.form) is DenseRecords:
             self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
         self.shape = shape
-        self.privacy_unit = privacy_unit
         self.center = 0.0  # public: taken off each target
         self.corner = 0.0  # the constant that joins each record, for an intercept
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
@@ -119,7 +120,7 @@ class RecordPasses(SumQuery):
 
     @property
     def _counted(self) -> bool:
-        return self.neighbours.replace or self.privacy_unit == "label"  # a label is withheld
+        return self.neighbours.replace or self.unit.of_targets  # a label is withheld
 
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)

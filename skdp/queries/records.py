@@ -222,7 +222,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        withheld = self.query.privacy_unit == "label"  # such a record is there, and adds nothing
+        withheld = self.query.unit.of_targets  # such a record is there, and adds nothing
         return self.query._below(scores, threshold, "clip_median", kept_only=withheld)
 
     # -- the total ---------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def public_curvature(sums: ClippedSum, reach: float) -> tuple[FloatArray, float]
     would take much longer than the sums themselves.
     """
     query = sums.query
-    if query.privacy_unit != "label":
+    if not query.unit.of_targets:
         raise ValueError("X is private unless privacy_unit='label'")
     size, n = sums.n_coordinates, query.n_rows
     skewed = isinstance(query.form, MixedRecords)
@@ -509,7 +509,7 @@ class RecordQuery(RecordPasses):
 
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
-        if self.privacy_unit != "label":
+        if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
         found = self.of_rows_alone()
         return self._moments(found, _PUBLIC_CLIP * found.median("moment_sizes"), 0.0, 1.0)

@@ -47,6 +47,7 @@ from skdp.data.products import LARGEST, SketchMap, signed
 from skdp.data.stored_rows import BlockFiles
 from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.queries.entries import MatrixUnit
 from skdp.queries.sums import Neighbours
 
 _CORE_REMEDY = (
@@ -55,13 +56,12 @@ _CORE_REMEDY = (
     "'epsilon'."
 )
 _TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference
-SKETCH_UNITS = ("frobenius", "rank_one", "row", "entry")
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class SketchUnit:
+class SketchUnit(MatrixUnit):
     """What one neighbour differs in, and how a contribution becomes integers.
 
     Attributes
@@ -70,37 +70,32 @@ class SketchUnit:
         The unit.
     adjacency : str
         "add_remove" (frobenius, rank_one, entry), "zero_out" (row) or "replace" (row, entry).
+    low, high, sensitivity : float
+        Bounds of an entry, and on the change of the matrix (the caller's contract).
     stream : bool
         Data come as updates: one unit's updates sum to at most `change` in absolute value. (Rows
         of the row unit come whole, each once.)
-    clip_norm, low, high, sensitivity : float
-        Bound of a row, of an entry, and on the change of the matrix (the caller's contract).
+    clip_norm : float
+        Bound of a row.
     """
 
-    name: str
-    adjacency: str = "add_remove"
     stream: bool = False
     clip_norm: float = 1.0
-    low: float = 0.0
-    high: float = 1.0
-    sensitivity: float = 1.0
 
     @property
     def change(self) -> float:
         """Largest change of the matrix, in its own norm."""
         neighbours = Neighbours(self.adjacency)
-        if self.name == "row":
+        if self.kind.by_rows:
             return neighbours.array(self.clip_norm)
-        if self.name != "entry":
-            return self.sensitivity
-        if self.stream:
+        if self.bounded and self.stream:
             return neighbours.array(max(abs(self.low), abs(self.high)))
-        return neighbours.number(self.low, self.high)
+        return self.alpha
 
     @property
     def single(self) -> bool:
         """Whether the change is one entry, or a sum of entries bounded in absolute value."""
-        return self.name == "entry" or (self.stream and self.name != "row")
+        return self.kind.single or (self.stream and not self.kind.by_rows)
 
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
         """Return the bound of one sketch. With `random`, Gaussian sides are secret coins.
@@ -108,7 +103,7 @@ class SketchUnit:
         Then other sides must have exact norms: `refusal` says where they have not.
         """
         factor, degrees = 1.0, []
-        one_row = self.single or self.name == "row"  # else a change may be in many of them
+        one_row = self.single or self.kind.by_rows  # else a change may be in many of them
         for side, single in ((sketch.left, one_row), (sketch.right, self.single)):
             if side is None:
                 continue
@@ -135,27 +130,26 @@ class SketchUnit:
         if kind == "isometry":
             return "a scaled isometry has no law that is known"
         if kind in ("sparse", "srht") and not self.single:
-            what = "one row" if self.name == "row" else "a change of bounded norm"
+            what = "one row" if self.kind.by_rows else "a change of bounded norm"
             return f"{what} may lie along the worst direction of a {kind} sketch"
         return None
 
     def shift(self, unit: float) -> int:
         """Return e: rows are written in units of ``2**e * unit``, which are not too fine."""
-        if self.name != "row":
+        if not self.kind.by_rows:
             return 0
         return max(0, math.ceil(math.log2(self.clip_norm * FINEST_UNIT / unit)))
 
     @property
     def small(self) -> bool:
         """Whether integers are known to have 26 bits at most."""
-        return self.name == "row"
+        return self.kind.by_rows
 
     def contributions(self, values: FloatArray, unit: float) -> FloatArray:
         """Return entries or updates truncated toward zero to units; floats in bounds at unit 0."""
         if unit:
             values = np.nan_to_num(values, nan=0.0, posinf=1e308, neginf=-1e308)
-        if self.name == "entry":
-            values = np.clip(values, self.low, self.high)
+        values = np.clip(values, self.low, self.high)
         if not unit:
             return values
         with np.errstate(over="ignore"):  # what is beyond the largest float is cut as well
@@ -207,7 +201,7 @@ class Whole(_Sketched):
         return answer
 
     def _contributions(self, A: Any, unit: float) -> Any:
-        if self._unit.name == "row":
+        if self._unit.kind.by_rows:
             return row_map(self._unit.clip_norm, unit)(A)
         return entrywise(partial(self._unit.contributions, unit=unit), A)
 

@@ -52,11 +52,11 @@ from skdp.data.units import GroupRows
 from skdp.data.views import Groups, by_group, laid_flat, rows_each
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.units import ADJACENCIES
 
 FloatArray = NDArray[np.float64]
 Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
-ADJACENCIES = ("add_remove", "replace")
 _LIMIT = 2**62
 
 

@@ -29,6 +29,7 @@ from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
 from skdp.theory._rehearsal import rehearse
+from skdp.units import offered, unit_of
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
@@ -43,32 +44,35 @@ _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 
 
-def release_route(name, session, unit, n_users):
-    """Return the public sizes of a route: a function of the budget and the number of users."""
+def release_route(name, session, whole, n_users):
+    """Return the public sizes of a route: a function of the budget and the number of users.
+
+    `whole` says whether a whole history is protected, or one interaction.
+    """
     if name == "one_shot":
         return _flips(session, n_users)
     if name == "popularity":
         return Route(name, lambda *_: 0.0, lambda _: 1)
-    return _moment(session, unit, n_users)
+    return _moment(session, whole, n_users)
 
 
-def _moment(session, unit, n_users):
+def _moment(session, whole, n_users):
     factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
 
     def signal(degree, n_kept, share):
         floor = max(1, round(degree))
         change = factor
-        if unit == "interaction":
+        if not whole:
             change = gram_change(max(n_kept, 2 * floor), floor, session.adjacency)
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
     def doubt(share):
         # of one vote: an interaction turns a vote, a row brings or takes one
-        moved = 1.0 if unit == "row" and session.adjacency == "add_remove" else 2.0
+        moved = 1.0 if whole and session.adjacency == "add_remove" else 2.0
         return session.noise_multiplier * moved / math.sqrt(share)
 
-    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=unit == "row")
+    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=whole)
 
 
 def _flips(session, n_users):
@@ -121,7 +125,7 @@ def choose_route(estimator, shape):
         return Choice("popularity", "popularity: delta is 0")
     if name != "auto":
         return Choice(name, f"{name}: as asked for")
-    if estimator.privacy_unit == "row":
+    if estimator._whole:
         return Choice("gram", "gram: rows have no other release of tastes")
     degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
@@ -130,7 +134,7 @@ def choose_route(estimator, shape):
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
         return Choice(name, f"{name}: delta is 0")
-    moment = _moment(estimator._checked_session(), "interaction", shape[0])
+    moment = _moment(estimator._checked_session(), False, shape[0])
     other = _usual_signal(moment, shape[1], degree)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return Choice("popularity", "popularity: only a taste of a tenth of all could be read")
@@ -139,13 +143,13 @@ def choose_route(estimator, shape):
     return Choice(name, reason)
 
 
-def expected_counts(n_users, n_items, nnz, unit):
+def expected_counts(n_users, n_items, nnz, *, shared, whole):
     """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
     falling = np.arange(1.0, n_items + 1) ** -0.8
     total = nnz
-    if unit == "share":  # each history adds 1
+    if shared:  # each history adds 1
         total = n_users
-    elif unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
+    elif whole:  # a history of d items, scaled to length 1, adds sqrt(d) in all
         total = math.sqrt(n_users * nnz)
     return np.minimum(total * falling / falling.sum(), n_users)
 
@@ -293,10 +297,7 @@ class DPRecommender(
     (2, 5)
     """
 
-    _privacy_units = {
-        "row": ("add_remove", "replace"),
-        "interaction": ("add_remove", "replace"),
-    }
+    _privacy_units = offered("row", "interaction")
 
     def __init__(
         self,
@@ -343,9 +344,8 @@ class DPRecommender(
             The fitted estimator.
         """
         self._check_parameters()
-        whole = self.privacy_unit == "row"
         options = {"accept_sparse": "csr"}
-        if whole:
+        if self._whole:
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, stacked_rows(R), "unless privacy_unit='row'", **options)
@@ -354,18 +354,18 @@ class DPRecommender(
 
     def _route(self, R):
         """Return the choice made by parameters, and by the shape where it is public."""
-        return choose_route(self, None if self.privacy_unit == "row" else R.shape)
+        return choose_route(self, None if self._whole else R.shape)
 
     def _is_pure_for_rows(self):
-        return self.privacy_unit == "row" and self.delta == 0 and self.epsilon != math.inf
+        return self._whole and self.delta == 0 and self.epsilon != math.inf
 
     def _is_pure(self, R):
         if self._is_pure_for_rows():
             return True
-        return self.privacy_unit == "interaction" and self._route(R).name != "gram"
+        return not self._whole and self._route(R).name != "gram"
 
     def _fit_elsewhere(self, schema, connect):
-        if self.privacy_unit != "row":
+        if not self._whole:
             raise ValueError(
                 "over clients DPRecommender protects whole users: use privacy_unit='row'. Got "
                 f"privacy_unit={self.privacy_unit!r}."
@@ -376,7 +376,7 @@ class DPRecommender(
         """Release counts, a moment and a choice; everything else is free."""
         name, reason = self._route(R)
         available = 1.0
-        if self.privacy_unit == "interaction":
+        if not self._whole:
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
             n_users, n_items = R.shape
             self._warn_of_delta(*public_units(self, R.shape, session))
@@ -392,7 +392,7 @@ class DPRecommender(
             count = ask.count(share=_COUNT_SHARE)
             n_users = max(1.0, float(count.value), 2 * count.noise_scale)
             available -= _COUNT_SHARE
-        route = release_route(name, session, self.privacy_unit, n_users)
+        route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
         return self._attributes(fitted, n_users, n_items) | {"route_": reason}
@@ -418,7 +418,7 @@ class DPRecommender(
         check_real(self, "item_exponent", 0, 1, closed="both")
         check_option(self, "privacy_unit", tuple(self._privacy_units))
         check_option(self, "algorithm", ("auto", "gram", "one_shot", "popularity"))
-        if self.algorithm == "one_shot" and self.privacy_unit == "row":
+        if self.algorithm == "one_shot" and self._whole:
             raise ValueError(
                 "algorithm='one_shot' flips single interactions: it needs "
                 "privacy_unit='interaction'. Got privacy_unit='row'."
@@ -426,18 +426,23 @@ class DPRecommender(
 
         if self._floor is not None:
             check_int(self, "degree_floor", 1)
-            if self.privacy_unit == "row":
+            if self._whole:
                 raise ValueError(
                     "degree_floor needs privacy_unit='interaction': rows have length 1. "
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:
             check_real(self, "weights", 1e-60, 1e60, closed="both")
-            if self.privacy_unit == "interaction":
+            if not self._whole:
                 raise ValueError(
                     "a cap on values needs privacy_unit='row': an interaction is there or not. "
                     f"Use weights='binary'. Got weights={self.weights!r}."
                 )
+
+    @property
+    def _whole(self):
+        """Whether a whole history is protected, and not one interaction."""
+        return unit_of(self).by_rows
 
     @property
     def _floor(self):
@@ -452,7 +457,7 @@ class DPRecommender(
         return self.algorithm != "gram"
 
     def _budget_kinds(self):
-        if self.privacy_unit == "row" or self.algorithm == "gram":
+        if self._whole or self.algorithm == "gram":
             return ("gaussian",)
         return ("pure", "gaussian") if self.algorithm == "auto" else ("pure",)
 
@@ -476,11 +481,10 @@ class DPRecommender(
         check_counts(self, n_samples=n_samples, n_features=n_features)
         nnz = min(10, n_features) * n_samples if nnz is None else nnz
         check_entries(self, nnz, n_samples, n_features)
-        whole = self.privacy_unit == "row"
-        rows = zero_rows(n_samples, n_features, sparse=not whole)
+        rows = zero_rows(n_samples, n_features, sparse=not self._whole)
         route = self._route(rows)
-        unit = "share" if self._is_pure_for_rows() else self.privacy_unit
-        counts = expected_counts(n_samples, n_features, nnz, unit)
+        kind = {"shared": self._is_pure_for_rows(), "whole": self._whole}
+        counts = expected_counts(n_samples, n_features, nnz, **kind)
         rehearsal = rehearse(
             self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
             moment=clear_taste,

@@ -40,6 +40,7 @@ from skdp.solvers.whitening import (
     through_design,
     whitening,
 )
+from skdp.units import unit_of
 
 # Means of rows and columns in a trace regression of single entries, such as ratings.
 
@@ -229,12 +230,12 @@ def check_design(design, shape, *, sparse=False):
 
 def searches_of_design(estimator):
     """Return how many medians are learnt of the design, which is public under the unit "label"."""
-    return int(isinstance(estimator.design, str) and estimator.privacy_unit != "label")
+    return int(isinstance(estimator.design, str) and not unit_of(estimator).of_targets)
 
 
 def public_steps(query, design, centre, corner):
     """Return what says of records that are public what they make of a step; None: they are not."""
-    if query.privacy_unit != "label":
+    if not query.unit.of_targets:
         return None
     seen = through_design(query, design).augmented(centre, corner)
 
@@ -265,7 +266,7 @@ def check_parameters(estimator):
     """Check the parameters of a trace regression that need no data."""
     check_int(estimator, "rank", 1)
     check_int(estimator, "max_iter", 1)
-    check_option(estimator, "privacy_unit", ("row", "label"))
+    check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
     for name in ("shrink", "fit_intercept", "fit_means"):
         check_bool(estimator, name)
@@ -282,7 +283,7 @@ def check_parameters(estimator):
 def default_shares(estimator):
     """Return what each release has of the budget."""
     shares = {"init": 0.15, "medians": 0.0365}
-    if estimator.adjacency == "add_remove" and estimator.privacy_unit == "row":
+    if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
     if searches_of_design(estimator):
         shares["covariance"] = 0.05

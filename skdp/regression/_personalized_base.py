@@ -77,6 +77,7 @@ from skdp.solvers.user_heads import (
     usable,
 )
 from skdp.theory import FitPlan, check_counts, rehearse
+from skdp.units import offered
 
 _GLOBAL_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
@@ -309,10 +310,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     _methods_with_users = ("fit", "predict", "score")
 
     _fit_keeps = "an exact head for each user, and the users' labels"
-    _privacy_units = {
-        "group": ("add_remove", "replace"),
-        "row": ("add_remove", "replace"),
-    }
+    _privacy_units = offered("group", "row")
 
     @property
     def privacy_unit(self) -> Any:

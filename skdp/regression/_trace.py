@@ -51,6 +51,7 @@ from skdp.theory import (
     rehearse,
     zero_rows,
 )
+from skdp.units import offered, unit_of
 
 
 def shape_of(given, parameter):
@@ -81,7 +82,7 @@ def plan_trace(estimator, n_samples, n_features, nnz, signal):
         raise ValueError(
             f"'nnz' must be a number of entries of X, at least 1. Got {nnz!r} instead."
         )
-    known, sparse = estimator.privacy_unit == "label", nnz is not None
+    known, sparse = unit_of(estimator).of_targets, nnz is not None
     rows = n_samples if known or estimator.adjacency == "replace" else 1  # else nobody asks
     records = planned_records(rows, shape, known=known, sparse=sparse)
     planned = estimator if sparse else clone(estimator).set_params(fit_means=False)
@@ -278,7 +279,7 @@ class DPTraceRegressor(ScoredRegressorMixin, BaseDPEstimator):
     True
     """
 
-    _privacy_units = dict.fromkeys(("row", "label"), ("add_remove", "replace"))
+    _privacy_units = offered("row", "label")
 
     def __init__(
         self,
@@ -353,10 +354,11 @@ class DPTraceRegressor(ScoredRegressorMixin, BaseDPEstimator):
         )  # fmt: skip
         ask, shares = session.ask(query), self._shares()
         n = self._n_records(ask, query, shares)
-        if session.unit == "label" or session.adjacency == "replace":
+        public = query.unit.of_targets
+        if public or session.adjacency == "replace":
             self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
-        if design is None and session.unit == "label":
+        if design is None and public:
             design = whitening(query.public_moments(), shape, n, 0.0)
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:

@@ -435,7 +435,7 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
 
     The sizes of the matrix cancel: shorter rows of the query against more numbers in the answer.
     """
-    rows = 2 if unit.kind == "edge" else 1  # that a unit moves
+    rows = 2 if unit.kind.pair else 1  # that a unit moves
     if session.budget.pure:
         scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
         return iteration_threshold(scale, 1.0, laplace=True)
@@ -450,7 +450,7 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     average more answers. So the edge is what compares with their threshold.
     """
     deviation = flip_deviation(session.budget.pure_epsilon)
-    cells = m * (m - 1) // 2 if unit.kind == "edge" else m * n
+    cells = m * (m - 1) // 2 if unit.kind.pair else m * n
     if cells * flip_probability(deviation) > MOST_FLIPS:
         return math.inf
     return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
@@ -480,7 +480,7 @@ def choose_one_shot(
     ----------
     estimator : estimator
         Its parameters.
-    unit : EntryUnit
+    unit : MatrixUnit
         What one cell may change by.
     shape : tuple of int
         Public shape of the matrix.
@@ -502,7 +502,7 @@ def choose_one_shot(
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
     flips = unit.bounded and unit.low == 0 < unit.high
-    whole = unit.name == "entry_change"
+    whole = unit.kind.contract and unit.kind.single and not unit.kind.symmetric
     if not (flips or moments or whole):
         return other, f"{other}: no cells to flip"
     ours = math.inf

@@ -18,55 +18,10 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
-from skdp.federated._messages import SERVER, Header, Keys, Kind
+from skdp.federated._messages import Keys, Kind
+from tools.federation import RUN, Scene, refuse
 
-RUN = b"a run"
 STAGES = (Kind.OPEN, Kind.PEERS, Kind.DELIVERY, Kind.UNMASK)
-
-
-class Scene:
-    """A server and its clients, stopped just before the server's message of kind `until`."""
-
-    def __init__(self, until, n=6, dropped=(), identities=None, **options):
-        self.config = AggregationConfig(n, **({"n_dropouts": 1} | options))
-        self.calls = []
-        self.server = AggregationServer(RUN, self.config)
-        self.clients = [
-            AggregationClient(
-                RUN, i, self.config, self.respond, identity=identities[i] if identities else None
-            )
-            for i in range(n)
-        ]
-        self.history = []
-        self.messages = self.server.begin(b"question", 4)
-        while wire.message_kind(self.messages[0]) is not until:
-            self.step(dropped)
-
-    def respond(self, request):
-        self.calls.append(request)
-        return np.full(4, 7, dtype=np.uint64)
-
-    def step(self, dropped=()):
-        """Deliver all messages; the answers of the dropped get lost at the masked stage."""
-        self.history.append(self.messages)
-        late = dropped if wire.message_kind(self.messages[0]) is Kind.DELIVERY else ()
-        for client_id, message in self.messages.items():
-            answer = self.clients[client_id].handle(message)
-            if client_id not in late:
-                self.server.receive(client_id, answer)
-        self.messages = self.server.advance()
-
-    def forge(self, kind, body, **changes):
-        header = Header(kind, 0, 0, SERVER, wire.run_digest(RUN))._replace(**changes)
-        return wire.pack_message(header, body)
-
-    def unmask(self, alive, dead=()):
-        return self.forge(Kind.UNMASK, wire.pack_flags(self.config.n_clients, alive, dead))
-
-
-def refuse(client, message, match=None):
-    with pytest.raises(MessageRefused, match=match):
-        client.handle(message)
 
 
 # Unmasking
@@ -146,10 +101,9 @@ def test_shares_that_were_never_sent():
     """A client that dropped out before it shared cannot be named afterwards."""
     scene = Scene(Kind.DELIVERY)
     client = scene.clients[0]
-    header, body = wire.unpack_message(scene.messages[0])
-    sealed = wire.unpack_delivery(body)
+    sealed = scene.rows()
     del sealed[5]
-    client.handle(wire.pack_message(header, wire.pack_delivery(sealed)))
+    client.handle(scene.with_rows(sealed))
     refuse(client, scene.unmask([0, 1, 2, 3, 4], [5]), "never sent")
     refuse(client, scene.unmask([0, 1, 2, 3, 4, 5], []), "never sent")
     client.handle(scene.unmask([0, 1, 2, 3, 4], []))
@@ -237,8 +191,7 @@ def test_shares_of_an_earlier_attempt_are_refused():
     scene = Scene(Kind.DELIVERY)
     old = scene.messages[0]
     scene.messages = scene.server.retry()
-    while wire.message_kind(scene.messages[0]) is not Kind.DELIVERY:
-        scene.step()
+    scene.go_on(Kind.DELIVERY)
     refuse(scene.clients[0], old, "another step or attempt")
     header = wire.unpack_message(scene.messages[0])[0]
     replayed = wire.pack_message(header, bytes(wire.unpack_message(old)[1]))
@@ -313,43 +266,35 @@ def test_cut_and_foreign_bytes_are_refused():
 
 def test_shares_for_somebody_else_are_refused():
     scene = Scene(Kind.DELIVERY)
-    header, body = wire.unpack_message(scene.messages[0])
-    other = wire.unpack_delivery(wire.unpack_message(scene.messages[1])[1])
-    mine = wire.unpack_delivery(body)
+    mine, other = scene.rows(), scene.rows(1)
     for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
-        message = wire.pack_message(header, wire.pack_delivery(mine | swap))
-        refuse(scene.clients[0], message, "altered")
+        refuse(scene.clients[0], scene.with_rows(mine | swap), "altered")
 
 
 def test_too_few_neighbours_at_each_stage():
-    for stage, pack, unpack in (
-        (Kind.PEERS, wire.pack_peers, wire.unpack_peers),
-        (Kind.DELIVERY, wire.pack_delivery, wire.unpack_delivery),
-    ):
+    for stage in (Kind.PEERS, Kind.DELIVERY):
         scene = Scene(stage)
-        header, body = wire.unpack_message(scene.messages[0])
-        rows = dict(list(unpack(body).items())[:3])
-        refuse(scene.clients[0], wire.pack_message(header, pack(rows)), "may drop out")
+        few = dict(list(scene.rows().items())[:3])
+        refuse(scene.clients[0], scene.with_rows(few), "may drop out")
 
 
 def test_peers_that_are_no_neighbours():
     scene = Scene(Kind.PEERS)
-    header, body = wire.unpack_message(scene.messages[0])
-    peers = wire.unpack_peers(body)
+    peers = scene.rows()
     for stranger in (0, 6):
-        message = wire.pack_message(header, wire.pack_peers(peers | {stranger: peers[1]}))
-        refuse(scene.clients[0], message, "no neighbours")
+        refuse(scene.clients[0], scene.with_rows(peers | {stranger: peers[1]}), "no neighbours")
+    header, body = wire.unpack_message(scene.messages[0])
     refuse(scene.clients[0], wire.pack_message(header, bytes(body) + bytes(body)), "twice")
 
 
 def test_keys_of_low_order_are_refused():
     scene = Scene(Kind.PEERS)
-    header, body = wire.unpack_message(scene.messages[0])
-    peers = wire.unpack_peers(body)
-    peers[1] = Keys(peers[1].mask, bytes(32), bytes(64))
-    refuse(scene.clients[0], wire.pack_message(header, wire.pack_peers(peers)), "not valid")
-    peers[1] = Keys(bytes(32), wire.unpack_peers(body)[1].sealing, bytes(64))
-    scene.messages[0] = wire.pack_message(header, wire.pack_peers(peers))
+    peers = scene.rows()
+    keys = peers[1]
+    peers[1] = keys._replace(sealing=bytes(32))
+    refuse(scene.clients[0], scene.with_rows(peers), "not valid")
+    peers[1] = keys._replace(mask=bytes(32))
+    scene.messages[0] = scene.with_rows(peers)
     scene.step()
     refuse(scene.clients[0], scene.messages[0], "not valid")  # no mask with a key of the server
 
@@ -381,10 +326,8 @@ def identities(n):
 
 def test_signed_keys():
     scene = Scene(Kind.PEERS, identities=identities(6))
-    header, body = wire.unpack_message(scene.messages[0])
-    peers = wire.unpack_peers(body)
-    mine = Scene(Kind.PEERS)  # a server that slips in keys of its own
-    foreign = wire.unpack_peers(wire.unpack_message(mine.messages[0])[1])
+    peers = scene.rows()
+    foreign = Scene(Kind.PEERS).rows()  # a server that slips in keys of its own
     for changed in (
         {1: foreign[1]},
         {1: foreign[1]._replace(signature=peers[1].signature)},
@@ -393,23 +336,18 @@ def test_signed_keys():
         {1: peers[1]._replace(mask=foreign[1].mask)},
         {1: Keys(peers[1].sealing, peers[1].mask, peers[1].signature)},
     ):
-        message = wire.pack_message(header, wire.pack_peers(peers | changed))
-        refuse(scene.clients[0], message, "no valid signature")
-    while scene.messages:
-        scene.step()
+        refuse(scene.clients[0], scene.with_rows(peers | changed), "no valid signature")
+    scene.go_on()
     assert scene.server.total.tolist() == [42] * 4
 
 
 def test_signatures_of_strangers_and_of_other_steps():
     known = identities(6)
     scene = Scene(Kind.PEERS, identities=known)
-    peers = wire.unpack_peers(wire.unpack_message(scene.messages[0])[1])
+    peers = scene.rows()
     scene.messages = scene.server.retry()
     scene.step()
-    header = wire.unpack_message(scene.messages[0])[0]
-    refuse(
-        scene.clients[0], wire.pack_message(header, wire.pack_peers(peers)), "no valid signature"
-    )
+    refuse(scene.clients[0], scene.with_rows(peers), "no valid signature")
     assert not known[0].verify(17, b"text", bytes(64))
 
 

@@ -1,43 +1,29 @@
 """What a curious server sees of a sum: uniform words."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 
-from skdp.federated import AggregationClient, AggregationConfig, AggregationServer, MessageRefused
+from skdp.federated import (
+    AggregationAborted,
+    AggregationConfig,
+    AggregationServer,
+    MessageRefused,
+)
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import subtract_mask
 from skdp.federated._messages import Kind
 from skdp.federated.aggregation import self_key
-
-
-def run_step(respond, n, size, **options):
-    """Run a step and return all answers of all clients."""
-    config = AggregationConfig(n, **options)
-    server = AggregationServer(b"run", config)
-    clients = [AggregationClient(b"run", i, config, respond) for i in range(n)]
-    answers, messages = [], server.begin(b"q", size)
-    while messages:
-        for client_id, message in messages.items():
-            answers.append(clients[client_id].handle(message))
-            server.receive(client_id, answers[-1])
-        messages = server.advance()
-    return answers
-
-
-def masked(answers):
-    return [
-        np.frombuffer(body, dtype="<u8")
-        for header, body in map(wire.unpack_message, answers)
-        if header.kind is Kind.MASKED
-    ]
+from tools.federation import Scene
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**64 - 1])
 def test_a_masked_message_is_uniform(value, fixed_entropy, check_uniform):
-    size = 1 << 13
-    messages = masked(run_step(lambda request: np.full(size, value, np.uint64), 4, size))
+    scene = Scene(None, 4, value=value, size=1 << 13)
+    messages = [words for _, words in scene.masked()]
+    assert len(messages) == 4
     for words in messages:
         check_uniform(words.tobytes())
         check_uniform(np.diff(words).tobytes())
@@ -48,21 +34,11 @@ def test_a_masked_message_is_uniform(value, fixed_entropy, check_uniform):
 
 def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_uniform):
     """The server opens all self-masks; then the pair masks hide all sums but the whole one."""
-    n, size = 6, 1 << 13
-    config = AggregationConfig(n)
-    server = AggregationServer(b"run", config)
-    clients = [
-        AggregationClient(b"run", i, config, lambda request: np.zeros(size, np.uint64))
-        for i in range(n)
-    ]
-    messages, bare = server.begin(b"q", size), []
-    for _ in range(2):
-        for client_id, message in messages.items():
-            server.receive(client_id, clients[client_id].handle(message))
-        messages = server.advance()
-    for client in clients:
-        words = masked([client.handle(messages[client.client_id])])[0].copy()
-        attempt = client._attempt
+    n, bare = 6, []
+    scene = Scene(Kind.DELIVERY, n, value=0, size=1 << 13)
+    scene.deliver()
+    for client, (_, words) in zip(scene.clients, scene.masked(), strict=True):
+        attempt, words = client._attempt, words.copy()
         subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
         bare.append(words)
     for count in range(1, n):
@@ -72,38 +48,23 @@ def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_un
 
 
 def test_masks_are_new_in_every_step(fixed_entropy, check_uniform):
-    size = 1 << 12
-    config = AggregationConfig(3)
-    server = AggregationServer(b"run", config)
-    clients = [
-        AggregationClient(b"run", i, config, lambda request: np.zeros(size, np.uint64))
-        for i in range(3)
-    ]
-    seen = []
-    for attempt in range(3):
-        messages = server.retry() if attempt == 1 else server.begin(b"q", size)
-        for _ in range(3):
-            for client_id, message in messages.items():
-                answer = clients[client_id].handle(message)
-                seen.append((client_id, answer))
-                server.receive(client_id, answer)
-            messages = (
-                server.advance() if wire.unpack_message(answer)[0].kind is not Kind.MASKED else {}
-            )
-    words = {0: [], 1: [], 2: []}
-    for client_id, answer in seen:
-        words[client_id] += masked([answer])
-    for rows in words.values():
+    scene = Scene(Kind.DELIVERY, 3, value=0, size=1 << 12, n_dropouts=0)
+    scene.deliver()
+    for restart in (scene.server.retry, partial(scene.server.begin, b"question", 1 << 12)):
+        scene.messages = restart()
+        scene.go_on(Kind.DELIVERY)
+        scene.deliver()
+    for client_id in range(3):
+        rows = [words for sender, words in scene.masked() if sender == client_id]
+        assert len(rows) == 3
         for one, other in itertools.combinations(rows, 2):
             check_uniform((one - other).tobytes())
 
 
 def test_sizes_depend_on_public_numbers_only():
-    sizes = []
-    for value in (0, 2**64 - 1):
-        messages = run_step(lambda request, v=value: np.full(50, v, dtype=np.uint64), 4, 50)
-        sizes.append([len(message) for message in messages])
-    assert sizes[0] == sizes[1]
+    scenes = [Scene(None, 4, value=value, size=50) for value in (0, 2**64 - 1)]
+    one, other = ([len(answer) for _, answer in scene.answers] for scene in scenes)
+    assert one == other
 
 
 def without_one_share(kind, body):
@@ -116,25 +77,66 @@ def without_one_share(kind, body):
 
 
 @pytest.mark.parametrize(
-    ("kind", "complaint"), [(Kind.SHARES, "each of them"), (Kind.REVEAL, "nothing else")]
+    ("stage", "complaint"), [(Kind.PEERS, "each of them"), (Kind.UNMASK, "nothing else")]
 )
-def test_a_client_that_leaves_a_share_out_is_refused(kind, complaint):
-    config = AggregationConfig(4)
-    server = AggregationServer(b"run", config)
-    clients = [
-        AggregationClient(b"run", i, config, lambda request: np.zeros(3, np.uint64))
-        for i in range(4)
-    ]
-    messages, forged = server.begin(b"q", 3), 0
-    while messages:
-        for i, message in messages.items():
-            sent = clients[i].handle(message)
-            header, body = wire.unpack_message(sent)
-            if header.kind is kind:
-                with pytest.raises(MessageRefused, match=complaint):
-                    server.receive(i, wire.pack_message(header, without_one_share(kind, body)))
-                forged += 1
-            server.receive(i, sent)
-        messages = server.advance()
-    assert forged == 4
-    assert not np.any(server.total)
+def test_a_client_that_leaves_a_share_out_is_refused(stage, complaint):
+    scene = Scene(stage, 4, value=0)
+    for i, message in scene.messages.items():
+        sent = scene.clients[i].handle(message)
+        header, body = wire.unpack_message(sent)
+        forged = wire.pack_message(header, without_one_share(header.kind, body))
+        with pytest.raises(MessageRefused, match=complaint):
+            scene.server.receive(i, forged)
+        scene.server.receive(i, sent)
+    scene.messages = scene.server.advance()
+    scene.go_on()
+    assert not np.any(scene.server.total)
+
+
+def test_server_takes_one_answer_of_each_client():
+    scene = Scene(Kind.DELIVERY, 4, n_dropouts=0)
+    server, clients = scene.server, scene.clients
+    answers = {c: clients[c].handle(message) for c, message in scene.messages.items()}
+    server.receive(0, answers[0])
+    for client_id, answer in [(0, answers[0]), (2, answers[1]), (1, answers[1][:-1])]:
+        with pytest.raises(MessageRefused):
+            server.receive(client_id, answer)
+    assert server.waiting == {1, 2, 3}
+    for client_id in (1, 2, 3):
+        server.receive(client_id, answers[client_id])
+    scene.messages = server.advance()
+    with pytest.raises(MessageRefused, match="late, early or repeated"):
+        server.receive(1, answers[1])  # too late: its masks are already being opened
+    scene.step()
+    assert scene.messages == server.advance() == {}
+    assert server.total.tolist() == [28] * 4
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["self-mask of a survivor", "key of a drop-out"])
+def test_server_notices_an_altered_share(which):
+    scene = Scene(Kind.UNMASK, 5, dropped=[4] * which)
+    for client_id, message in scene.messages.items():
+        answer = bytearray(scene.clients[client_id].handle(message))
+        _, body = wire.unpack_message(bytes(answer))
+        owners = list(wire.unpack_reveal(body).items())
+        place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
+        answer[32 + 38 * place + 15] ^= 1 + client_id
+        scene.server.receive(client_id, bytes(answer))
+    with pytest.raises(AggregationAborted, match=r"altered|do not belong") as caught:
+        scene.server.advance()
+    assert caught.value.opened
+
+
+def test_server_out_of_turn():
+    server = AggregationServer(b"run", AggregationConfig(4))
+    with pytest.raises(MessageRefused, match="No step is running"):
+        server.advance()
+    messages = server.begin(b"q", 2)
+    with pytest.raises(MessageRefused, match="not finished"):
+        _ = server.total
+    with pytest.raises(MessageRefused):
+        server.receive(0, messages[0])
+    with pytest.raises(ValueError, match="size must be at least 1"):
+        server.begin(b"q", 0)
+    with pytest.raises(AggregationAborted, match="not repeated"):
+        Scene(Kind.UNMASK).server.retry()  # what it has opened

@@ -16,11 +16,10 @@ from skdp.federated import (
 )
 from skdp.federated._clients import narrowed, pack
 from skdp.federated._messages import Call, Request
-from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
 from skdp.privacy.gate.bounds import Bounded
 from skdp.testing import seeded_entropy
-from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
+from tools.federation import asked, noise_of, request_of
 
 D = 6
 CONFIG = AggregationConfig(4, 1, 1)
@@ -125,22 +124,19 @@ def calls_of(client):
             for arguments in PUBLIC.get(method, [()]):
                 calls = (*path, Call(method, arguments))
                 try:
-                    asked = narrowed(query, calls[-1], client._signatures)
+                    further = narrowed(query, calls[-1], client._signatures)
                 except (PrivacyError, ValueError):
                     continue  # needs a narrower query, or other arguments
-                if isinstance(asked, Bounded) and 0 < asked.bound.l2 < np.inf:
+                if isinstance(further, Bounded) and 0 < further.bound.l2 < np.inf:
                     found.append(calls)
-                elif not isinstance(asked, Bounded) and (type(asked), method) not in narrow:
-                    narrow.add((type(asked), method))
-                    paths.append((asked, calls))
+                elif not isinstance(further, Bounded) and (type(further), method) not in narrow:
+                    narrow.add((type(further), method))
+                    paths.append((further, calls))
     return found
 
 
-def asked(client, calls):
-    query = client._query
-    for call in calls:
-        query = narrowed(query, call, client._signatures)
-    return query
+def bounded_of(client, calls):
+    return asked(client._query, calls, client._signatures)
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -152,25 +148,19 @@ def test_answers_follow_no_sizes_of_entries(name):
     public = {"count"} if client._facts.adjacency == "replace" else set()
     assert methods >= set(client._signatures[type(client._query)]) - public
     for calls in requests:
-        bound = asked(client, calls).bound
-        step = granted_step(bound, client._session.mu(0.1), NoiseParts.of(CONFIG), None)
-        request = Request(0, client._facts, 0.1, step, calls).encode()
-        replies = {}
+        bound, request = bounded_of(client, calls).bound, request_of(client, *calls)
+        step, replies = Request.decode(request).step, {}
         for pair in CLIENTS[name][1]:
             exact = []
             for rows in pair:
                 one = client_of(name, rows)
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")
-                    exact.append(asked(one, calls).answer(step))
-                with replaced(PartGrant, "draw", nothing):
+                    exact.append(bounded_of(one, calls).answer(step))
+                with noise_of(0):
                     words = one.respond(request)
                 assert np.array_equal(words, pack(exact[-1], bound)), bound.name
                 replies.setdefault((words.shape, one.ledger_))
             moved = np.subtract(*exact).astype(float)
             assert np.linalg.norm(moved) <= bound.l2_steps(step), bound.name
         assert len(replies) == 1
-
-
-def nothing(_):
-    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)

@@ -1,11 +1,12 @@
-"""What a configuration says about a client that is curious itself."""
+"""What all parties agree on: who may mask, help and collude, and what a curious client sees."""
 
 import math
+import pickle
 
 import pytest
 
 from skdp.exceptions import PrivacyWarning
-from skdp.federated import AggregationConfig
+from skdp.federated import AggregationAborted, AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
 
@@ -30,3 +31,45 @@ def test_two_clients_who_trust_nobody():
 
 def test_with_a_place_for_a_curious_client_the_receipt_holds():
     assert AggregationConfig(4, n_colluders=1).against_clients == 1.0
+
+
+def test_auto_follows_the_rules_against_a_lying_server():
+    for n, colluders, dropouts in [(10, 1, 3), (100, 1, 0), (100, 5, 20), (1000, 30, 50)]:
+        config = AggregationConfig(n, colluders, dropouts)
+        k, t = config.degree, config.shares_needed
+        assert k == n - 1 if n <= 50 else k % 2 == 0 or k == n - 1
+        assert k >= min(n - 1, colluders + 2 * dropouts + 1) and t == k - dropouts
+        assert 2 * t > k + colluders or k == n - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_clients": 1}, r"'n_clients' parameter of AggregationConfig must be an int in the"),
+        ({"n_clients": 5, "n_colluders": -1}, "'n_colluders' parameter"),
+        ({"n_clients": 5, "n_dropouts": True}, "'n_dropouts' parameter"),
+        ({"n_clients": 5, "neighbours": "all"}, "'neighbours' parameter"),
+        ({"n_clients": 5, "n_colluders": 2, "n_dropouts": 2}, r"n_colluders \+ n_dropouts \+ 2"),
+        ({"n_clients": 50, "neighbours": 20}, r"neighbours must be 49 \(all others\)"),
+        ({"n_clients": 60, "neighbours": 21}, "neighbours must be even"),
+        ({"n_clients": 60, "neighbours": 10, "n_dropouts": 9}, r"= 11 to 59. Got 10"),
+        ({"n_clients": 60, "neighbours": 60}, "to 59. Got 60"),
+        ({"n_clients": 60, "neighbours": 20, "threshold": 1}, r"n_colluders \+ 1 = 2 to"),
+        ({"n_clients": 60, "n_dropouts": 4, "threshold": 17}, r"neighbours - n_dropouts = 16"),
+    ],
+)
+def test_configurations_that_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AggregationConfig(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")
+def test_extreme_configurations_are_accepted():
+    assert AggregationConfig(60, 9, 10, neighbours=20, threshold=10).n_honest == 41
+    assert AggregationConfig(60, neighbours=59).degree == 59
+    assert AggregationConfig(2, 0).shares_needed == 1
+
+
+def test_errors_travel_between_processes():
+    error = pickle.loads(pickle.dumps(AggregationAborted("gone", opened=True)))
+    assert error.opened and str(error) == "gone"

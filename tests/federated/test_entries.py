@@ -15,14 +15,9 @@ from skdp.federated import (
     MessageRefused,
     PlainAggregator,
     PowerMethodClient,
-    simulated_aggregator,
 )
-from skdp.federated._clients import narrowed, unpack
-from skdp.federated._messages import Request
-from skdp.federated.noise_parts import PartGrant
-from skdp.federated.power_method import _SIGNATURES
 from skdp.testing import seeded_entropy
-from skdp.testing._transcripts import replaced
+from tools.federation import Wire, noise_of, plain_sum, secure_sum
 
 S, M, N = 5, 120, 80
 CONFIG = AggregationConfig(S, 1, 1)
@@ -74,24 +69,11 @@ def test_same_releases_and_receipt_as_the_central_fit(unit, algorithm):
     """The sums are those of the whole matrix, but for one rounding at each client."""
     A, v = matrix(unit)
     clients = clients_of(unit, parts_of(A, unit))
+    wire = Wire(clients)
+    with noise_of(0):
+        svd = fit(unit, wire, algorithm=algorithm)
     whole = clients_of(unit, [A])[0]._query
-    sums = PlainAggregator([client.respond for client in clients])
-
-    def aggregator(request, size):
-        parsed = Request.decode(request)
-        bounded = whole
-        for call in parsed.calls:
-            bounded = narrowed(bounded, call, _SIGNATURES)
-        with replaced(PartGrant, "draw", zeros):
-            opened = sums(request, size)
-        expected = bounded.answer(parsed.step)
-        found = unpack(opened.total, bounded.bound)
-        if bounded.bound.symmetric:
-            expected, found = expected + expected.T, found + found.T
-        assert np.abs(found - expected).max() <= 2 * S
-        return opened
-
-    svd = fit(unit, aggregator, algorithm=algorithm)
+    assert max(distance for _, _, distance in wire.gaps(whole)) <= 2 * S
     assert abs(svd.components_[0] @ v) > 0.999
     route = algorithm if algorithm != "auto" else "power" if "edge" in unit else "alternating"
     central = estimator(unit, algorithm=route).fit(A)
@@ -101,17 +83,13 @@ def test_same_releases_and_receipt_as_the_central_fit(unit, algorithm):
     assert svd.privacy_spent_.unit == unit
 
 
-def zeros(_):
-    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 def test_drop_outs_over_secure_sums(unit):
     A, v = matrix(unit)
     asked = []
-    callbacks = [client.respond for client in clients_of(unit, parts_of(A, unit))]
-    secure = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == len(asked) % S)
+    clients = clients_of(unit, parts_of(A, unit))
+    secure = secure_sum(clients, CONFIG, lost=lambda i, kind: i == len(asked) % S)
 
     def aggregator(request, size):
         asked.append(request)
@@ -120,47 +98,43 @@ def test_drop_outs_over_secure_sums(unit):
     with seeded_entropy(0):
         svd = fit(unit, aggregator)
     assert abs(svd.components_[0] @ v) > 0.9
-    secure = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i < 2)
     with pytest.raises(AggregationAborted):
-        fit(unit, secure)
+        fit(unit, secure_sum(clients, CONFIG, lost=lambda i, kind: i < 2))
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", UNITS)
 def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
     """Every product, at public matrices: the change is that of the whole matrix, and attained."""
-    square = "edge" in unit
-    n = 6
+    square, n = "edge" in unit, 6
     m = n if square else 7
     rng = np.random.default_rng(0)
     X, U = (np.linalg.qr(rng.standard_normal((size, 2)))[0] for size in (n, m))
     base = np.clip(rng.standard_normal((m, n)), -1, 1)
     base = np.triu(base, 1) + np.triu(base, 1).T if square else base
     home = rng.integers(0, S, m)
-    calls = {"right": (X,), "left": (U,)}
-    calls |= {"ritz": (X,)} if square else {"core": (U, X)}
+
+    def total(name, public, place, value):
+        """Sum of all holders' answers; an edge appears at the servers of both endpoints."""
+        A, (i, j) = base.copy(), place
+        A[i, j] = value
+        if square:
+            A[j, i] = value
+        parts = [sp.csr_array(A * (home == s)[:, None]) for s in range(S)]
+        answers = [getattr(c._query, name)(*public) for c in clients_of(unit, parts)]
+        return sum(each.answer(1e-7).astype(float) for each in answers), answers[0].bound
+
+    calls = {"right": (X,), "left": (U,)} | ({"ritz": (X,)} if square else {"core": (U, X)})
     for name, public in calls.items():
         worst = 0.0
-        for i in range(m):
-            for j in range(n):
-                if square and i >= j:
-                    continue
-                pair = []
-                for value in (0.0, 1.0):  # an edge appears at the servers of both endpoints
-                    A = base.copy()
-                    A[i, j] = value
-                    if square:
-                        A[j, i] = value
-                    answers = []
-                    for s in range(S):
-                        part = sp.csr_array(A * (home == s)[:, None])
-                        bounded = getattr(clients_of(unit, [part])[0]._query, name)(*public)
-                        answers.append(bounded.answer(1e-7).astype(float))
-                    pair.append(sum(answers))
-                change = pair[1] - pair[0]
-                if bounded.bound.symmetric:
-                    change = (change + change.T) / 2
-                worst = max(worst, float(np.linalg.norm(change)) / bounded.bound.l2_steps(1e-7))
+        for place in np.ndindex(m, n):
+            if square and place[0] >= place[1]:
+                continue
+            (without, bound), (with_it, _) = (total(name, public, place, v) for v in (0.0, 1.0))
+            change = with_it - without
+            if bound.symmetric:
+                change = (change + change.T) / 2
+            worst = max(worst, float(np.linalg.norm(change)) / bound.l2_steps(1e-7))
         assert worst <= 1.0
         assert worst > (0.5 if name == "ritz" else 0.95)
 
@@ -170,14 +144,13 @@ def test_a_client_believes_its_own_bounds():
     parts = parts_of(A, "entry")
     wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
     with pytest.raises(MessageRefused, match="too fine"):
-        fit("entry", PlainAggregator([client.respond for client in wide]))
+        fit("entry", plain_sum(wide))
     small = clients_of("entry", [part[:50] for part in parts])
     with pytest.raises(TypeError, match="shape"):
-        fit("entry", PlainAggregator([client.respond for client in small]))
-    secure = simulated_aggregator([client.respond for client in small], CONFIG)
+        fit("entry", plain_sum(small))
     paid = small[1].ledger_
     with pytest.raises(AggregationAborted):
-        fit("entry", secure)
+        fit("entry", secure_sum(small, CONFIG))
     assert small[1].ledger_ == paid
 
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,17 +19,15 @@ from skdp.federated import (
     PlainAggregator,
     PowerMethodClient,
     RecommenderClient,
-    simulated_aggregator,
 )
-from skdp.federated._clients import narrowed, pack
 from skdp.federated._messages import Call, Request
-from skdp.federated.noise_parts import PartGrant
 from skdp.federated.personalized import SIGNATURES, FirstFitUsers, trial_users
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.queries.users import UserQuery
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
+from tools.federation import Wire, first_request, noise_of, plain_sum, secure_sum
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
@@ -45,7 +44,17 @@ def people(n, seed, m=8):
     return X, np.sum(X * taste[users], axis=1) + 0.1 * rng.standard_normal(m * n) + 3.0, users
 
 
+def with_sizes_that_products_lose(house):
+    """Three more users; one for whom LAPACK gives up ended the fit of all, after it was paid."""
+    X, y, g = house
+    rows = np.vstack([mixed_sizes(3, D), mixed_sizes(12, D)[3:]])
+    users = np.append(g, np.repeat([60, 61, 62], [3, 1, 8]))
+    return np.vstack([X, rows]), np.append(y, np.abs(rows[:, 1])), users
+
+
 HOUSES = [people(60, seed) for seed in range(S)]
+HOUSES[0] = with_sizes_that_products_lose(HOUSES[0])
+N_USERS = 60 * S + 3
 CLASSES = ["no", "yes"]
 
 
@@ -60,32 +69,20 @@ def clients_of(estimator, houses=HOUSES):
     return [PersonalizedClient(estimator, X, y, CONFIG, groups=g, **budget) for X, y, g in houses]
 
 
-def central(estimator, houses=HOUSES):
+def central(estimator, house):
     if isinstance(estimator, DPPersonalizedClassifier):
-        houses = labels(houses)
-    groups = np.concatenate([1000 * i + g for i, (_, _, g) in enumerate(houses)])
-    X, y = (np.concatenate([house[i] for house in houses]) for i in (0, 1))
+        (house,) = labels([house])
+    X, y, groups = house
     return estimator.fit(X, y, groups=groups)
 
 
-def pooled_users(estimator):
-    """All users at one place, as a client would see them."""
-    house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
-    house[2] = np.repeat(np.arange(60 * S), 8)
-    return clients_of(estimator, [house])[0]._query
-
-
-def zeros(_):
-    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
-
-
-def fit(estimator, aggregator=None, **options):
-    clients = clients_of(estimator)
-    sums = aggregator or PlainAggregator([client.respond for client in clients])
+def fit(estimator, aggregator=None, clients=None, **options):
+    clients = clients or clients_of(estimator)
     if estimator.adjacency == "replace":
-        options["n_users"] = 60 * S
+        options["n_users"] = N_USERS
     server = FederatedRounds(estimator, CONFIG)
-    return server.fit(sums, n_features=D, **options), clients, server
+    model = server.fit(aggregator or plain_sum(clients), n_features=D, **options)
+    return model, clients, server
 
 
 WAYS = [
@@ -99,50 +96,35 @@ WAYS = [
 ]
 
 
-@pytest.mark.deep
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
-def test_same_releases_same_receipt_same_model(estimator):
-    """Every release of the central fit, by name, bound and mu; with little noise the same model."""
-    with warnings.catch_warnings(), seeded_entropy(0):
+def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
+    """At every step, the noise apart, not a bit differs; nor do names, bounds and receipts."""
+    house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
+    house[2] = np.concatenate([100 * i + g for i, (_, _, g) in enumerate(HOUSES)])
+    (whole,), clients = clients_of(estimator, [house]), clients_of(estimator)
+    wire = Wire(clients)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        alone = central(clone(estimator))
-        model, clients, server = fit(estimator)
-        ledgers = [fitted.ledger_ for fitted in (alone, model, clients[0])]
+        alone = central(clone(estimator), house)
+        with noise_of(0):
+            model, _, server = fit(estimator, wire)
+    gaps = list(wire.gaps(whole._query))
+    assert [bound.name for bound, _, _ in gaps] == [line.name for line in model.ledger_]
+    assert not any(distance for _, _, distance in gaps)
     learnt = {"mean_head"} if getattr(estimator, "coef_bound", 1.0) == "auto" else set()
-    lines = [
+    ledgers = [fitted.ledger_ for fitted in (alone, model, clients[0])]
+    lines, others, mine = (
         [(line.name, line.name in learnt or line.sensitivity) for line in ledger]
         for ledger in ledgers
-    ]
-    assert lines[0] == lines[1] == lines[2]
+    )
+    assert lines == others == mine
     losses = [[line.loss.value for line in ledger] for ledger in ledgers]
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
     assert server.privacy_spent_ == model.privacy_spent_ == clients[0].close()
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.unit) == (estimator.epsilon, "group")
     assert model.holds_private == ""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
-def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
-    """At every step, whatever was asked: the noise apart, not a bit differs."""
-    clients = clients_of(estimator)
-    pooled = pooled_users(estimator)
-    sums = PlainAggregator([client.respond for client in clients])
-    names = []
-
-    def aggregator(request, size):
-        opened, parsed = sums(request, size), Request.decode(request)
-        bounded = pooled
-        for call in parsed.calls:
-            bounded = narrowed(bounded, call, SIGNATURES)
-        expected = pack(np.asarray(bounded.answer(parsed.step)), bounded.bound)
-        assert np.array_equal(opened.total, expected), bounded.bound.name
-        names.append(bounded.bound.name)
-        return opened
-
-    with replaced(PartGrant, "draw", zeros):
-        model = fit(estimator, aggregator)[0]
-    assert names == [line.name for line in model.ledger_]
+    assert np.isfinite(model.components_).all()
 
 
 def gap(model):
@@ -161,7 +143,7 @@ def test_drop_outs_at_every_step_over_secure_sums():
     def lost(i, kind):
         return i == len(asked) % S
 
-    secure = simulated_aggregator([client.respond for client in clients], CONFIG, lost=lost)
+    secure = secure_sum(clients, CONFIG, lost=lost)
 
     def aggregator(request, size):
         asked.append(request)
@@ -192,10 +174,7 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     assert set(names) == set(STEPS)
     stop = len(names) - names[::-1].index(step)
     clients, asked = clients_of(estimator), []
-    complete = PlainAggregator([client.respond for client in clients])
-    secure = simulated_aggregator(
-        [client.respond for client in clients], CONFIG, lost=lambda i, kind: i < 2
-    )
+    complete, secure = plain_sum(clients), secure_sum(clients, CONFIG, lost=lambda i, kind: i < 2)
 
     def aggregator(request, size):
         asked.append(request)
@@ -218,18 +197,6 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
 
 
 # -- what clients refuse -----------------------------------------------------------------------
-
-
-def first_request(estimator):
-    seen = []
-
-    def stop(request, size):
-        seen.append(request)
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        fit(estimator, stop)
-    return Request.decode(seen[0])
 
 
 EYE, ONE = np.eye(D), np.ones(D)
@@ -284,15 +251,21 @@ LIES = [
 ]
 
 
+def alone(method, arguments):
+    """Return a client, and a request to it."""
+    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
+    honest = first_request(partial(fit, estimator))
+    client = clients_of(estimator, HOUSES[:1])[0]
+    calls = (Call(method, arguments),)
+    return client, Request(0, honest.facts, 0.1, honest.step, calls).encode()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
 def test_requests_that_do_not_fit_cost_nothing(lie):
-    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
-    honest = first_request(estimator)
-    client = clients_of(estimator, HOUSES[:1])[0]
-    request = Request(0, honest.facts, 0.1, honest.step, (Call(*lie),))
+    client, request = alone(*lie)
     with pytest.raises(MessageRefused):
-        client.respond(request.encode())
+        client.respond(request)
     assert client.ledger_ == ()
 
 
@@ -306,19 +279,6 @@ def test_requests_that_do_not_fit_cost_nothing(lie):
 )
 def test_no_model_or_half_of_one_is_refused_before_it_is_paid(lie):
     test_requests_that_do_not_fit_cost_nothing(lie)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
-def test_sizes_that_products_lose_stop_no_client(estimator):
-    """One user for whom LAPACK gives up ended the fit of all, after it was paid for."""
-    X, y, g = HOUSES[0]
-    rows = np.vstack([mixed_sizes(3, D), mixed_sizes(12, D)[3:]])
-    users = np.append(g, np.repeat([77, 78, 79], [3, 1, 8]))
-    house = np.vstack([X, rows]), np.append(y, np.abs(rows[:, 1])), users
-    clients = clients_of(estimator, [house, *HOUSES[1:]])
-    model, _, _ = fit(estimator, PlainAggregator([client.respond for client in clients]))
-    assert np.isfinite(model.components_).all()
 
 
 @pytest.mark.parametrize("holder", [PowerMethodClient, RecommenderClient, PersonalizedClient])
@@ -335,8 +295,6 @@ def test_rows_near_the_largest_float_make_no_client_warn(holder):
 @pytest.mark.parametrize("spoil", [ValueError, ZeroDivisionError, UserWarning, MemoryError, None])
 def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
     """Paid, in the form of its bound, and the noise alone: nobody learns that it failed."""
-    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
-    honest = first_request(estimator)
 
     def spoiled(original):
         def term(self, *args):
@@ -350,21 +308,15 @@ def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
 
     words = []
     for broken in (True, False):
-        client = clients_of(estimator, HOUSES[:1])[0]
-        request = Request(0, honest.facts, 0.1, honest.step, (Call("votes", HONEST["votes"]),))
-        sums = replaced(UserQuery, "_sum", spoiled if broken else nothing_of)
-        with sums, replaced(PartGrant, "draw", ones):
-            words.append(client.respond(request.encode()))
+        client, request = alone("votes", HONEST["votes"])
+        with replaced(UserQuery, "_sum", spoiled if broken else nothing_of), noise_of(1):
+            words.append(client.respond(request))
         assert len(client.ledger_) == 1
     assert np.array_equal(*words)
 
 
 def nothing_of(original):
     return lambda self, term, shape, step: np.zeros(shape, np.int64 if step else np.float64)
-
-
-def ones(_):
-    return lambda grant, *index: np.ones(grant.bound.shape, np.int64)
 
 
 @pytest.mark.parametrize("name", HONEST)

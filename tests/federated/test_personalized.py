@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
-from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.exceptions import BudgetExceededError, PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedRounds,
     MessageRefused,
     PersonalizedClient,
     PlainAggregator,
-    StateSum,
-    simulated_aggregator,
 )
 from skdp.federated._messages import Call, Question, Request
 from skdp.federated.noise_parts import PartGrant
@@ -24,6 +22,7 @@ from skdp.federated.personalized import _SIGNATURES, _Users
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._transcripts import replaced
+from tools.federation import first_request, noise_of, plain_sum, secure_sum
 
 S, D = 20, 6
 CONFIG = AggregationConfig(S, 2, 1)
@@ -56,10 +55,6 @@ def alignment(model):
     return float(abs(model.components_[0, 0]))
 
 
-def without_noise():
-    return replaced(PartGrant, "draw", lambda _: lambda grant: np.zeros(grant.bound.shape, int))
-
-
 @pytest.mark.thorough
 def test_round_is_the_round_of_the_paper_but_for_the_grid():
     """Without noise: the step of `server_update` on the sum of all users' own messages."""
@@ -78,16 +73,15 @@ def test_round_is_the_round_of_the_paper_but_for_the_grid():
 
         return close
 
-    with without_noise(), replaced(PartGrant, "close", keep):
-        FederatedRounds(PILOT, CONFIG).fit(PlainAggregator([c.respond for c in clients_of()]))
+    with noise_of(0), replaced(PartGrant, "close", keep):
+        FederatedRounds(PILOT, CONFIG).fit(plain_sum(clients_of()))
     step = seen[0].noise_scale / 6750150 / math.sqrt(S)
     assert np.abs(seen[0].value - np.sum(messages, axis=0)).max() <= 0.51 * len(messages) * step
 
 
 def test_rounds_over_secure_sums_improve_the_model():
     clients = clients_of(epsilon=2.0)
-    callbacks = [client.respond for client in clients]
-    sums = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == 0)
+    sums = secure_sum(clients, CONFIG, lost=lambda i, kind: i == 0)
     rounds = FederatedRounds(PILOT, CONFIG, epsilon=2.0, n_rounds=2)
     with seeded_entropy(1):
         model = rounds.fit(sums)
@@ -103,20 +97,15 @@ def test_rounds_over_secure_sums_improve_the_model():
 
 def test_rounds_are_charged_to_an_open_ledger():
     """The server's and, where they are in the same process, those of the clients."""
-
-    def rounds(clients):
-        sums = PlainAggregator([client.respond for client in clients])
-        return FederatedRounds(PILOT, CONFIG, epsilon=1.0).fit(sums)
-
-    clients = clients_of(epsilon=1.0)
+    rounds, clients = FederatedRounds(PILOT, CONFIG, epsilon=1.0), clients_of(epsilon=1.0)
     with PrivacyLedger(mu=9) as ledger:
-        rounds(clients)
+        rounds.fit(plain_sum(clients))
     server, *others = ledger.entries
     assert (server.estimator, server.unit, server.state) == ("FederatedRounds", "group", "fitted")
     assert [(fit.estimator, fit.unit) for fit in others] == [("PersonalizedClient", "group")] * S
-    clients = clients_of(epsilon=1.0)
+    sums = plain_sum(clients_of(epsilon=1.0))
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
-        rounds(clients)
+        rounds.fit(sums)
     assert ledger.entries == ()
 
 
@@ -189,8 +178,7 @@ def test_a_ledger_that_is_opened_between_two_answers_is_charged_for_all_that_may
 def test_the_receipt_of_rounds_that_failed_is_theirs():
     """What a sum opened before the abort stays spent; an older receipt would claim less."""
     clients = clients_of(epsilon=2.0)
-    sums = PlainAggregator([client.respond for client in clients])
-    calls = []
+    sums, calls = plain_sum(clients), []
 
     def interrupted(request, size):
         calls.append(request)
@@ -214,19 +202,8 @@ def test_receipts_of_clients_that_were_not_asked_are_the_whole_budget():
 def test_a_device_is_one_user():
     X, y, _ = people(1, 7)
     client = PersonalizedClient(PILOT, X, y, CONFIG)
-    seen = []
-    with pytest.raises(StopIteration):
-        FederatedRounds(PILOT, CONFIG).fit(stop_after(seen))
-    words = client.respond(seen[0])
+    words = client.respond(first_request(FederatedRounds(PILOT, CONFIG).fit).encode())
     assert words.shape == (D + 1,)
-
-
-def stop_after(seen):
-    def aggregate(request, size):
-        seen.append(request)
-        raise StopIteration
-
-    return aggregate
 
 
 @pytest.mark.thorough
@@ -259,10 +236,7 @@ def test_one_user_moves_a_message_no_further_than_its_bound(adjacency, size):
 
 
 def test_clients_refuse_other_requests():
-    seen = []
-    with pytest.raises(StopIteration):
-        FederatedRounds(PILOT, CONFIG).fit(stop_after(seen))
-    honest = Request.decode(seen[0])
+    honest = first_request(FederatedRounds(PILOT, CONFIG).fit)
     lies = [
         Call("round", (np.ones((D, 1)),)),
         Call("round", (np.full((1, D), np.nan),)),
@@ -280,7 +254,7 @@ def test_clients_refuse_other_requests():
     assert client.ledger_ == ()
     weaker = clients_of(epsilon=0.5)[0]
     with pytest.raises(MessageRefused, match="too fine"):
-        weaker.respond(seen[0])
+        weaker.respond(honest.encode())
     assert _SIGNATURES[_Users].keys() == {"round"}
 
 
@@ -291,9 +265,7 @@ def test_classifier_has_rounds_too():
     houses = [(X, np.where(y > 0, "yes", "no"), g) for X, y, g in HOUSES]
     clients = clients_of(model, houses, epsilon=2.0)
     with seeded_entropy(2):
-        after = FederatedRounds(model, CONFIG, epsilon=2.0).fit(
-            PlainAggregator([client.respond for client in clients])
-        )
+        after = FederatedRounds(model, CONFIG, epsilon=2.0).fit(plain_sum(clients))
     assert after.components_.shape == (1, D)
 
 
@@ -302,38 +274,3 @@ def test_what_is_not_a_personalised_model():
         FederatedRounds(DPPCA(), CONFIG).fit(PlainAggregator([]))
     with pytest.raises(ValueError, match="n_rounds"):
         FederatedRounds(PILOT, CONFIG, n_rounds=0).fit(PlainAggregator([]))
-
-
-# -- states ----------------------------------------------------------------------------------------
-
-
-def test_states_add_up_modulo_two_to_the_64():
-    rng = np.random.default_rng(0)
-    info = np.iinfo(np.int64)
-    states = [rng.integers(info.min, info.max, (4, 3)) for _ in range(S)]
-    with np.errstate(over="ignore"):
-        expected = np.sum(states, axis=0)
-    complete = AggregationConfig(S)
-    for connect in (PlainAggregator, lambda callbacks: simulated_aggregator(callbacks, complete)):
-        assert np.array_equal(StateSum(connect)(states), expected)
-
-
-def test_sums_without_some_states_are_not_opened():
-    """Each state brings its part of the noise: a sum without one has too little."""
-    asked = []
-
-    def connect(callbacks):
-        sums = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == 0)
-        original = sums._finish
-        sums._finish = lambda messages: asked.append(messages) or original(messages)
-        return sums
-
-    with pytest.raises(PrivacyError, match="n_dropouts=0"):
-        StateSum(connect)([np.ones(2, np.int64)] * S)
-    assert not asked
-
-
-def test_a_lost_state_is_an_error():
-    lossy = StateSum(lambda callbacks: PlainAggregator(callbacks[1:]))
-    with pytest.raises(PrivacyError, match="2 of 3 states"):
-        lossy([np.ones(2, np.int64)] * 3)

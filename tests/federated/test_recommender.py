@@ -10,13 +10,13 @@ from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
     MessageRefused,
-    PlainAggregator,
     RecommenderClient,
 )
-from skdp.federated._messages import Call, Facts, Request
+from skdp.federated._messages import Call, Request
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import seeded_entropy
+from tools.federation import plain_sum
 
 CONFIG = AggregationConfig(n_clients=4, n_colluders=1, n_dropouts=1)
 
@@ -34,10 +34,9 @@ def federated(R, adjacency="add_remove", **params):
     server = FederatedPowerMethod(
         DPRecommender(8, epsilon=16.0, adjacency=adjacency, **params), CONFIG
     )
-    sums = PlainAggregator([client.respond for client in clients])
     public = {} if adjacency == "add_remove" else {"n_samples": R.shape[0]}
     with seeded_entropy(0):
-        return server.fit(sums, n_features=R.shape[1], sparse=True, **public), clients
+        return server.fit(plain_sum(clients), n_features=R.shape[1], sparse=True, **public), clients
 
 
 @pytest.mark.deep
@@ -63,69 +62,62 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
         assert [line.name for line in client.ledger_][-1] == "votes"
 
 
-def test_interactions_are_refused_over_clients():
-    server = FederatedPowerMethod(DPRecommender(privacy_unit="interaction"), CONFIG)
-    with pytest.raises(ValueError, match="whole users"):
-        server.fit(lambda *_: None, n_features=300, n_samples=4000)
-
-
-def test_pure_counts_are_not_offered_over_clients():
-    server = FederatedPowerMethod(DPRecommender(delta=0.0), CONFIG)
-    with pytest.raises(ValueError, match="'delta' above 0"):
+@pytest.mark.parametrize(
+    ("params", "message"), [({"privacy_unit": "interaction"}, "whole users"),
+                            ({"delta": 0.0}, "'delta' above 0")],
+)  # fmt: skip
+def test_what_has_no_federated_fit_is_refused(params, message):
+    """Single interactions, and pure counts."""
+    server = FederatedPowerMethod(DPRecommender(**params), CONFIG)
+    with pytest.raises(ValueError, match=message):
         server.fit(lambda *_: None, n_features=300, n_samples=4000)
 
 
 KEPT = np.arange(3)
-JUDGE = (KEPT, np.ones(6), np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5)
+MOMENT = KEPT, 1.0, 0.5, 0.5, np.zeros(3)
+JUDGE = KEPT, np.ones(6), np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5, 0.5
+LIES = {  # of an honest question: place -> values that do not fit
+    "moment": {
+        0: (np.array([0, 1, 1]), np.array([0, 1, 6])), 1: (-1.0,), 2: (1.5, math.nan),
+        3: (-0.1, math.nan), 4: (np.zeros(4), np.ones(3), np.full(3, math.nan)),
+    },
+    "judge": {
+        0: (np.array([0, 1, 1]),), 1: (np.ones(5), np.array([1, 1, 1, 1, 1, np.nan])),
+        2: (np.ones((2, 2)), np.ones((3, 3))),
+        3: (np.ones((1, 4)), np.full((1, 3), np.inf)), 4: (-1.0,),
+        5: (np.array([[np.nan]]), np.ones((17, 1)), np.ones((3, 2)), np.ones(3), None),
+        6: (2.0,), 7: (2.0,),
+    },
+}  # fmt: skip
 
 
-def asked(*calls, share=0.1):
-    client = RecommenderClient(np.eye(6), AggregationConfig(4, 1, 1), epsilon=2.0)
-    facts = Facts("row", "add_remove", 6, 4, 1, 1)
-    client.respond(Request(0, facts, share, 1e-3, tuple(calls)).encode())
-    return client
+HONEST = {
+    "moment": (Call("moment", MOMENT),),
+    "judge": (Call("judge", JUDGE), Call("votes")),
+}
 
 
-def changed(place, value):
-    return (*JUDGE[:place], value, *JUDGE[place + 1 :])
+def ask(client, *calls):
+    """Ask at a step that is coarse enough for any of these questions."""
+    client.respond(Request(0, client._facts, 0.1, 1.0, calls).encode())
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        Call("moment", (np.array([1, 1]), 1.0, 0.5, np.zeros(2))),
-        Call("moment", (np.array([1, 6]), 1.0, 0.5, np.zeros(2))),
-        Call("moment", (KEPT, 1.0, 1.5, np.zeros(3))),
-        Call("moment", (KEPT, 1.0, math.nan, np.zeros(3))),
-        Call("moment", (KEPT, 1.0, 0.5)),
-        Call("moment", (KEPT, 1.0, 0.5, np.ones(3))),
-        Call("moment", (KEPT, 1.0, 0.5, np.zeros(4))),
-        Call("moment", (KEPT, 1.0, 0.5, np.full(3, math.nan))),
-        Call("judge", JUDGE),  # no release by itself
-        Call("best", (np.zeros(3),)),
-        Call("gram"),
-    ],
-)
-def test_clients_refuse_what_is_unsound(call):
-    with pytest.raises(MessageRefused):
-        asked(call)
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (0, np.array([0, 1, 1])), (1, np.ones(5)), (1, np.array([1, 1, 1, 1, 1, np.nan])),
-        (2, np.ones((2, 2))), (2, np.ones((3, 3))), (3, np.ones((1, 4))),
-        (3, np.full((1, 3), np.inf)),
-        (4, -1.0), (5, np.array([[np.nan]])), (5, np.ones((17, 1))), (5, np.ones((3, 2))),
-        (5, np.ones(3)), (5, None), (6, 2.0),
-    ],
-)  # fmt: skip
-def test_clients_refuse_filters_that_fit_nothing(place, value):
-    with pytest.raises(MessageRefused):
-        asked(Call("judge", changed(place, value)), Call("votes"))
-    client = RecommenderClient(np.eye(6), AggregationConfig(4, 1, 1), epsilon=2.0)
-    assert client.privacy_spent_.epsilon == 0.0
+@pytest.mark.parametrize("method", HONEST)
+def test_clients_refuse_what_does_not_fit(method):
+    """One argument after the other; the question itself is answered, and paid for."""
+    client = RecommenderClient(np.eye(6), CONFIG, epsilon=2.0)
+    (_, arguments), *rest = HONEST[method]
+    for place, values in LIES[method].items():
+        for value in values:
+            lie = Call(method, (*arguments[:place], value, *arguments[place + 1 :]))
+            with pytest.raises(MessageRefused, match=r"not sound|no filter|must be a vector"):
+                ask(client, lie, *rest)
+    for call in (Call("judge", JUDGE), Call("best", (np.zeros(3),)), Call("gram")):
+        with pytest.raises(MessageRefused, match=r"no release|does not answer"):
+            ask(client, call)
+    assert client.ledger_ == ()
+    ask(client, *HONEST[method])
+    assert len(client.ledger_) == 1
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,13 @@ def test_in_cross_validation():
         (WithinGroupKFold(True), np.zeros(4), "n_splits"),
         (WithinGroupKFold(shuffle=1), np.zeros(4), "shuffle"),
         (WithinGroupKFold(), np.zeros(3), "inconsistent"),
+        *((IndependentKFold(n_splits), None, "n_splits") for n_splits in (1, 2.5, True, "3")),
     ],
 )
 def test_bad_arguments(cv, groups, match):
     with pytest.raises(ValueError, match=match):
         list(cv.split(np.zeros((4, 1)), groups=groups))
-    assert "WithinGroupKFold" in repr(cv)
+    assert type(cv).__name__ in repr(cv)
 
 
 # -- IndependentKFold ----------------------------------------------------------------------------
@@ -113,9 +114,3 @@ def test_empty_folds_are_allowed():
     splits = list(IndependentKFold(50, random_state=0).split(np.zeros((3, 1))))
     assert len(splits) == 50
     assert sum(len(test) == 0 for _, test in splits) >= 47
-
-
-@pytest.mark.parametrize("n_splits", [1, 2.5, True, "3"])
-def test_bad_number_of_folds(n_splits):
-    with pytest.raises(ValueError, match="n_splits"):
-        list(IndependentKFold(n_splits).split(np.zeros((4, 1))))

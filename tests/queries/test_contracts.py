@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.exceptions import PrivacyError
-from skdp.queries.entries import EntryQuery, EntryUnit, NormQuery
+from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
 from skdp.testing.sensitivity import mixed_sizes
 
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def pairs_of(name, sensitivity):
 @pytest.mark.parametrize("public", MATRICES)
 @pytest.mark.parametrize("sensitivity", [0.7, 1e-200, 3e200])
 def test_products_hold_their_bounds_and_attain_them(name, public, sensitivity):
-    unit, X = EntryUnit(name, sensitivity=sensitivity), MATRICES[public]
+    unit, X = MatrixUnit(name, sensitivity=sensitivity), MATRICES[public]
     pairs, step = list(pairs_of(name, sensitivity)), 1e-9 * sensitivity
     worst, worst_l1 = worst_ratio(unit, pairs, lambda q: q.right(X), step)
     assert 0.95 <= worst <= 1.0
@@ -90,7 +90,7 @@ def test_products_hold_their_bounds_and_attain_them(name, public, sensitivity):
 @pytest.mark.parametrize("name", SQUARE)
 @pytest.mark.parametrize("public", MATRICES)
 def test_ritz(name, public):
-    unit, X = EntryUnit(name, sensitivity=0.7), MATRICES[public]
+    unit, X = MatrixUnit(name, sensitivity=0.7), MATRICES[public]
     worst, worst_l1 = worst_ratio(unit, list(pairs_of(name, 0.7)), lambda q: q.ritz(X), 1e-9)
     assert worst <= 1.0
     assert worst_l1 <= 1.0
@@ -103,7 +103,7 @@ def test_ritz(name, public):
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
     """Also beside entries whose float neighbours are further away than the change."""
-    unit, rng = EntryUnit(name), np.random.default_rng(1)
+    unit, rng = MatrixUnit(name), np.random.default_rng(1)
     shape = (M, N) if name == "entry_change" else (N, N)
     pairs = {1.0: [], 0.3: []}
     for change in changes(name):
@@ -125,7 +125,7 @@ def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
 
 
 def test_a_change_is_seen_whole_beside_huge_entries():
-    unit, X = EntryUnit("entry_change"), np.full((N, 1), 1 / math.sqrt(N))
+    unit, X = MatrixUnit("entry_change"), np.full((N, 1), 1 / math.sqrt(N))
     base = np.full((M, N), 2.0**50)
     base[1:] = 1e25  # far beyond the cut: these cannot change
     other = base.copy()
@@ -139,7 +139,7 @@ def test_symmetric_units_are_their_upper_triangle():
     for name, loops in (("edge_change", 0.0), ("mixed", np.diag(np.diag(A)))):
         expected = upper + upper.T + loops
         for form in (np.asarray, sp.csr_array):
-            query = NormQuery(form(A), EntryUnit(name))
+            query = NormQuery(form(A), MatrixUnit(name))
             assert query.right(X).answer(0.0) == pytest.approx(expected @ X)
             assert query.ritz(X).answer(1e-7) * 1e-7 == pytest.approx(X.T @ expected @ X, abs=1e-5)
 
@@ -148,9 +148,9 @@ def test_who_bounds_what():
     A = np.zeros((M, N))
     for name in UNITS:
         with pytest.raises(PrivacyError, match="NormQuery"):
-            EntryQuery(A, EntryUnit(name))
+            EntryQuery(A, MatrixUnit(name))
     with pytest.raises(PrivacyError, match="EntryQuery"):
-        NormQuery(A, EntryUnit("entry"))
+        NormQuery(A, MatrixUnit("entry"))
     for name in SQUARE:
         with pytest.raises(ValueError, match="square"):
-            NormQuery(A, EntryUnit(name))
+            NormQuery(A, MatrixUnit(name))

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.exceptions import PrivacyError
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, MatrixUnit
 
 RNG = np.random.default_rng(0)
 M, N, K = 7, 6, 2
@@ -22,10 +22,10 @@ MATRICES = {
 }
 LEFT = np.linalg.qr(RNG.standard_normal((M, K)))[0]
 UNITS = [
-    EntryUnit("entry", "add_remove", -0.5, 2.0),
-    EntryUnit("entry", "replace", -0.5, 2.0),
-    EntryUnit("edge", "add_remove", 0.0, 1.0),
-    EntryUnit("edge", "replace", -1.0, 3.0),
+    MatrixUnit("entry", "add_remove", -0.5, 2.0),
+    MatrixUnit("entry", "replace", -0.5, 2.0),
+    MatrixUnit("edge", "add_remove", 0.0, 1.0),
+    MatrixUnit("edge", "replace", -1.0, 3.0),
 ]
 
 
@@ -91,7 +91,7 @@ def test_ritz(unit, name):
 
 def test_graph_is_its_upper_triangle_without_loops():
     A = RNG.uniform(size=(N, N))
-    unit = EntryUnit("edge", low=0.0, high=0.5)
+    unit = MatrixUnit("edge", low=0.0, high=0.5)
     dense, sparse = EntryQuery(A, unit), EntryQuery(sp.csr_matrix(A), unit)
     expected = np.triu(np.clip(A, 0, 0.5), 1)
     expected = expected + expected.T
@@ -103,7 +103,7 @@ def test_entries_that_are_not_numbers_count_as_zero_one_by_one():
     A = np.ones((M, N))
     A[2, 3] = math.nan
     A[0, 0] = math.inf
-    unit = EntryUnit("entry", low=0.0, high=1.0)
+    unit = MatrixUnit("entry", low=0.0, high=1.0)
     expected = np.ones((M, N))
     expected[2, 3] = 0
     assert np.array_equal(EntryQuery(A, unit).whole().answer(0.0), expected)
@@ -113,7 +113,7 @@ def test_entries_that_are_not_numbers_count_as_zero_one_by_one():
 def test_duplicates_are_summed_before_clipping():
     A = sp.csr_array((np.full(4, 0.5), np.zeros(4, int), [0, 4]), shape=(1, N))
     A.has_canonical_format = True
-    unit = EntryUnit("entry", low=0.0, high=1.0)
+    unit = MatrixUnit("entry", low=0.0, high=1.0)
     assert EntryQuery(A, unit).whole().answer(0.0)[0, 0] == 1.0
     assert A.nnz == 4
 
@@ -121,7 +121,7 @@ def test_duplicates_are_summed_before_clipping():
 @pytest.mark.parametrize("name", ["frobenius", "spectral"])
 def test_float_products_are_refused_where_entries_have_no_bounds(name):
     with pytest.raises(PrivacyError, match="NormQuery"):
-        EntryQuery(np.zeros((3, 4)), EntryUnit(name))
+        EntryQuery(np.zeros((3, 4)), MatrixUnit(name))
 
 
 def test_edge_needs_a_square_matrix():
@@ -134,7 +134,7 @@ def test_edge_needs_a_square_matrix():
 @pytest.mark.parametrize("name", ["entry", "edge"])
 def test_one_cell_differs_between_neighbours(name, adjacency):
     """Every position, beside random weights: one cell, whatever the thresholds are."""
-    unit = EntryUnit(name, adjacency, 0.0, 2.0)
+    unit = MatrixUnit(name, adjacency, 0.0, 2.0)
     for seed, (a, b) in enumerate(all_pairs(unit)):
         left, right = (EntryQuery(side, unit).cells(seed) for side in (a, sp.csc_array(b)))
         assert left.bound == right.bound
@@ -148,7 +148,7 @@ def test_one_cell_differs_between_neighbours(name, adjacency):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_spread_moves_by_a_quarter_at_most(adjacency):
     """The largest change is that of a cell half way, against one at a bound."""
-    unit, worst = EntryUnit("entry", adjacency, 0.0, 3.0), 0.0
+    unit, worst = MatrixUnit("entry", adjacency, 0.0, 3.0), 0.0
     base = RNG.uniform(-1.0, 5.0, (M, N))
     for value in (*np.linspace(-1.0, 4.0, 41), np.nan):
         for other in (0.0, 3.0, 1e9):
@@ -163,25 +163,25 @@ def test_the_spread_moves_by_a_quarter_at_most(adjacency):
     expected = (clipped * (3.0 - clipped)).sum()
     assert EntryQuery(base, unit).spread().answer(0.0) == pytest.approx(expected)
     with pytest.raises(ValueError, match="spread"):
-        EntryQuery(base, EntryUnit("entry", low=-1.0)).spread()
+        EntryQuery(base, MatrixUnit("entry", low=-1.0)).spread()
 
 
 def test_cells_are_the_places_of_the_ones():
     A = (RNG.random((M, N)) < 0.4) * 3.0
-    entries = EntryQuery(A, EntryUnit("entry", high=3.0)).cells(5).answer(1.0)
+    entries = EntryQuery(A, MatrixUnit("entry", high=3.0)).cells(5).answer(1.0)
     assert np.array_equal(entries, np.flatnonzero(A))
     graph = np.triu(RNG.random((N, N)) < 0.4, 1) * 1.0
-    pairs = EntryQuery(graph, EntryUnit("edge")).cells(5).answer(1.0)
+    pairs = EntryQuery(graph, MatrixUnit("edge")).cells(5).answer(1.0)
     assert np.array_equal(pairs, np.flatnonzero(graph[np.triu_indices(N, 1)]))
     for bounds in ((-1.0, 1.0), (-1.0, 0.0)):
         with pytest.raises(ValueError, match="bounds"):
-            EntryQuery(A, EntryUnit("entry", "add_remove", *bounds)).cells(0)
+            EntryQuery(A, MatrixUnit("entry", "add_remove", *bounds)).cells(0)
 
 
 @pytest.mark.thorough
 def test_weights_keep_their_mean_over_public_thresholds():
     A = RNG.uniform(0.0, 2.0, (30, 20))
-    query, n = EntryQuery(A, EntryUnit("entry", high=2.0)), 4000
+    query, n = EntryQuery(A, MatrixUnit("entry", high=2.0)), 4000
     ones = np.zeros(A.size)
     for dither in range(n):
         ones[query.cells(dither * 0x1234567).answer(1.0)] += 1

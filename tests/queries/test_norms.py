@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPTruncatedSVD
-from skdp.queries.entries import EntryUnit, NormQuery
+from skdp.queries.entries import MatrixUnit, NormQuery
 
 RNG = np.random.default_rng(0)
 M, N, K = 7, 6, 2
@@ -57,7 +57,7 @@ def worst_ratio(unit, pairs, ask, step):
 @pytest.mark.parametrize("public", MATRICES)
 @pytest.mark.parametrize("sensitivity", [0.7, 1.0, 1e-200, 3e200])
 def test_bounds_hold_and_are_attained(name, public, sensitivity):
-    unit, X = EntryUnit(name, sensitivity=sensitivity), MATRICES[public]
+    unit, X = MatrixUnit(name, sensitivity=sensitivity), MATRICES[public]
     base = sensitivity * RNG.standard_normal((M, N))
     pairs = []
     for change in changes(name, X):
@@ -90,7 +90,7 @@ def huge_pairs(name, scale, rng):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
-    unit, rng = EntryUnit(name), np.random.default_rng(1)
+    unit, rng = MatrixUnit(name), np.random.default_rng(1)
     pairs = list(huge_pairs(name, scale, rng))
     X = np.linalg.qr(rng.standard_normal((N, K)))[0]
     for ask in (lambda q: q.right(X), lambda q: q.left(LEFT), lambda q: q.core(LEFT, X)):
@@ -101,7 +101,7 @@ def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_change_is_seen_whole_beside_huge_entries(name):
     """The largest entries that can change still do, and the bound is attained there."""
-    unit = EntryUnit(name)
+    unit = MatrixUnit(name)
     X = np.full((N, 1), 1 / math.sqrt(N))
     base = np.full((M, N), 2.0**40)
     base[1:] = 1e25  # far beyond the cut: these cannot change
@@ -113,7 +113,7 @@ def test_a_change_is_seen_whole_beside_huge_entries(name):
 def test_numbers_are_those_of_plain_products():
     A, X = RNG.standard_normal((M, N)), MATRICES["orthonormal"]
     for form in (np.asarray, sp.csr_array, sp.csc_array):
-        query = NormQuery(form(A), EntryUnit("spectral"))
+        query = NormQuery(form(A), MatrixUnit("spectral"))
         for bounded, expected in (
             (query.right(X), A @ X), (query.left(LEFT), A.T @ LEFT),
             (query.core(LEFT, X), LEFT.T @ A @ X),
@@ -128,10 +128,10 @@ def test_long_sums_are_exact():
     """Numbers that no rounding touches, whose sums are beyond what one float holds."""
     n = 4096
     Z, W = RNG.integers(2**26, 2**27, (2, n)), RNG.integers(2**18, 2**19, (n, 2))
-    query = NormQuery(Z * 2.0**-20, EntryUnit("spectral"))
+    query = NormQuery(Z * 2.0**-20, MatrixUnit("spectral"))
     expected = Z.astype(object) @ W.astype(object) * 2
     assert np.array_equal(query.right(W * 2.0**-19).answer(2.0**-40), expected)
-    query = NormQuery(Z.T * 2.0**-20, EntryUnit("spectral"))
+    query = NormQuery(Z.T * 2.0**-20, MatrixUnit("spectral"))
     assert np.array_equal(query.left(W * 2.0**-19).answer(2.0**-40), expected)
 
 
@@ -140,7 +140,7 @@ def test_entries_that_are_not_numbers_move_nothing_else(bad):
     A = RNG.standard_normal((M, N))
     B = A.copy()
     B[2, 3] = bad
-    X, unit = MATRICES["orthonormal"], EntryUnit("frobenius")
+    X, unit = MATRICES["orthonormal"], MatrixUnit("frobenius")
     moved = NormQuery(A, unit).right(X).answer(1e-3) != NormQuery(B, unit).right(X).answer(1e-3)
     assert not np.delete(moved, 2, axis=0).any()
 
@@ -149,7 +149,7 @@ def test_entries_that_are_not_numbers_move_nothing_else(bad):
 def test_bits_depend_on_no_order(name):
     A = RNG.standard_normal((300, 40)) * 10.0 ** RNG.integers(-5, 16, (300, 40))
     X, rows, columns = RNG.standard_normal((40, 3)), RNG.permutation(300), RNG.permutation(40)
-    unit = EntryUnit(name)
+    unit = MatrixUnit(name)
     whole = NormQuery(A, unit).right(X).answer(0.01)
     permuted = NormQuery(A[rows][:, columns], unit).right(X[columns]).answer(0.01)
     assert np.array_equal(whole[rows], permuted)

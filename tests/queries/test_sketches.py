@@ -41,7 +41,7 @@ def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
 
 
 def unit_of(name, adjacency, stream=False):
-    return SketchUnit(name, adjacency, stream, clip_norm=1.7, low=LOW, high=HIGH, sensitivity=1.7)
+    return SketchUnit(name, adjacency, LOW, HIGH, 1.7, stream=stream, clip_norm=1.7)
 
 
 def neighbours(unit, adjacency, sketch, rng):

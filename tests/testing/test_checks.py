@@ -1,4 +1,4 @@
-"""The generator and the decorator, and the parts that the checks are made of."""
+"""The decorator, contrasting data, and the parts that the checks are made of."""
 
 from dataclasses import replace
 
@@ -8,20 +8,13 @@ import skdp.testing
 from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from tools import checks
-from tools.checks import dp_estimator_checks, parametrize_with_dp_checks
-from tools.data import contrasting_data
+from tools.checks import parametrize_with_dp_checks
+from tools.data import CONTRASTS, contrasting_data, register_data
 from tools.outcomes import outcome
 
 
 def test_public_names_exist():
     assert all(hasattr(skdp.testing, name) for name in skdp.testing.__all__)
-
-
-def test_generator_yields_clones_and_named_checks():
-    estimator = DPPCA(clip_norm=1.0)
-    pairs = list(dp_estimator_checks(estimator))
-    assert len(pairs) == len(checks.CHECKS)
-    assert all(e is not estimator and e.clip_norm == 1.0 for e, _ in pairs)
 
 
 def test_decorator_asks_every_check_and_expects_no_failure():
@@ -58,3 +51,31 @@ def test_receipts_of_searches_bound_each_run(strategy):
     checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
     with pytest.raises(AssertionError, match="its plan says"):
         checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))
+
+
+@pytest.mark.thorough
+def test_own_data_can_be_registered():
+    class Odd(DPPCA):
+        _privacy_units = {"odd": ("add_remove",)}
+
+    with pytest.raises(ValueError, match="odd"):
+        contrasting_data(Odd(privacy_unit="odd"))
+    register_data("odd")(CONTRASTS["row"])
+    try:
+        checks.check_null_release("Odd", Odd(privacy_unit="odd"))
+        checks.check_receipt("Odd", Odd(privacy_unit="odd"))
+    finally:
+        del CONTRASTS["odd"]
+
+
+@pytest.mark.parametrize("unit", sorted(CONTRASTS))
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_contrasting_data(unit, adjacency):
+    """Within a family only private things differ: the number of rows where it is private."""
+    estimator = DPPCA(adjacency=adjacency)
+    estimator.privacy_unit = unit
+    for family in contrasting_data(estimator).values():
+        shapes = {item.X.shape for item in family.values()}
+        assert len({shape[1] for shape in shapes}) == 1
+        assert (len(shapes) > 1) <= (adjacency == "add_remove" and unit in ("row", "group"))
+        assert next(iter(family)) == "ordinary" and len(family) >= 3

@@ -8,7 +8,7 @@ The checks hook into the gate (`PrivacySession`): an estimator that releases num
 is not covered, except by the checks that compare whole fits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -61,32 +61,6 @@ CHECKS: tuple[Check, ...] = (
     check_company,
     check_storage_form,
 )
-
-
-def dp_estimator_checks(estimator: Any) -> Iterator[tuple[Any, Callable[[Any], None]]]:
-    """Yield (estimator, check) for all privacy checks; ``check(estimator)`` runs one.
-
-    Parameters
-    ----------
-    estimator : estimator
-        An instance; every check gets a clone. The data are made by the factory registered for its
-        privacy unit (see `register_data`).
-
-    Yields
-    ------
-    estimator, check : estimator, callable
-
-    Examples
-    --------
-    >>> from skdp import DPPCA
-    >>> from tools.checks import dp_estimator_checks
-    >>> for estimator, check in dp_estimator_checks(DPPCA(n_components=1)):
-    ...     if "receipt" in check.func.__name__:
-    ...         check(estimator)
-    """
-    name = type(estimator).__name__
-    for check in CHECKS:
-        yield clone(estimator), partial(check, name)
 
 
 def _shown(estimator: Any) -> str:

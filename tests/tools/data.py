@@ -31,9 +31,6 @@ STORED: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
-# Data for the checks: contrasting data sets that only private values tell apart.
-
-
 class Settings(NamedTuple):
     """What the tools need to know of an estimator, all of it public."""
 
@@ -109,6 +106,17 @@ def takes_labels(estimator) -> bool:
     return is_classifier or getattr(estimator, "classes", None) is not None
 
 
+def _in_units(X, constant=1.0):
+    """Return a matrix, or labels, in small and large units, and what says nothing."""
+    return {
+        "ordinary": X,
+        "zeros": np.zeros_like(X),
+        "x1e6": 1e6 * X,
+        "x1e-6": 1e-6 * X,
+        "constant": np.full_like(X, constant),
+    }
+
+
 def _with_bad(X, value, where):
     X = X.copy()
     X[where] = value
@@ -135,14 +143,9 @@ def _stored_forms(X):
 def _row_data(estimator, rng):
     _, adjacency, d, n = settings_of(estimator)
     X = rng.standard_normal((n, d)) * np.linspace(2.0, 0.2, d)
-    matrices = {
-        "ordinary": X,
-        "zeros": np.zeros_like(X),
-        "x1e6": 1e6 * X,
-        "x1e-6": 1e-6 * X,
+    matrices = _in_units(X) | {
         "x1e150": 1e150 * X,
         "x1e-200": 1e-200 * X,
-        "constant rows": np.ones_like(X),
         "largest floats": np.full_like(X, 1.7e308),
         "smallest floats": np.full_like(X, 5e-324),
         "rank one": np.outer(X[:, 0], X[0]),
@@ -172,14 +175,7 @@ def _row_data(estimator, rng):
 def _label_data(estimator, rng):
     _, _, d, n = settings_of(estimator)
     X, y = rng.standard_normal((n, d)), rng.standard_normal(n)
-    targets = {
-        "ordinary": y,
-        "zeros": np.zeros(n),
-        "x1e6": 1e6 * y,
-        "x1e-6": 1e-6 * y,
-        "constant": np.ones(n),
-        "one huge label": np.where(np.arange(n) == 3, 1e12, y),
-    }
+    targets = _in_units(y) | {"one huge label": np.where(np.arange(n) == 3, 1e12, y)}
     dense = {name: FitData(X, target) for name, target in targets.items()}
     for size in (1e-154, 1e162, 5e-324):
         dense[f"one label {size}"] = FitData(X, np.where(np.arange(n) == 3, size, y))
@@ -193,13 +189,8 @@ def _label_data(estimator, rng):
 def _group_data(estimator, rng):
     _, adjacency, d, n = settings_of(estimator)
     X, groups = rng.standard_normal((n, d)), np.arange(n) % 8
-    data = {
-        "ordinary": (X, groups),
-        "zeros": (np.zeros_like(X), groups),
-        "x1e6": (1e6 * X, groups),
-        "constant rows": (np.ones_like(X), groups),
-        "one large user": (X, np.where(np.arange(n) < n - 7, 0, groups)),
-    }
+    data = {name: (M, groups) for name, M in _in_units(X).items()}
+    data["one large user"] = (X, np.where(np.arange(n) < n - 7, 0, groups))
     if adjacency == "add_remove":
         data["one more user"] = (X, np.where(np.arange(n) == 0, 99, groups))
         data["more rows"] = (np.vstack([X, X[:1]]), np.append(groups, 99))
@@ -238,12 +229,11 @@ def _entry_data(estimator, rng):
     _, _, d, n = settings_of(estimator)
     low, high = entry_bounds_of(estimator)
     X = rng.uniform(low, high, (n, d))
-    matrices = {
-        "ordinary": X, "zeros": np.zeros_like(X), "x1e6": 1e6 * X, "x1e-6": 1e-6 * X,
-        "constant": np.full_like(X, high), "one row": X * (np.arange(n) == 3)[:, None],
+    matrices = _in_units(X, high) | {
+        "one row": X * (np.arange(n) == 3)[:, None],
         "mixed sizes": mixed_sizes(n, d),
         "one row of mixed sizes": np.vstack([mixed_sizes(2, d)[1:], X[1:]]),
-    }  # fmt: skip
+    }
     return _as_families(estimator, matrices, _with_bad(X, np.nan, (2, 1)))
 
 
@@ -284,23 +274,20 @@ def _symmetric_data(estimator, rng):
     n = settings_of(estimator).n_rows
     A = rng.standard_normal((n, n))
     A = A + A.T
-    matrices = {
-        "ordinary": A, "zeros": np.zeros_like(A), "x1e6": 1e6 * A, "x1e-6": 1e-6 * A,
-        "constant": np.ones_like(A), "identity": np.eye(n),
-        "mixed sizes": np.maximum(mixed_sizes(n, n), mixed_sizes(n, n).T),
-    }  # fmt: skip
+    mixed = mixed_sizes(n, n)
+    matrices = _in_units(A) | {"identity": np.eye(n), "mixed sizes": np.maximum(mixed, mixed.T)}
     return _as_families(estimator, matrices)
 
 
 @register_data("entry_change")
+@register_data("rank_one")
 @register_data("frobenius")
 @register_data("spectral")
 def _norm_data(estimator, rng):
     _, _, d, n = settings_of(estimator)
     X = rng.standard_normal((n, d))
-    matrices = {
-        "ordinary": X, "zeros": np.zeros_like(X), "x1e6": 1e6 * X, "x1e-6": 1e-6 * X,
-        "constant": np.ones_like(X), "rank one": np.outer(X[:, 0], X[0]),
+    matrices = _in_units(X) | {
+        "rank one": np.outer(X[:, 0], X[0]),
         "mixed sizes": mixed_sizes(n, d),
-    }  # fmt: skip
+    }
     return _as_families(estimator, matrices)

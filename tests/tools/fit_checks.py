@@ -36,9 +36,6 @@ from tools.null_checks import not_private, skip
 from tools.outcomes import difference, documented_attributes, fitted_attributes, outcome
 from tools.pairs import candidate_pairs
 
-# Checks of receipts, entropy, budgets, state, pickling, parallel fits, inputs and scaling.
-
-
 _SLIP = 1 + 1e-6
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
 BAD_DELTAS = (math.nan, -1, -1e-9, 1, 1.5, math.inf, True, "0", None)
@@ -302,9 +299,7 @@ def _inputs(X, sparse):
         yield "csr", sp.csr_array(X)
         yield "csc", sp.csc_matrix(X)
         yield "csr float32", sp.csr_matrix(X.astype(np.float32))
-        rows = sp.csr_array(X)
-        doubled = (np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), 2 * rows.indptr)
-        yield "csr with duplicates", sp.csr_array(doubled, shape=X.shape)
+        yield "csr with duplicates", STORED["duplicates"](X)
 
 
 def _bytes(X):
@@ -325,17 +320,7 @@ def check_input_unmodified(name, estimator):
 
 # In place of scales that are learnt.
 _PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
-_SCALED = (
-    "clip_norm",
-    "clip_level",
-    "center",
-    "bounds",
-    "entry_bounds",
-    "sensitivity",
-    "unit_bound",
-    "weights",
-    "limits",
-)
+_SCALED = (*_PUBLIC, "clip_level", "center", "bounds", "sensitivity", "unit_bound", "weights")
 
 
 def _scaled_params(estimator, factor):

@@ -9,7 +9,6 @@ from sklearn.exceptions import SkipTestWarning
 from sklearn.utils import get_tags
 
 from skdp.exceptions import BudgetExceededError
-from skdp.privacy.ledger.fits import NORM_UNITS
 from skdp.testing._transcripts import (
     change,
     fixed_noise,
@@ -19,6 +18,7 @@ from skdp.testing._transcripts import (
     replay_answers,
 )
 from skdp.testing.audit import FitData
+from skdp.units import unit_named
 from tools.data import contrasting_data, settings_of
 from tools.outcomes import before_payment, difference, fitted_attributes, outcome
 
@@ -193,7 +193,7 @@ def check_tiny_epsilon(name, estimator):
     (Attributes of the two fits themselves are not compared: where noise makes two singular values
     nearly equal, a thousandth, or another processor's rounding, turns their vectors.)
     """
-    if not_private(estimator) or settings_of(estimator).unit in NORM_UNITS:
+    if not_private(estimator) or unit_named(settings_of(estimator).unit).contract:
         return skip("epsilon is infinite, or the unit bounds no data set")
     pure = getattr(estimator, "delta", 0) == 0
     tiny = {"epsilon": 1e-5} if pure else {"epsilon": 1e-9, "delta": 1e-6}

@@ -15,11 +15,8 @@ from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._readout import ReadoutBase
 from skdp.testing.audit import FitData, transcript_audit
 from skdp.testing.sensitivity import register_neighbours, unit_vector
-from tools.data import CONTRASTS, entry_bounds_of, register_data, settings_of, takes_labels
+from tools.data import entry_bounds_of, settings_of, takes_labels
 from tools.neighbours import FrobeniusNeighbours
-
-# Worst-case pairs of data sets: where the change that a release claims is reached.
-
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -111,12 +108,10 @@ def _row_bases(estimator):
     Zero rows on as few columns as it takes (V is square there); rows that drown the noise in one
     direction (iterates that are not orthonormalised become parallel); ordinary rows.
     """
-    k = getattr(estimator, "n_components", None)
-    narrow = max(2, k) if isinstance(k, int) and not isinstance(k, bool) else 3
     center = getattr(estimator, "center", None)
     fixed = None if center is None or isinstance(center, str) else np.asarray(center, float)
     settings = settings_of(estimator)
-    d = narrow if fixed is None else len(fixed)
+    d = _small(estimator) if fixed is None else len(fixed)
     origin = np.zeros(d) if fixed is None else fixed
     yield origin, np.tile(origin, (d + 2, 1))
     yield origin, np.tile(origin + _HUGE / math.sqrt(d), (_MANY, 1))
@@ -181,29 +176,32 @@ def _ends(estimator):
     return 0.0, (high if abs(high) >= abs(low) else low)
 
 
+def _changed(what, shape, values, places, diagonal=None):
+    """Yield pairs that differ in some places; values: {what the others are: (others, old, new)}."""
+    for name, (fill, *ends) in values.items():
+        pair = np.full((2, *shape), float(fill))
+        if diagonal is not None:
+            pair[:, range(shape[0]), range(shape[0])] = diagonal
+        for matrix, end in zip(pair, ends, strict=True):
+            for place in places:
+                matrix[place] = end
+        yield what.format(name), *map(FitData, pair)
+
+
 @register_pairs("entry")
 def _entry_pairs(estimator):
-    d = max(2, _small(estimator) + 1)
-    old, new = _ends(estimator)
-    for name, fill in (("empty", 0.0), ("full", new)):
-        X = np.full((d + 2, d), float(fill))
-        X[0, 0] = old
-        Y = X.copy()
-        Y[0, 0] = new
-        yield f"one entry of an otherwise {name} matrix", FitData(X), FitData(Y)
+    d, (old, new) = max(2, _small(estimator) + 1), _ends(estimator)
+    values = {"empty": (0.0, old, new), "full": (new, old, new)}
+    return _changed("one entry of an otherwise {} matrix", (d + 2, d), values, [(0, 0)])
 
 
 @register_pairs("edge")
 def _edge_pairs(estimator, nodes=4):
-    n = max(nodes, _small(estimator) + nodes - 2)
-    old, new = _ends(estimator)
-    for name, fill in (("empty", 0.0), ("complete", new)):
-        X = np.full((n, n), float(fill))
-        np.fill_diagonal(X, 0.0)
-        X[0, 1] = X[1, 0] = old
-        Y = X.copy()
-        Y[0, 1] = Y[1, 0] = new
-        yield f"one edge of an otherwise {name} graph", FitData(X), FitData(Y)
+    n, (old, new) = max(nodes, _small(estimator) + nodes - 2), _ends(estimator)
+    values = {"empty": (0.0, old, new), "complete": (new, old, new)}
+    return _changed(
+        "one edge of an otherwise {} graph", (n, n), values, [(0, 1), (1, 0)], diagonal=0.0
+    )
 
 
 @register_pairs("interaction")
@@ -237,17 +235,10 @@ def _printed_pairs(estimator):
 def _change_pairs(estimator):
     unit, d = settings_of(estimator).unit, max(3, _small(estimator) + 1)
     s = float(change_of(estimator)) * (1 - 1e-12)
-    square = unit != "entry_change"
-    for name, fill in (("empty", 0.0), ("full", 100.0)):
-        X = np.full((d if square else d + 2, d), fill)
-        Y = X.copy()
-        if unit == "mixed":
-            Y[0, 0] += s
-        else:
-            Y[0, 1] += s
-        if unit == "edge_change":
-            Y[1, 0] += s
-        yield f"one entry of an otherwise {name} matrix", FitData(X), FitData(Y)
+    places = {"entry_change": [(0, 1)], "edge_change": [(0, 1), (1, 0)], "mixed": [(0, 0)]}[unit]
+    shape = (d + 2 if unit == "entry_change" else d, d)
+    values = {"empty": (0.0, 0.0, s), "full": (100.0, 100.0, 100.0 + s)}
+    return _changed("one entry of an otherwise {} matrix", shape, values, places)
 
 
 @register_pairs("frobenius")
@@ -361,12 +352,7 @@ def _owned(estimator, X, y, last=1):
     return FitData(X, y, {"groups": persons})
 
 
-# Data, neighbours and worst-case pairs of `DPLowRankFactorizer`.
-
-
-@register_data("rank_one")
-def _rank_one_data(estimator, rng):
-    return CONTRASTS["frobenius"](estimator, rng)
+# Neighbours and worst-case pairs of `DPLowRankFactorizer`.
 
 
 @register_neighbours("rank_one")

@@ -159,8 +159,8 @@ PLANTED = {
         "return (mixed + sorted(plain, key=_squares))[-1:]",
     ),
     "a paid search is charged to one ledger alone": (
-        "privacy/ledger/routes.py", "_charge_all(_payers(None, payment.fit.estimator), payment",
-        "_charge_all(_payers(None, payment.fit.estimator)[:1], payment",
+        "privacy/ledger/routes.py", "_charge_all(_payers(None, fit.estimator), fit",
+        "_charge_all(_payers(None, fit.estimator)[:1], fit",
     ),
     "lines of a ledger are hashed alone": (
         "privacy/ledger/store.py", 'sha256(f"{before}\\n{line}".encode())', "sha256(line.encode())",
@@ -175,6 +175,44 @@ PLANTED = {
     "a client that ends early keeps its rest": (
         "federated/_clients.py", "        forfeit_rest(self._session)\n        routes.settle",
         "        routes.settle",
+    ),
+    "noise of honest clients and of colluders": (
+        "federated/noise_parts.py",
+        "return self.n_clients - self.n_colluders - self.n_dropouts",
+        "return self.n_clients - self.n_dropouts",
+    ),
+    "noise of clients that may be away": (
+        "federated/noise_parts.py",
+        "return self.n_clients - self.n_colluders - self.n_dropouts",
+        "return self.n_clients",
+    ),
+    "half of a client's noise": (
+        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
+        "words, self.bound.shape, noise.PART_LEVELS) // 2",
+    ),
+    "a client that adds noise to its first answer alone": (
+        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
+        "words, self.bound.shape, noise.PART_LEVELS) * (self.serial == 0)",
+    ),
+    "the step of the server is believed": (
+        "federated/noise_parts.py", "elif not _covers(bound, step, allowed):", "elif False:",
+    ),
+    "the facts of the server are believed": (
+        "federated/_clients.py", "if parsed.facts != self._facts:", "if False:",
+    ),
+    "one column is asked for twice": (
+        "federated/_clients.py", "        and np.unique(value).size == value.size\n", "",
+    ),
+    "arguments of a server are believed": (
+        "federated/_clients.py", "sound = all(check(", "sound = True or all(check(",
+    ),
+    "a request is answered twice": (
+        "federated/_clients.py", "if parsed.serial <= self._serial:",
+        "if parsed.serial < self._serial:",
+    ),
+    "a total of too few clients": (
+        "federated/_clients.py", "if not needed <= opened.n_survivors",
+        "if not 0 <= opened.n_survivors",
     ),
     "coefficients of shares are all equal": (
         "federated/_crypto.py", "os.urandom(_DRAW_BYTES * (threshold - 1))",
@@ -211,6 +249,17 @@ PLANTED = {
     "a count that is not made durable": (
         "privacy/streams/checkpoints.py", "        os.fsync(self._file.fileno())",
         "        self._file.flush()",
+    ),
+    "streams without the highest level of their tree": (
+        "privacy/streams/continual.py", "return math.sqrt(self.levels)",
+        "return math.sqrt(self.levels - 1)",
+    ),
+    "nodes of a stream without noise": (
+        "privacy/streams/continual.py", "return wrapping_sum(exact, self._grant.draw(*node))",
+        "return wrapping_sum(exact, self._grant.draw(*node) * (node[0] < 2))",
+    ),
+    "one noise for all nodes of a stream": (
+        "privacy/streams/continual.py", "self._grant.draw(*node)", "self._grant.draw()",
     ),
     # Noise and ledger lines.
     "noise over sqrt 2": (

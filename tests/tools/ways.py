@@ -11,6 +11,7 @@ import itertools
 import re
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skdp import (
     DPPCA,
@@ -250,14 +251,23 @@ AXES = {
 SEARCHES = "model_selection"  # of estimators that they are given
 
 
+def exported(rooms):
+    """Return {name: class} of the estimators that rooms of the package hand out."""
+    modules = [importlib.import_module(f"skdp.{room}") for room in rooms]
+    handed_out = {name: getattr(module, name) for module in modules for name in module.__all__}
+    return {
+        name: value
+        for name, value in handed_out.items()
+        if inspect.isclass(value) and issubclass(value, BaseEstimator)
+    }
+
+
 def newcomers(known):
     """Return exported private estimators of other classes: defaults, and each documented option."""
-    rooms = [importlib.import_module(f"skdp.{name}") for name in _FACADES if name != SEARCHES]
-    exported = [getattr(room, name) for room in rooms for name in room.__all__]
     return [
         way
-        for cls in exported
-        if inspect.isclass(cls) and issubclass(cls, BaseDPEstimator) and cls not in known
+        for cls in exported(room for room in _FACADES if room != SEARCHES).values()
+        if issubclass(cls, BaseDPEstimator) and cls not in known
         for way in [cls(), *documented_ways(cls)]
     ]
 

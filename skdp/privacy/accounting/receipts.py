@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, as_number, compose
+from skdp.units import unit_named
 
 # Tables as text.
 
@@ -72,32 +73,6 @@ def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:
 
 
 # What a fit spent, said so that a person and a program can read it.
-
-
-_CONTRACT = "at most `unit_bound` (the caller's contract)"
-_SENTENCE = {
-    ("row", "add_remove"): "adding or removing one row of X",
-    ("row", "replace"): "replacing one row of X by any other",
-    ("group", "add_remove"): "adding or removing all rows of one group (a person)",
-    ("group", "replace"): "replacing all rows of one group (a person) by any others",
-    ("row", "zero_out"): "setting one row of X to zero, or from zero to any row in the bound",
-    ("label", "add_remove"): "withholding one value of y, or giving it",
-    ("label", "replace"): "replacing one value of y by any other",
-    ("interaction", "add_remove"): "adding or removing one interaction of one user",
-    ("interaction", "replace"): "swapping one interaction of one user for another",
-    ("entry", "add_remove"): "setting one entry of X to zero, or from zero to a value",
-    ("entry", "replace"): "changing one entry of X to any value in the bounds",
-    ("frobenius", "add_remove"): f"any change of X of Frobenius norm {_CONTRACT}",
-    ("rank_one", "add_remove"): f"any rank-one change of X of norm {_CONTRACT}",
-    ("spectral", "add_remove"): f"any change of X of spectral norm {_CONTRACT}",
-    ("entry_change", "add_remove"): f"a change of one entry of X by {_CONTRACT}",
-    ("edge_change", "add_remove"): f"a change of one symmetric pair of entries of X by {_CONTRACT}",
-    ("mixed", "add_remove"): (
-        f"any symmetric change of X whose rows' sums of absolute values have a norm of {_CONTRACT}"
-    ),
-    ("edge", "add_remove"): "adding or removing one edge of the graph",
-    ("edge", "replace"): "changing the weight of one edge to any value in the bounds",
-}
 
 
 def rho_of(losses: Iterable[Loss]) -> float | None:
@@ -219,7 +194,8 @@ class PrivacySpent:
 
     def sentence(self) -> str:
         """Say the guarantee in one sentence."""
-        change = _SENTENCE.get((self.unit, self.adjacency), f"{self.adjacency} of one {self.unit}")
+        known = unit_named(self.unit).changes
+        change = known.get(self.adjacency, f"{self.adjacency} of one {self.unit}")
         if math.isinf(self.epsilon):
             return "NOT PRIVATE: epsilon is infinite, no noise was added."
         guarantee = f"({self.epsilon:.4g}, {self.delta:.3g})-differential privacy"

@@ -24,7 +24,8 @@ from skdp.privacy.ledger.filters import (
     Sum,
     spent_losses,
 )
-from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, Part, planned
+from skdp.privacy.ledger.fits import LedgerFit, Part, planned
+from skdp.units import ADJACENCIES, UNITS, unit_named
 
 # Parts of the data that no unit shares: together they cost as much as the dearest of them.
 #
@@ -37,18 +38,6 @@ from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, Part, planned
 # *Where it is false.* A replaced unit may leave one part and enter another: it touches both. An
 # edge joins two nodes that may lie in two parts. A change of bounded norm reaches every part. The
 # rows of a group are in one part only if the rule is a rule of groups.
-
-
-# What a neighbour differs in, where it stays in one part of a rule that does not look at it.
-_STAYS = (
-    ("row", "add_remove"),
-    ("group", "add_remove"),
-    ("interaction", "add_remove"),
-    ("entry", "add_remove"),
-    ("entry", "replace"),
-    ("label", "add_remove"),
-    ("label", "replace"),
-)
 
 
 class _Open:
@@ -112,13 +101,14 @@ def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> 
 
 def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part]) -> None:
     """Refuse a fit that has no place in a part."""
-    if factor != 1.0 or (fit.unit, fit.adjacency) not in _STAYS:
+    unit = unit_named(fit.unit)
+    if factor != 1.0 or fit.adjacency not in unit.stays:
         raise PrivacyError(
             f"one {fit.unit} ({'replace' if factor > 1 else fit.adjacency}) may touch more than "
             f"one part of {part.key!r}, so that all parts count: fit {fit.estimator} outside of "
             "'disjoint', or use adjacency='add_remove' where it is offered."
         )
-    if fit.unit == "group" and not part.whole_groups:
+    if unit.of_groups and not part.whole_groups:
         raise PrivacyError(
             f"the rows of one group may lie in several parts of {part.key!r}. If the rule puts all "
             "rows of a group into one part, say so: ledger.disjoint(..., whole_groups=True)."
@@ -162,10 +152,6 @@ def _squares(part: Sum) -> int:
 # What the fits of a ledger cost together, and whether there is room for one more.
 
 
-ADJACENCIES = ("add_remove", "replace")
-# A replacement is a removal and an addition in these units, so it costs at most twice as much.
-_REPLACEABLE = ("row", "group", "interaction", "entry", "edge", "label")
-UNITS = (*_REPLACEABLE, *NORM_UNITS)
 _COVERS = "all fits of this ledger together"
 _BUDGETS = ("epsilon", "delta", "mu", "rho")
 
@@ -189,7 +175,7 @@ class Terms:
                 "the budget of a PrivacyLedger is 'epsilon' and 'delta', or 'mu', or 'rho'. Got "
                 f"{sorted(given)}."
             )
-        for name, options in (("adjacency", ADJACENCIES), ("unit", UNITS)):
+        for name, options in (("adjacency", ADJACENCIES), ("unit", tuple(UNITS))):
             value = getattr(self, name)
             if value is not None and value not in options:
                 raise ValueError(f"{name!r} must be None or one of {options}. Got {value!r}.")
@@ -307,7 +293,7 @@ class Balance:
         epsilon, seen = max(priced, key=_epsilon)
         unit, adjacency = self._meaning()
         seeded = any(fit.seeded for fit in self.entries.values())
-        meaning = adjacency or ADJACENCIES[0], unit or UNITS[0]
+        meaning = adjacency or ADJACENCIES[0], unit or next(iter(UNITS))
         losses = spent_losses(seen.first, seen.later)
         return PrivacySpent(epsilon, delta, losses, *meaning, seeded, seen.distance(), _COVERS)
 
@@ -344,7 +330,8 @@ class Balance:
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0
         one_way = fit.adjacency in ("add_remove", "zero_out")
-        if one_way and adjacency == "replace" and fit.unit in _REPLACEABLE:
+        # Of a unit that may be replaced, a replacement is a removal and an addition.
+        if one_way and adjacency == "replace" and adjacency in unit_named(fit.unit).adjacencies:
             return 2.0
         raise PrivacyError(
             f"{fit.estimator} has adjacency={fit.adjacency!r}, and this PrivacyLedger "

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.units import unit_named
 
 # One fit, as a PrivacyLedger sees it.
-
-
-# Units whose neighbours are changes of a bounded size, by the caller's contract.
-NORM_UNITS = ("rank_one", "frobenius", "spectral", "entry_change", "edge_change", "mixed")
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,8 @@ def as_text(losses: Iterable[Loss]) -> str:
 
 def unit_name(unit: str, sensitivity: object) -> str:
     """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
-    return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit
+    contract = unit_named(unit).contract
+    return f"{unit} change of norm at most {sensitivity!r}" if contract else unit
 
 
 _MADE: dict[str, int] = {}  # token -> process

@@ -102,28 +102,10 @@ def test_curve_far_from_the_grid(mu, epsilon):
         assert delta_from_mu_epsilon(mu, epsilon) <= 1e-300
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
-@pytest.mark.parametrize("epsilon", [-0.1, -1.0, -5.0])
-def test_negative_epsilon_is_the_hockey_stick_of_the_densities(mu, epsilon):
-    start = epsilon / mu + mu / 2  # the likelihood ratio exceeds e^epsilon above it
-    direct, _ = quad(
-        lambda z: norm.pdf(z, mu) - math.exp(epsilon) * norm.pdf(z),
-        start,
-        15,
-        epsrel=1e-11,
-        limit=200,
-    )
-    assert delta_from_mu_epsilon(mu, epsilon) == pytest.approx(direct, rel=1e-9)
-
-
 def test_known_figures():
     known = {0.1: 0.02754, 0.5: 0.1241, 1: 0.2367, 2: 0.4483, 4: 0.8379, 8: 1.5315}
     for epsilon, mu in known.items():
         assert mu_from_epsilon_delta(epsilon, 1e-6) == pytest.approx(mu, abs=6e-5)
-    multipliers = {0.1: 36.305, 0.5: 8.058, 1: 4.225, 2: 2.2305, 5: 0.980}
-    for epsilon, multiplier in multipliers.items():
-        assert 1 / mu_from_epsilon_delta(epsilon, 1e-6) == pytest.approx(multiplier, abs=6e-4)
 
 
 def test_ends_of_the_range():
@@ -153,15 +135,6 @@ def test_ends_of_the_range():
             0 < delta_from_mu_epsilon(mu_from_epsilon_delta(1.0, delta), 1.0) <= delta
             or delta < 1e-320
         )
-
-
-@pytest.mark.deep
-@FEW
-@given(epsilons, deltas, st.floats(1.0001, 3.0))
-def test_mu_grows_with_both_budgets(epsilon, delta, factor):
-    mu = mu_from_epsilon_delta(epsilon, delta)
-    assert mu < mu_from_epsilon_delta(epsilon * factor, delta)
-    assert mu < mu_from_epsilon_delta(epsilon, min(0.9, delta * factor))
 
 
 @FEW
@@ -249,13 +222,10 @@ def test_unknown_kinds_raise_with_the_list(kind):
             call([(kind, 0.5)])
 
 
-def test_gaussians_alone_are_the_gaussian_curve():
-    losses = [Loss("gaussian", 0.3), Loss("gaussian", 0.4)]
-    assert delta_from_losses(losses, 1.0) == delta_from_mu_epsilon(0.5, 1.0)
-    assert epsilon_from_losses(losses, 1e-6) == epsilon_from_mu_delta(0.5, 1e-6)
-
-
-def test_no_delta():
+def test_no_delta_and_gaussians_alone():
+    both = [Loss("gaussian", 0.3), Loss("gaussian", 0.4)]
+    assert delta_from_losses(both, 1.0) == delta_from_mu_epsilon(0.5, 1.0)
+    assert epsilon_from_losses(both, 1e-6) == epsilon_from_mu_delta(0.5, 1e-6)
     assert epsilon_from_losses([("pure", 0.25), ("range", 0.5), ("pure", 0.25)], 0.0) == 1.0
     assert epsilon_from_losses([("pure", 0.25), ("gaussian", 1e-9)], 0.0) == math.inf
     assert epsilon_from_losses([("pure", math.inf)], 0.1) == math.inf
@@ -394,18 +364,9 @@ def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, de
     pure = share * epsilon
     mu = mu_beside_pure(epsilon, delta, pure)
     losses = [("gaussian", mu), ("pure", pure)]
-    assert mu_from_epsilon_delta(epsilon - pure, delta) <= mu
+    assert mu_from_epsilon_delta(epsilon - pure, delta) <= mu  # what splitting would leave
     assert mu <= mu_from_epsilon_delta(epsilon, delta)
     assert delta * (1 - 1e-9) < delta_from_losses(losses, epsilon) <= delta * (1 + 1e-13)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
-@pytest.mark.parametrize(("epsilon", "pure"), [(1.0, 0.05), (1.0, 0.5), (4.0, 0.2), (0.3, 0.2)])
-def test_mu_beside_pure_by_integration(epsilon, pure, delta):
-    mu = mu_beside_pure(epsilon, delta, pure)
-    assert integrated_delta(mu, pure, epsilon) == pytest.approx(delta, rel=1e-6)
-    assert mu > mu_from_epsilon_delta(epsilon - pure, delta) * 1.005
 
 
 def test_pure_part_beyond_the_budget():

@@ -14,9 +14,6 @@ class Session:
     def answer(self, path, bounded, share):
         return path, bounded.bound, share
 
-    def forfeit(self, share):
-        self.left_out = share
-
 
 class Query(PrivateQuery):
     _rows = 3
@@ -43,9 +40,3 @@ def test_an_ask_hands_out_releases_only():
         ask.size()
     with pytest.raises(TypeError, match="share"):
         ask.total()
-
-
-def test_what_is_left_out_is_paid():
-    session = Session()
-    Ask(session, Query()).forfeit(0.25)
-    assert session.left_out == 0.25

@@ -4,8 +4,7 @@ import pytest
 
 from skdp.privacy.gate.bounds import Bound, gaussian_step, laplace_step
 from skdp.privacy.noise import integers as noise
-
-VECTOR = Bound("vector", (4,), 2.0, slack=0.0, l1=3.0, l1_slack=0.0)
+from tools.gate import VECTOR
 
 
 @pytest.mark.parametrize("mu", [1e-6, 0.03, 0.2367, 5.0])

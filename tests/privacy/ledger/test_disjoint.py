@@ -9,39 +9,26 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from skdp import DPPCA, BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
+from skdp import BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.privacy.ledger import filters
 from skdp.privacy.ledger.balances import Balance, Terms
-from skdp.privacy.ledger.fits import LedgerFit, Part
+from skdp.privacy.ledger.fits import Part
+from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 REGIONS = ("east", "north", "south")
 
 
-def pca(epsilon=0.5, **params):
-    return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
-
-
-def mu_of(epsilon):
-    return PrivacyBudget(epsilon, 1e-6).mu
-
-
-def fit(*losses, part=None, unit="row", adjacency="add_remove"):
-    losses = tuple(losses)
-    return LedgerFit("Fit", unit, adjacency, losses, False, promised=losses, part=part)
+def fit(*losses, part=None, **parameters):
+    return fit_of(*losses, promised=losses, part=part, **parameters)
 
 
 def sum_of(fits):
     return reduce(filters.Sum.plus, map(filters.Sum.of, fits), filters.Sum())
-
-
-def gaussian(mu, part=None):
-    return fit(Loss("gaussian", mu), part=part)
 
 
 def test_the_dearest_part_counts_beside_what_is_outside():
@@ -68,7 +55,7 @@ def test_a_part_that_is_spent_stays_so_whatever_others_hold(other):
     east, north = (Part("region", REGIONS, name) for name in ("east", "north"))
     spent = {1: fit(Loss("pure", 1.0), part=east), 2: fit(other, part=north)}
     balance = Balance(Terms(1.0, 1e-6), spent)
-    assert balance.affords(gaussian(0.01, north))
+    assert balance.affords(fit(Loss("gaussian", 0.01), part=north))
     for part in (east, None):
         assert not balance.affords(fit(Loss("pure", 0.5), part=part))
 
@@ -136,9 +123,8 @@ def test_a_first_fit_in_a_part_is_not_the_first_of_every_unit():
     assert balance.spent().mu == pytest.approx(math.hypot(late, 0.2, 0.1))
 
 
-@pytest.mark.parametrize("late", [Loss("delta", 1e-9)])
-def test_kinds_that_come_first_only_come_outside_of_parts(late):
-    balance = Balance(Terms(4.0, 1e-5), {})
+def test_kinds_that_come_first_only_come_outside_of_parts():
+    balance, late = Balance(Terms(4.0, 1e-5), {}), Loss("delta", 1e-9)
     with pytest.raises(PrivacyError, match="cannot be added up"):
         balance.affords(fit(late, part=Part("region", ("a", "b"), "a")))
     assert balance.affords(fit(late))
@@ -226,16 +212,14 @@ def test_parts_of_two_tasks_do_not_mix():
 
 def test_a_stream_stays_in_its_part():
     stream = DPIncrementalPCA(1, clip_norm=1.0, epsilon=1.0, max_releases=3)
-    with PrivacyLedger(4, 1e-5) as ledger:
-        with ledger.disjoint(key="region", parts=REGIONS) as part:
-            with part("east"):
-                stream.partial_fit(X[:60])
-            with part("east"):
-                stream.partial_fit(X[60:120])
-            for elsewhere in (lambda: part("north"), ThreadPoolExecutor):
-                with pytest.raises(PrivacyError, match="one part of the data"), elsewhere():
-                    stream.partial_fit(X[120:])
-        ledger._refused.clear()
+    with forgiving(4, 1e-5) as ledger, ledger.disjoint(key="region", parts=REGIONS) as part:
+        with part("east"):
+            stream.partial_fit(X[:60])
+        with part("east"):
+            stream.partial_fit(X[60:120])
+        for elsewhere in (lambda: part("north"), ThreadPoolExecutor):
+            with pytest.raises(PrivacyError, match="one part of the data"), elsewhere():
+                stream.partial_fit(X[120:])
     assert len(ledger.entries) == 1
 
 

@@ -12,7 +12,7 @@ from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losse
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger import filters
 from skdp.privacy.ledger.filters import Sum, dominating_mu
-from skdp.privacy.ledger.fits import LedgerFit
+from tools.ledgers import fit_of, gaussian_fit
 
 SKETCH = (Loss("sketch", SketchMixture(((0.1, (40,)),))),)
 
@@ -27,10 +27,6 @@ def of_lists(add):
 spent_delta, spent_epsilon, spent_losses = map(
     of_lists, (filters.spent_delta, filters.spent_epsilon, filters.spent_losses)
 )
-
-
-def fit_of(*losses):
-    return LedgerFit("Fit", "row", "add_remove", losses, False)
 
 
 # -- what dominates a part ------------------------------------------------------------------------
@@ -169,13 +165,13 @@ def test_a_later_sketch_does_not_choose_the_order():
 
 def test_a_plan_becomes_a_sketch_before_there_are_answers_or_never():
     ledger = PrivacyLedger(3.0, 1e-5)
-    keys = [ledger._book.reserve(fit_of(Loss("gaussian", 0.1))) for _ in range(2)]
+    keys = [ledger._book.reserve(gaussian_fit(0.1)) for _ in range(2)]
     with pytest.raises(PrivacyError, match="Fit it first"):
         ledger._book.recharge(keys[1], SKETCH)
     ledger._book.recharge(keys[0], SKETCH)
     ledger._book.recharge(keys[1], SKETCH)
     ledger = PrivacyLedger(3.0, 1e-5)
-    first, second = (ledger._book.reserve(fit_of(Loss("gaussian", 0.1))) for _ in range(2))
+    first, second = (ledger._book.reserve(gaussian_fit(0.1)) for _ in range(2))
     ledger._book.settle(second, (Loss("gaussian", 0.1),), "fitted")
     before = ledger.entries
     with pytest.raises(PrivacyError, match="Fit it first"):
@@ -186,18 +182,18 @@ def test_a_plan_becomes_a_sketch_before_there_are_answers_or_never():
 @pytest.mark.parametrize("late", [(Loss("pure", 0.1), Loss("delta", 1e-9)), SKETCH])
 def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger = PrivacyLedger(3.0, 1e-5)
-    ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
+    ledger._book.reserve(gaussian_fit(0.1))
     with pytest.raises(PrivacyError, match="Fit it first"):
         ledger._book.reserve(fit_of(*late))
     assert len(ledger.entries) == len(ledger.refusals) == 1
     ledger = PrivacyLedger(3.0, 1e-5)
     ledger._book.reserve(fit_of(*late))
-    ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
+    ledger._book.reserve(gaussian_fit(0.1))
 
 
 def test_a_sketch_costs_more_than_the_plan_that_it_replaces_or_is_refused():
     ledger = PrivacyLedger(3.0, 1e-5)
-    key = ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
+    key = ledger._book.reserve(gaussian_fit(0.1))
     before = ledger.entries
     wild = (Loss("sketch", SketchMixture(((40.0, (4,)),))),)
     with pytest.raises(BudgetExceededError, match="costs more than a Gaussian"):

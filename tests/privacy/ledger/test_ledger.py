@@ -20,22 +20,13 @@ from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.filters import dominating_mu
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import make_source
+from tools.gate import new_session
+from tools.ledgers import X, forgiving, mu_of, pca
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
 )
-
-X = np.random.default_rng(0).standard_normal((200, 3))
-
-
-def pca(epsilon=0.5, **parameters):
-    return DPPCA(1, clip_norm=3.0, epsilon=epsilon, **parameters)
-
-
-def mu_of(epsilon, delta=1e-6):
-    return PrivacyBudget(epsilon, delta).mu
 
 
 def swallow(message=None):
@@ -49,14 +40,6 @@ def ends_with(kind, message, *budget):
     with pytest.raises(PrivacyError, match=message) as error, PrivacyLedger(*budget) as ledger:
         yield ledger
     assert error.type is kind
-
-
-def public_score(estimator, X, y=None):
-    """Score without looking at private rows."""
-    return -estimator.get_params().get("epsilon", 0.0)
-
-
-public_score.private_losses = ()  # it tells a search that its scores cost nothing
 
 
 @pytest.fixture
@@ -94,21 +77,9 @@ def test_one_fit_may_spend_the_whole_ledger(epsilon):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("n", [2, 7, 50])
-def test_equal_parts_of_mu_add_up(n):
-    mu = mu_of(1.0) / math.sqrt(n)
-    epsilon = accounting.epsilon_from_mu_delta(mu, 1e-8)
-    with PrivacyLedger(1, 1e-6) as ledger:
-        for _ in range(n):
-            pca(epsilon, delta=1e-8).fit(X)
-    assert ledger.spent.epsilon == pytest.approx(1, rel=1e-9)
-    assert ledger.spent.epsilon <= 1
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("spent", [(), (0.5,), (0.5, 1.0, 1.0)])
 def test_remaining_is_affordable_and_largest(spent):
-    with PrivacyLedger(2, 1e-5) as ledger:
+    with forgiving(2, 1e-5) as ledger:
         for epsilon in spent:
             pca(epsilon).fit(X)
         left = ledger.remaining()
@@ -119,7 +90,6 @@ def test_remaining_is_affordable_and_largest(spent):
             pca(left * (1 + 1e-6), delta=1e-5).fit(X)
         pca(left, delta=1e-5).fit(X)
         assert ledger.remaining() < 1e-3
-        ledger._refused.clear()
 
 
 def test_sampler_is_paid_at_the_total_epsilon():
@@ -135,15 +105,15 @@ def test_sampler_is_paid_at_the_total_epsilon():
     assert left == pytest.approx(5e-7)
 
 
-def session(budget, unit="row", adjacency="add_remove", seed=None):
-    return PrivacySession(
-        budget, source=make_source(seed), adjacency=adjacency, unit=unit, observer=Account()
-    )
+def charged(epsilon=0.1, delta=1e-6, name="Fit", sensitivity=None, **parameters):
+    """Charge a session to the ledgers that are open."""
+    session = new_session(epsilon, delta, observer=Account(), **parameters)
+    charge(session, name, None, sensitivity)
+    return session
 
 
 def test_a_session_that_tells_no_ledger_is_refused():
-    budget = PrivacyBudget(0.1, 1e-6)
-    gate = PrivacySession(budget, source=make_source(None), adjacency="add_remove", unit="row")
+    gate = new_session(0.1)
     charge(gate, "Outside")  # no ledger is open
     with PrivacyLedger(1, 1e-5) as ledger:
         with pytest.raises(PrivacyError, match="no account"):
@@ -153,12 +123,10 @@ def test_a_session_that_tells_no_ledger_is_refused():
 
 def test_pure_parts_beside_earlier_fits_are_charged_as_gaussians():
     with PrivacyLedger(4, 1e-5) as ledger:
-        one = session(PrivacyBudget(1, 1e-6, pure_epsilon=0.2))
-        charge(one, "Chooser")
-        mu = one.budget.mu
+        mu = charged(1, pure=0.2).budget.mu
         assert ledger.entries[0].losses == (Loss("gaussian", mu), Loss("pure", 0.2))
         assert ledger.spent.losses == ledger.entries[0].losses
-        charge(session(PrivacyBudget(0.3, 0)), "Laplace")
+        charged(0.3, 0)
         pca().fit(X)
     late = dominating_mu(Loss("pure", 0.3))
     losses = [("gaussian", mu), ("pure", 0.2), ("gaussian", late), ("gaussian", mu_of(0.5))]
@@ -185,22 +153,20 @@ def test_a_stream_is_charged_whole_before_other_fits_come_between():
 
 
 def test_delta_zero_takes_pure_fits_only():
-    with PrivacyLedger(1, 0) as ledger:
+    with forgiving(1, 0) as ledger:
         with swallow("asks for gaussian"):
             pca(0.1).fit(X)
         for _ in range(10):
-            charge(session(PrivacyBudget(0.1, 0)), "Laplace")
+            charged(0.1, 0)
         with swallow():
-            charge(session(PrivacyBudget(1e-6, 0)), "Laplace")
+            charged(1e-6, 0)
         assert ledger.remaining() < 1e-9
-        ledger._refused.clear()
     assert (ledger.spent.epsilon, ledger.spent.delta) == (pytest.approx(1), 0)
 
 
 def test_partial_use_settles_to_what_was_granted():
-    with PrivacyLedger(1, 1e-6) as ledger:
-        half = session(PrivacyBudget(1, 1e-6))
-        charge(half, "Half")
+    with forgiving(1, 1e-6) as ledger:
+        half = charged(1)
         assert (ledger.entries[0].state, ledger.remaining()) == ("open", 0.0)
         half.grant(Bound("a", (2,), 1.0), 0.25)
         settle(half)
@@ -213,7 +179,6 @@ def test_partial_use_settles_to_what_was_granted():
         with swallow("after it was settled"):
             settle(half)
         assert ledger.spent.epsilon > 1
-        ledger._refused.clear()
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -246,9 +211,10 @@ def test_other_exceptions_are_not_masked():
         pca(0.9).fit(X)
 
 
-def test_seeded_fits_are_refused_unless_allowed(reads):
-    with ends_with(PrivacyError, "swallowed", 1, 1e-6), swallow("random_state=None"):
-        pca(random_state=0).fit(X)
+def test_infinite_epsilon_is_refused_and_seeds_unless_allowed(reads):
+    for model, why in ((pca(math.inf), "epsilon=inf"), (pca(random_state=0), "random_state=None")):
+        with ends_with(PrivacyError, "swallowed", 1, 1e-6), swallow(why):
+            model.fit(X)
     assert not reads
     ledger = PrivacyLedger(1, 1e-6, allow_seeded=True)
     with ledger, pytest.warns(UserWarning, match="random_state"):
@@ -257,72 +223,63 @@ def test_seeded_fits_are_refused_unless_allowed(reads):
     assert "SEEDED" in ledger.report()
 
 
-def test_infinite_epsilon_is_refused(reads):
-    with PrivacyLedger(1, 1e-6) as ledger:
-        with swallow("epsilon=inf"):
-            pca(math.inf).fit(X)
-        ledger._refused.clear()
-    assert not reads
-
-
 def test_units_do_not_mix():
-    with PrivacyLedger(1, 1e-6, unit="group") as ledger:
+    with forgiving(1, 1e-6, unit="group"):
         with swallow("one row, and this PrivacyLedger one group"):
             pca().fit(X)
-        charge(session(PrivacyBudget(0.1, 1e-6), unit="group"), "Votes")
-        ledger._refused.clear()
-    with PrivacyLedger(1, 1e-6, unit="spectral") as ledger:
+        charged(unit="group")
+    with forgiving(1, 1e-6, unit="spectral"):
         for _ in range(2):
-            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", None, 2.0)
+            charged(unit="spectral", sensitivity=2.0)
         with swallow("norm at most 3"):
-            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", None, 3.0)
-        ledger._refused.clear()
+            charged(unit="spectral", sensitivity=3.0)
 
 
 def test_first_fit_fixes_unit_and_adjacency():
-    with PrivacyLedger(3, 1e-6) as ledger:
+    with forgiving(3, 1e-6) as ledger:
         with pytest.raises(ValueError):
             pca(adjacency="replace").fit(X[0])  # it spends nothing, so it fixes nothing
         pca().fit(X)
         with swallow(r"adjacency='replace'\), which"):
             pca(adjacency="replace").fit(X)
         with swallow("one label"):
-            charge(session(PrivacyBudget(0.1, 1e-6), "label", "replace"), "Regressor")
-        ledger._refused.clear()
+            charged(unit="label", adjacency="replace")
     assert (ledger.spent.unit, ledger.spent.adjacency) == ("row", "add_remove")
 
 
 def test_add_remove_costs_twice_under_replace():
     """A replacement is a removal and an addition: mu_replace <= 2 mu."""
-    with PrivacyLedger(3, 1e-6, adjacency="replace") as ledger:
+    with forgiving(3, 1e-6, adjacency="replace") as ledger:
         pca().fit(X)
         pca(adjacency="replace").fit(X)
         with swallow("one label"):
-            charge(session(PrivacyBudget(0.1, 1e-6), "label", "replace"), "Regressor")
-        ledger._refused.clear()
+            charged(unit="label", adjacency="replace")
     assert ledger.spent.mu == pytest.approx(math.hypot(2, 1) * mu_of(0.5))
     assert ledger.spent.adjacency == "replace"
     assert "add_remove (twice)" in ledger.report()
     with PrivacyLedger(3, 1e-6) as ledger:  # the meaning stays when the fit that fixed it fails
-        first = session(PrivacyBudget(0.5, 1e-6), adjacency="replace")
-        charge(first, "First")
+        first = charged(0.5, adjacency="replace")
         pca().fit(X)
         settle(first, "failed")
     assert ledger.spent.mu == pytest.approx(2 * mu_of(0.5))
     assert ledger.spent.adjacency == "replace"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"epsilon": math.inf},
-        {"epsilon": True}, {"epsilon": "1"}, {"delta": 1}, {"delta": -1e-9}, {"delta": 1e-30},
-        {"delta": math.nan}, {"adjacency": "both"}, {"unit": "rows"}, {"allow_seeded": 1},
-    ],
-)  # fmt: skip
-def test_bad_arguments(arguments):
-    with pytest.raises(ValueError):
-        PrivacyLedger(**({"epsilon": 1, "delta": 1e-6} | arguments))
+BAD = {
+    "epsilon": (0, -1, math.nan, math.inf, True, "1", None), "rho": (1, -1.0, math.nan),
+    "delta": (1, -1e-9, 1e-30, math.nan, None), "mu": (1, 0, math.inf, "1"),
+    "adjacency": ("both",), "unit": ("rows",), "allow_seeded": (1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name):
+    """A budget has one measure, and is a number that bounds something."""
+    for value in BAD[name]:
+        for budget in [{"epsilon": 1, "delta": 1e-6}] + [{}] * (name in ("mu", "rho")):
+            if (budget, value) != ({}, 1):
+                with pytest.raises(ValueError, match=name):
+                    PrivacyLedger(**budget | {name: value})
 
 
 # -- failed fits ----------------------------------------------------------------------------------
@@ -362,7 +319,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
 
 @pytest.mark.thorough
 def test_many_threads_never_overspend():
-    with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(8) as pool:
+    with forgiving(1, 1e-6) as ledger, ThreadPoolExecutor(8) as pool:
         mu = mu_of(1) / math.sqrt(10.5)
         epsilon = accounting.epsilon_from_mu_delta(mu, 1e-8)
         futures = [pool.submit(pca(epsilon, delta=1e-8).fit, X) for _ in range(30)]
@@ -370,7 +327,6 @@ def test_many_threads_never_overspend():
         assert sum(error is None for error in errors) == len(ledger.entries) == 10
         assert sum(isinstance(error, BudgetExceededError) for error in errors) == 20
         assert len(ledger.refusals) == 20
-        ledger._refused.clear()
     assert ledger.spent.mu == pytest.approx(mu * math.sqrt(10), rel=1e-9)
 
 
@@ -384,10 +340,9 @@ def test_check_and_charge_are_one_step(monkeypatch):
 
     monkeypatch.setattr(Balance, "affords", slow)
     monkeypatch.setattr(Balance, "remaining", lambda self: 0.0)
-    with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
+    with forgiving(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(pca(0.6).fit, X) for _ in range(6)]
         assert sum(future.exception() is None for future in futures) == 2
-        ledger._refused.clear()
     assert ledger.spent.epsilon <= 1
 
 

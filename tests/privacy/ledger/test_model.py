@@ -11,14 +11,12 @@ import pytest
 
 from skdp import PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
-from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.fits import LedgerFit, planned
 from skdp.privacy.ledger.routes import RunLimit
 from skdp.privacy.ledger.store import FileBook, read_registry
-from skdp.privacy.noise.words import SystemSource
+from tools.gate import new_session
 
 SKETCH = Loss("sketch", SketchMixture(((0.02, (40,)),)))
 NAMES = "ab"
@@ -63,10 +61,9 @@ class World:
 
     def session(self, kind=None, adjacency=None, most=0.6):
         pure = (kind or self.rng.choice(["gaussian", "gaussian", "pure"])) == "pure"
-        budget = PrivacyBudget(float(self.rng.uniform(0.1, most)), 0.0 if pure else 1e-6)
+        epsilon, delta = float(self.rng.uniform(0.1, most)), 0.0 if pure else 1e-6
         adjacency = adjacency or ("replace" if self.chance(0.15) else "add_remove")
-        return PrivacySession(budget, source=SystemSource(), adjacency=adjacency, unit="row",
-                              observer=routes.Account())  # fmt: skip
+        return new_session(epsilon, delta, adjacency=adjacency, observer=routes.Account())
 
     @contextlib.contextmanager
     def opened(self, which):

@@ -6,28 +6,20 @@ import shutil
 import sqlite3
 from contextlib import closing
 
-import numpy as np
 import pytest
 
-from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
-from skdp.privacy.accounting.losses import Loss
+from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.ledger import store
 from skdp.privacy.ledger.balances import Terms
-from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import FileBook, read_registry
+from tools.ledgers import X, gaussian_fit, pca
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
-
-
-def pca(epsilon=0.5, **params):
-    return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
-
 
 def a_fit():
-    return LedgerFit("Fit", "row", "replace", (Loss("gaussian", 0.1),), False)
+    return gaussian_fit(0.1, adjacency="replace")
 
 
 @pytest.fixture

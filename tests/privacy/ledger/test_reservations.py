@@ -10,22 +10,15 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger import routes
-from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
-
-X = np.random.default_rng(0).standard_normal((200, 3))
-
-
-def pca(epsilon=0.5):
-    return DPPCA(1, clip_norm=3.0, epsilon=epsilon)
+from tools.ledgers import X, fit_of, forgiving, pca
 
 
-def fit(mu, **params):
-    return LedgerFit("Fit", **{"unit": "row", "adjacency": "replace"} | params,
-                     losses=(Loss("gaussian", mu),), seeded=False)  # fmt: skip
+def fit(mu, kind="gaussian", adjacency="replace", **parameters):
+    return fit_of(Loss(kind, mu), adjacency=adjacency, **parameters)
 
 
 def taken(reserved, *fits):
@@ -109,29 +102,23 @@ def test_reservations_are_not_copied(written):
 def test_a_run_takes_fits_of_its_meaning_and_size_only():
     """A fit that protects something else would be published under the receipt of the search."""
     limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
-    others = fit(0.1, unit="label"), fit(0.1, unit="group"), fit(0.1, adjacency="add_remove")
-    for other in others:
+    for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
         with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
-            limit.reserve(other)
-    pure = LedgerFit("Fit", "row", "replace", (Loss("pure", 0.1),), False)
+            limit.reserve(fit(0.1, **other))
     with pytest.raises(PrivacyError, match="'gaussian' ones only"):
-        limit.reserve(pure)
+        limit.reserve(fit(0.1, "pure"))
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
 def test_a_run_adds_up_its_fits(kind, sizes):
     """Squares of mu add up, and epsilons."""
     limit = RunLimit("row", "replace", Loss(kind, 1.0))
-    first, second, more, whole = (
-        LedgerFit("Fit", "row", "replace", (Loss(kind, size),), False)
-        for size in (*sizes, 0.01, 1.0)
-    )
-    limit.reserve(first)
-    limit.reserve(second)
+    for size in sizes:
+        limit.reserve(fit(size, kind))
     with pytest.raises(BudgetExceededError):
-        limit.reserve(more)
+        limit.reserve(fit(0.01, kind))
     limit.next_run()
-    limit.reserve(whole)
+    limit.reserve(fit(1.0, kind))
 
 
 # -- keys -----------------------------------------------------------------------------------------
@@ -148,14 +135,13 @@ def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_clones_and_pickles_of_a_ledger_are_refused():
     before = clone(pca())
-    with PrivacyLedger(3, 1e-5) as ledger:
+    with forgiving(3, 1e-5) as ledger:
         copies = clone(pca()), copy.deepcopy(pca()), pickle.loads(pickle.dumps(pca()))
         for each in (*copies, clone(copies[0]), pickle.loads(pickle.dumps(copies[0]))):
             with pytest.raises(PrivacyError, match=r"with ledger\.pay_for"):
                 each.fit(X)
         before.fit(X)
         assert len(ledger.entries) == 1
-        ledger._refused.clear()
     for each in copies:  # the ledger is closed, and they are still its own
         with pytest.raises(PrivacyError, match=r"sklearn\.base\.clone"):
             each.fit(X)

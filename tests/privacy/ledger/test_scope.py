@@ -16,17 +16,13 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from skdp import DPPCA, PrivacyError, PrivacyLedger
+from skdp import PrivacyError, PrivacyLedger
 from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
 from skdp.privacy.ledger import scope
+from tools.ledgers import X, pca
 
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
 LOKY = joblib.Parallel(2, backend="loky")
-
-
-def pca(epsilon=0.5, **params):
-    return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
 
 
 def attempt(task=None):

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from scipy import stats
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise.integers import (
     LAPLACE_SCALE,
@@ -20,6 +19,7 @@ from skdp.privacy.noise.integers import (
     integer_geometric,
 )
 from skdp.privacy.noise.words import SeededSource
+from tools.gate import new_session
 
 
 def words(seed):
@@ -37,11 +37,6 @@ def test_a_flip_is_as_likely_as_epsilon_asks(epsilon):
         finer = flip_probability(rate - 1)
         assert finer <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
     assert flip_deviation(p) == pytest.approx(0.5 / math.sinh(epsilon / 2), rel=1e-2) or rate < 1000
-
-
-def test_an_epsilon_without_a_flip_is_refused():
-    with pytest.raises(ValueError, match="too small"):
-        flip_rate(1e-12)
 
 
 def test_geometrics_have_their_law():
@@ -62,6 +57,7 @@ def test_flips_are_bernoulli(epsilon):
     assert np.all(np.diff(places) > 0)
     assert places[0] >= 0
     assert places[-1] < n
+    assert all(np.all(draw_flips(words(3), few, rate) < max(few, 1)) for few in (0, 1, 5))
     assert abs(len(places) - n * p) < 6 * math.sqrt(n * p * (1 - p))
     assert stats.kstest(places / n, "uniform").pvalue > 1e-6
     gaps = np.diff(places)
@@ -80,11 +76,6 @@ def test_neighbouring_cells_are_flipped_independently():
         assert abs(product.mean()) < 6 * product.std() / math.sqrt(len(product))
 
 
-@pytest.mark.parametrize("size", [0, 1, 5])
-def test_few_cells(size):
-    assert np.all(draw_flips(words(3), size, flip_rate(0.5)) < max(size, 1))
-
-
 def test_flipping_twice_undoes_it():
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -99,10 +90,7 @@ def test_flipping_twice_undoes_it():
 
 
 def session(epsilon=2.0, delta=0.0):
-    budget = PrivacyBudget(epsilon, delta)
-    return PrivacySession(
-        budget, source=SeededSource(0, "gate"), adjacency="add_remove", unit="interaction"
-    )
+    return new_session(epsilon, delta, source=SeededSource(0, "gate"), unit="interaction")
 
 
 def cells(shape, places, moved=1):
@@ -146,6 +134,8 @@ def test_the_odds_of_each_outcome_change_by_no_more_than_epsilon():
 
 
 def test_refusals():
+    with pytest.raises(ValueError, match="too small"):
+        flip_rate(1e-12)
     with pytest.raises(PrivacyError, match="delta=0"):
         session(1.0, 1e-6).release(cells((5, 5), []), 0.5)
     with pytest.raises(BudgetExceededError):

@@ -361,11 +361,6 @@ def test_word_counts_do_not_depend_on_the_words(fill):
     assert asked[0].asked == asked[1].asked == asked[2].asked
 
 
-def test_chunks_do_not_repeat():
-    x = noise.integer_gaussian(SeededSource(0).words("chunks"), (3 * 2048 + 5,))
-    assert np.unique(x).size == x.size
-
-
 @pytest.mark.parametrize("levels", [1, 3, 4])
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8])
 def test_few_draws_are_those_of_many(size, levels, monkeypatch):

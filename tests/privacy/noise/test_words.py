@@ -120,13 +120,6 @@ def test_a_seed_repeats_and_every_part_of_the_key_counts():
     assert all(correlation(base, other) < 6 / np.sqrt(N) for other in others)
 
 
-def test_two_budgets_of_one_seed_do_not_reveal_the_answer():
-    answer = 10**12
-    one, two = (noise(SeededSource(0), "gram", scale, n=1)[0] for scale in (1.0, 0.5))
-    # with equal noise z, releases answer + z and answer + z / 2 would give the answer
-    assert abs((2 * (answer + 0.5 * two) - (answer + one)) - answer) > 1e6
-
-
 def test_a_stream_does_not_depend_on_how_it_is_read():
     whole = SeededSource(3).words("gram")(20_000)
     words = SeededSource(3).words("gram")
@@ -159,11 +152,16 @@ def test_children_are_a_tree():
     assert not SystemSource().derive("a").seeded
 
 
-def test_entropy_sources_are_keyed_and_private():
-    one, two = (SeededSource.from_secret(os.urandom(32).hex(), seeded=False) for _ in range(2))
-    assert not one.seeded and not one.derive("a").seeded
-    assert np.array_equal(one.words("t", 3)(4), one.words("t", 3)(4))
-    assert not np.intersect1d(one.words("t", 3)(4), two.words("t", 3)(4)).size
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_secret_gives_the_same_words(seeded):
+    source, other = (
+        SeededSource.from_secret(os.urandom(32).hex(), seeded=seeded) for _ in range(2)
+    )
+    again = SeededSource.from_secret(source.secret(), seeded=seeded)
+    assert again.seeded is again.derive("a").seeded is seeded
+    assert np.array_equal(again.words("x", 3)(9), source.words("x", 3)(9))
+    assert not np.intersect1d(source.words("x", 3)(9), other.words("x", 3)(9)).size
+    assert source.secret() not in repr(again)
 
 
 def test_repr_tells_no_key_and_pickling_keeps_the_stream():
@@ -206,12 +204,3 @@ def test_numpy_scalars_encode_as_their_python_values():
 def test_keys_hold_public_scalars_only(source, part):
     with pytest.raises(TypeError, match="A key is made of"):
         source.words("gram", part)
-
-
-@pytest.mark.parametrize("seeded", [True, False])
-def test_a_secret_gives_the_same_words(seeded):
-    source = SeededSource(3, "here")
-    again = SeededSource.from_secret(source.secret(), seeded=seeded)
-    assert again.seeded is seeded
-    assert np.array_equal(again.words("x")(9), source.words("x")(9))
-    assert source.secret() not in repr(again)

@@ -11,24 +11,17 @@ import pytest
 from scipy import stats
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import Grant
-from skdp.privacy.noise.words import SystemSource, make_source
+from skdp.privacy.noise.words import make_source
 from skdp.privacy.streams.checkpoints import StreamGroup
-from skdp.privacy.streams.continual import StreamSchedule, dyadic_cover, paid_stream
+from skdp.privacy.streams.continual import dyadic_cover, paid_stream
 from skdp.testing import audit, record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._transcripts import replaced
-from tools.calibration import calibration
+from tools.gate import new_session
 
 SIX = 6.0
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 5)}
-
-
-def new_session(epsilon=1.0, delta=1e-6, seed=None):
-    source = SystemSource() if seed is None else make_source(seed, "test")
-    budget = PrivacyBudget(epsilon, delta)
-    return PrivacySession(budget, source=source, adjacency="add_remove", unit="row")
 
 
 def new_stream(kind="tree", horizon=23, shape=(3,), session=None, l2=1.0, share=1.0, **options):
@@ -38,6 +31,10 @@ def new_stream(kind="tree", horizon=23, shape=(3,), session=None, l2=1.0, share=
     return paid_stream(
         session, bound, share, horizon, mechanism=mechanism, window=window, **options
     )
+
+
+def seeded_session(seed):
+    return new_session(source=make_source(seed, "test"))
 
 
 def answer_of(x):
@@ -255,7 +252,7 @@ def test_streams_differ_and_seeded_ones_repeat():
     assert not np.equal(*values).any()
     seeded = []
     for _ in range(2):
-        stream = new_stream("tree", 3, session=new_session(seed=5))
+        stream = new_stream("tree", 3, session=seeded_session(5))
         seeded.append([stream.open().value for _ in range(3)])
     assert np.array_equal(*seeded)
     assert len(np.unique(seeded[0])) == 9  # each node has noise of its own
@@ -311,21 +308,22 @@ def test_one_ledger_line_pays_for_the_horizon(kind):
         new_stream(kind, session=session, share=0.8)
 
 
-def test_pays_before_it_reads():
+def test_no_stream_beyond_the_budget():
     session = new_session()
     session.forfeit(1.0)
     with pytest.raises(BudgetExceededError):
         new_stream(session=session)
-
-
-def test_draws_of_all_releases_are_counted():
-    with pytest.raises(BudgetExceededError, match="more noise"):
+    with pytest.raises(BudgetExceededError, match="more noise"):  # all releases' draws are counted
         new_stream("tree", 2**30, shape=(2**7,))
+    with pytest.raises(ValueError, match="delta > 0"):
+        new_stream(session=new_session(delta=0.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_after_the_last_release(kind):
+def test_nothing_before_the_first_and_after_the_last_release(kind):
     stream = new_stream(kind, 5)
+    with pytest.raises(PrivacyError, match="nothing was released"):
+        stream.answer()
     last = [stream.open() for _ in range(5)][-1]
     with pytest.raises(PrivacyError, match="all 5 releases"):
         stream.open()
@@ -334,18 +332,13 @@ def test_nothing_after_the_last_release(kind):
     assert np.array_equal(stream.answer().value, last.value)
 
 
-def test_nothing_before_the_first_release():
-    with pytest.raises(PrivacyError, match="nothing was released"):
-        new_stream().answer()
-
-
 def test_a_failing_read_changes_nothing():
     def broken(step):
         raise RuntimeError("bad data")
 
     streams = []
     for fails in (False, True):
-        stream = new_stream(session=new_session(seed=1))
+        stream = new_stream(session=seeded_session(1))
         stream.add(answer_of([1.0, 2.0, 3.0]))
         if fails:
             with pytest.raises(PrivacyError, match="withheld"):
@@ -398,11 +391,6 @@ def test_a_forked_stream_is_refused(monkeypatch):
         stream.open()
 
 
-def test_pure_privacy_has_no_stream():
-    with pytest.raises(ValueError, match="delta > 0"):
-        new_stream(session=new_session(delta=0.0))
-
-
 def test_a_group_advances_as_one():
     session = new_session()
     bounds = {name: Bound(name, (2,), 1.0, slack=0.0) for name in "ab"}
@@ -423,85 +411,24 @@ def test_a_group_advances_as_one():
     assert (group.steps, group.acts, group.left) == (1, 2, 3)
 
 
-# -- planted bugs, and who finds them -----------------------------------------------------------
-
-
-def whole_stream(x):
-    stream = new_stream("tree", 16, shape=(50,))
-    for t in range(16):
-        if t == 0:
-            unit = np.full(50, x / math.sqrt(50))
-            stream.add(lambda step, unit=unit: np.trunc(unit / step).astype(np.int64))
-        stream.open()
-    return stream
-
-
-def recorded():
-    with seeded_entropy(0), record_transcript() as transcript:
-        whole_stream(1.0)
-    return calibration(transcript).pvalue
-
-
-def test_planted_too_small_a_factor_is_found_by_the_transcript(monkeypatch):
-    transcript_audit(whole_stream, (0.0, 1.0)).check()
-    monkeypatch.setattr(
-        StreamSchedule, "factor", property(lambda schedule: math.sqrt(schedule.levels - 1))
-    )
-    with pytest.raises(AssertionError, match="more than the receipt"):
-        transcript_audit(whole_stream, (0.0, 1.0)).check()
-
-
-def test_planted_noise_that_comes_twice_is_found_by_calibration():
-    assert recorded() > 1e-3
-    first = {}
-
-    def make(original):
-        return lambda grant, *node: first.setdefault(grant, original(grant, *node))
-
-    with replaced(Grant, "draw", make):
-        assert recorded() < 1e-9
-
-
-def test_planted_node_without_noise_is_found_by_calibration():
-    def make(original):
-        def draw(grant, *node):
-            return original(grant, *node) * (node[0] < 2)
-
-        return draw
-
-    with replaced(Grant, "draw", make):
-        assert recorded() < 1e-9
-
-
 # -- many runs --------------------------------------------------------------------------------
-
-
-def audited(kind, times=1.0):
-    """Audit a stream to which one unit contributes at four times."""
-    weights = np.r_[0.9, 0.05, 0.0, 0.05, 0.0, 0.0]
-
-    def fit(unit):
-        stream = new_stream(kind, 6, shape=(2,), session=new_session(8.0))
-        for w in weights:
-            change = np.array([unit * w, 0.0]) * (1 - 1e-9)
-            stream.add(lambda step, c=change: np.trunc(c / step * times).astype(np.int64))
-            stream.open()
-        stream.privacy_spent_ = stream._grant._session.spent()
-        return stream
-
-    return audit(fit, (0, 1), n_runs=150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqrt", "tree"])
 def test_statistical_audit_of_a_stream(kind):
+    """One unit contributes at four times."""
+
+    def fit(unit):
+        stream = new_stream(kind, 6, shape=(2,), session=new_session(8.0))
+        for weight in (0.9, 0.05, 0.0, 0.05, 0.0, 0.0):
+            change = np.array([unit * weight, 0.0]) * (1 - 1e-9)
+            stream.add(lambda step, c=change: np.trunc(c / step).astype(np.int64))
+            stream.open()
+        stream.privacy_spent_ = stream._grant._session.spent()
+        return stream
+
     with seeded_entropy(0):
-        report = audited(kind)
+        report = audit(fit, (0, 1), n_runs=150)
     assert not report.flagged
     assert report.mu_hat > 0.5 * report.claimed_mu
-
-
-@pytest.mark.slow
-def test_statistical_audit_finds_a_unit_beyond_the_contract():
-    with seeded_entropy(0):
-        assert audited("tree", times=4.0).flagged

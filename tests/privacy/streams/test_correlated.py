@@ -54,10 +54,7 @@ def test_auto_looks_at_public_sizes():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"horizon": 0}, "horizon"),
-        ({"horizon": True}, "horizon"),
-        ({"horizon": 2.0}, "horizon"),
-        ({"horizon": 2**60}, "horizon"),
+        *[({"horizon": value}, "horizon") for value in (0, True, 2.0, 2**60)],
         ({"mechanism": "toeplitz"}, "mechanism"),
         ({"window": 0}, "window"),
         ({"window": 9}, "window"),

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from skdp import PrivacyError
-from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close
+from tools.gate import new_session
 
 RECORD, COUNT = "stream", "stream.count"
 
@@ -67,13 +66,8 @@ def runs(log):
 
 
 def new_group():
-    session = PrivacySession(
-        PrivacyBudget(1.0, 1e-6), source=SystemSource(), adjacency="replace", unit="row"
-    )
     bounds = {"a": Bound("a", (3,), 2.0, slack=0.5)}
-    return StreamGroup.paid(
-        session, bounds, {"a": 1.0}, 5, mechanism="tree", window=None, touches=1
-    )
+    return StreamGroup.paid(new_session(), bounds, {"a": 1.0}, 5, mechanism="tree", touches=1)
 
 
 DURABLE = [("write", RECORD), ("sync", RECORD), ("write", COUNT), ("sync", COUNT)]

@@ -9,19 +9,16 @@ from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import privacy_card
-from skdp.privacy.gate.bounds import Bound, PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger.routes import Account, charge, settle
-from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.testing import seeded_entropy
+from tools.gate import new_session
 
 
 def session(epsilon=1.0, delta=1e-6):
-    budget = PrivacyBudget(epsilon, delta)
-    return PrivacySession(
-        budget, source=SystemSource(), adjacency="add_remove", unit="frobenius", observer=Account()
-    )
+    return new_session(epsilon, delta, unit="frobenius", observer=Account())
 
 
 BOUNDS = [
@@ -51,9 +48,11 @@ def test_a_random_sketch_takes_the_whole_budget():
         grant_sketches(session(), BOUNDS, [0.25, 0.25])
 
 
-def test_sketches_have_no_pure_differential_privacy():
-    with pytest.raises(PrivacyError, match="delta > 0"):
+def test_sketches_are_refused_where_no_law_is_known():
+    with pytest.raises(PrivacyError, match=r"no pure differential privacy.*delta > 0"):
         grant_sketches(session(delta=0.0), BOUNDS, [0.5, 0.5])
+    with pytest.raises(PrivacyError, match="paid_sketches"):
+        paid_stream(session(), BOUNDS[0], 1.0, 3)
 
 
 @pytest.mark.parametrize("shares", [[0.6, 0.6], [1.0, 0.0], [1.2, -0.2]])
@@ -84,31 +83,21 @@ def test_shares_of_the_noise_add_up_to_it():
     assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
 
 
-def test_ledger_charges_the_law_before_data_are_touched():
+def spend(number, epsilon):
     with PrivacyLedger(1.0, 1e-6) as ledger:
-        one = session(0.4)
-        charge(one, "one")
-        grant_sketches(one, BOUNDS, [0.5, 0.5])
-        settle(one)
-        two = session(0.4)
-        charge(two, "two")
-        grant_sketches(two, BOUNDS, [0.5, 0.5])
-        settle(two)
-        assert 0.4 < ledger.spent.epsilon <= 1.0 and ledger.spent.mu is None
-
-
-def spend_too_much():
-    with PrivacyLedger(1.0, 1e-6):
-        for name in ("one", "two", "three", "four", "five", "six"):
-            gate = session(0.45)
-            charge(gate, name)
+        for i in range(number):
+            gate = session(epsilon)
+            charge(gate, str(i))
             grant_sketches(gate, BOUNDS, [0.5, 0.5])
             settle(gate)
+    return ledger.spent
 
 
-def test_a_ledger_refuses_what_its_law_does_not_allow():
+def test_ledger_charges_the_law_before_data_are_touched():
+    spent = spend(2, 0.4)
+    assert 0.4 < spent.epsilon <= 1.0 and spent.mu is None
     with pytest.raises(BudgetExceededError):
-        spend_too_much()
+        spend(6, 0.45)
 
 
 def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
