@@ -48,7 +48,7 @@ class Opened(Protocol):
 Aggregate = Callable[[bytes, int], Opened]
 
 
-def _upper(order: int) -> IntArray:
+def _upper_triangle(order: int) -> IntArray:
     """Flat positions of the upper triangle of a square matrix, the diagonal included."""
     rows, columns = np.triu_indices(order)
     return np.asarray(rows * order + columns, np.int64)
@@ -71,7 +71,7 @@ def pack(noisy: IntArray, bound: Bound) -> Words:
         return words.ravel()
     doubled = words + words.T
     np.fill_diagonal(doubled, np.diagonal(words))
-    return np.asarray(doubled.ravel()[_upper(len(doubled))])
+    return np.asarray(doubled.ravel()[_upper_triangle(len(doubled))])
 
 
 def unpack(total: Words, bound: Bound) -> IntArray:
@@ -80,7 +80,7 @@ def unpack(total: Words, bound: Bound) -> IntArray:
     if not bound.symmetric:
         return flat.reshape(bound.shape)
     square = np.zeros(bound.size, np.int64)
-    square[_upper(bound.shape[0])] = flat
+    square[_upper_triangle(bound.shape[0])] = flat
     return square.reshape(bound.shape)
 
 

@@ -16,7 +16,7 @@ from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
-from skdp.queries import record_passes
+from skdp.queries import records as record_queries
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
 from tools.outcomes import before_payment
@@ -382,7 +382,7 @@ def test_predictions_of_traces_stay_where_the_rows_are(npy, mapped):
 
 
 def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
-    monkeypatch.setattr(record_passes, "_MOST_RECORDS", N - 1)
+    monkeypatch.setattr(record_queries, "_MOST_RECORDS", N - 1)
     model = TRACES["row"]
     known, counted = (X, TRACED, ValueError), (lazy(X), lazy(TRACED), ValueError)
     for rows, y, kind in (known, counted, (unknown(X), unknown(TRACED), PrivacyError)):
