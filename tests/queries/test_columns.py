@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data.bins import OctavesOfBlock, PlacesOfBlock
 from skdp.data.blocks import DenseRows
-from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery, OctavesOfBlock, PlacesOfBlock
+from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])

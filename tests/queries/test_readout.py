@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.units import in_memory
-from skdp.data.views import RecordForm
-from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.data.views import RecordForm, RowScale, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_sensitivity
 
 C = 1.7

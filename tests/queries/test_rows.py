@@ -11,12 +11,12 @@ from skdp.data import blocks
 from skdp.data import units as grouped_rows
 from skdp.data.integers import ExactProduct
 from skdp.data.units import GroupRows, in_memory
-from skdp.data.views import RecordForm
+from skdp.data.views import GroupMap, RecordForm, RowScale, TargetScale
 from skdp.exceptions import PrivacyError
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import GroupMap, tangent_bound
+from skdp.queries.sums import tangent_bound
 
 D, K = 5, 3
 V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]

@@ -9,9 +9,9 @@ import pytest
 from skdp.data.blocks import row_source
 from skdp.data.remote import RowNumbers
 from skdp.data.units import GroupRows, UserRows, in_memory
-from skdp.data.views import RecordForm
+from skdp.data.views import RecordForm, TargetScale
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.readout import ReadoutQuery, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import (
