@@ -46,7 +46,7 @@ ALLOWED = {
     "preprocessing": ESTIMATOR,
     "recommend": ESTIMATOR,
     "federated": {"data", "queries", "solvers", "privacy"} | COMMON,
-    "theory": {"privacy", "queries.sums", "solvers"} | COMMON,
+    "theory": {"privacy", "queries.sums", "solvers", "data.blocks", "data.integers"} | COMMON,
 }
 # These may import everything; only the facade may import them.
 TOP = {"testing", "plotting", "model_selection", "datasets", "papers", "_support"}
