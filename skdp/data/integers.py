@@ -542,9 +542,12 @@ def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
     return np.where(near, np.clip(total, -_LARGEST, _LARGEST), np.where(size < 0, -1, 1) * _LARGEST)
 
 
+ODD_BITS = 0x9E3779B97F4A7C15  # of the golden section: its multiples differ in all bits
+
+
 def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
     """Spread 64-bit words over all words, always the same way (a public permutation a turn)."""
-    words = words + np.uint64(turn * 0x9E3779B97F4A7C15 % 2**64)
+    words = words + np.uint64(turn * ODD_BITS % 2**64)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
