@@ -78,8 +78,8 @@ PLANTED = {
         "return Sum.of(fit.losses, 1)",
     ),
     "any line stands for the one that was seen": (
-        "privacy/store.py", "if place != START and found != (head,):",
-        "if place != START and found is None:",
+        "privacy/store.py", "not gone and found != (head,):",
+        "not gone and found is None:",
     ),
     "remembered before it is committed": (
         "privacy/store.py", "                    yield chain\n",
