@@ -162,7 +162,7 @@ class Entry(Unit):
     bound = INTERVAL
     reads_clip_norm = in_one_row = single = True
     counted = "cell"
-    federated = ("alternating", "deflation")
+    federated = ("alternating",)
 
 
 class Edge(Unit):
@@ -176,7 +176,7 @@ class Edge(Unit):
     bound = INTERVAL
     single = symmetric = True
     counted = "pair of nodes"
-    federated = ("power", "deflation")
+    federated = ("power",)
 
 
 class Label(Unit):

@@ -18,7 +18,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RowSource, finite_rows, plain_block, where_rows
+from skdp.data.blocks import (
+    RowSource,
+    entrywise,
+    finite_rows,
+    largest_entries,
+    plain_block,
+    scale_rows,
+    where_rows,
+)
 from skdp.data.integers import mixed_words
 
 Words = NDArray[np.uint64]
@@ -274,3 +282,58 @@ def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
     step = math.ldexp(1.0, math.frexp(float(np.abs(factors).max()))[1] - _BITS)
     products = np.rint(weights / unit) @ np.rint(factors / step)
     return np.asarray(products * (unit * step))
+
+
+# Rows whose pairs of entries have norm 1, in integers (see `skdp.queries.interactions.PairQuery`).
+
+
+_LONGEST = 2.0  # squared length of a row at most
+_MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
+_FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
+
+
+def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
+    """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
+
+    Its largest entry comes first, so that no square is too large; a row that is not finite is
+    empty. What rounding made too long is shortened, a little more each time, or left out.
+    """
+    largest = largest_entries(rows)
+    good = np.isfinite(largest) & (largest > 0)
+    rows = scale_rows(where_rows(good, rows), 1 / np.where(good, largest, 1.0))
+    rows = entrywise(lambda x: np.maximum(x, 0.0), rows)
+    squares, norms = _pair_lengths(rows, popular)
+    least = np.maximum(norms, squares / _LONGEST)
+    grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))
+    if unit == 0.0:
+        return scale_rows(rows, grown)
+    Z = entrywise(np.rint, scale_rows(rows, grown / unit))
+    most = _MARGIN / unit**2
+    for less in _FRACTIONS:
+        norms = _pair_lengths(Z, popular)[1]
+        over = norms > most
+        if not over.any():
+            break
+        shorter = np.sqrt(most / np.maximum(norms, most)) * less
+        Z = entrywise(np.trunc, scale_rows(Z, np.where(over, shorter, 1.0)))
+    return Z
+
+
+def _pair_lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the squared length of each row x and the norm of P A P, added up in order.
+
+    With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
+    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it
+    is smaller by (1 - s)^2 (2 - s) |y|^2 at least.
+    """
+    m, x, own = rows.shape[0], rows.data, v[rows.indices]
+    owner = np.repeat(np.arange(m), np.diff(rows.indptr))
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(owner, values, m))
+
+    squares = total(x**2)
+    pairs = total(x**2 * np.maximum(squares[owner] - x**2, 0.0))
+    image = x * (total(x * own)[owner] - x * own)
+    left = pairs - 2 * total(image**2) + total(image * own) ** 2
+    return squares, np.sqrt(np.maximum(left, 0.0))

@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ from skdp.data.blocks import (
     SparseRows,
     cuts,
     dense,
+    entrywise,
     finite_only,
     finite_rows,
     plain_block,
     row_source,
     rows_at_once,
 )
+from skdp.data.integers import row_map, row_norms
 
 # Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
 #
@@ -454,3 +457,124 @@ class RecordForm:
         if columns.ndim != 2 or columns.shape[1] != self.n_targets:
             raise ValueError("the targets of a block have another shape")
         return columns
+
+
+# Rows by group as integers. A row counts as a group of one.
+
+
+@dataclass(frozen=True)
+class GroupMap:
+    """Rows of groups in units, those of one with squared lengths of sum (length/unit)^2 at most.
+
+    Integers, checked exactly; floats at unit 0. With `reuse` the next such call overwrites them.
+    """
+
+    length: float
+    unit: float
+    reuse: bool = True
+
+    def __call__(self, block: Any) -> Block:
+        """Return the weighted rows of a block."""
+        root = math.sqrt(rows_each(block))
+        rows = by_group(row_map(self.length * root, self.unit * root, reuse=self.reuse), block)
+        if self.unit == 0.0 and root != 1.0:
+            return entrywise(partial(np.multiply, 1 / root), rows)
+        return rows
+
+
+def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
+    """Return the root mean square of the lengths of each group's rows, from that group alone.
+
+    `unit` is that of `row_norms`.
+    """
+    return np.asarray(row_norms(laid_flat(block), unit) / math.sqrt(rows_each(block)))
+
+
+def with_corner(block: Groups, corner: float) -> Groups:
+    """Return groups whose rows end in a public number."""
+    rows = dense(block.rows)
+    return block._replace(rows=np.column_stack([rows, np.full(len(rows), corner)]))
+
+
+# Public units of records: what is taken off rows and targets, what divides them, where they end.
+#
+# A query clips what comes out to its own norms, exactly: no bound rests on these units.
+
+
+_SCALED = ScratchOfThread()
+
+
+class TargetScale(NamedTuple):
+    """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
+
+    The scaled targets of one record have norm at most 1; `size` has one number a target.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    center: FloatArray
+    size: FloatArray
+
+    @classmethod
+    def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
+        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
+        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
+        a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        center = a + (b - a) / 2 if centered else np.zeros_like(a)
+        half = np.maximum(b - center, center - a) * (1 + 1e-12)
+        return cls(low, high, center, half * math.sqrt(len(low)))
+
+    @classmethod
+    def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
+        """All targets of a record in a ball about 0 (the query cuts the norm)."""
+        edge = np.full(n_targets, float(radius))
+        size = edge if math.isfinite(radius) else np.ones(n_targets)
+        return cls(-edge, edge, np.zeros(n_targets), size)
+
+    def __call__(self, y: FloatArray) -> FloatArray:
+        """Return the scaled targets of some records, each from its record alone."""
+        return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
+
+
+class RowScale(NamedTuple):
+    """Public units of the columns: subtract `center`, divide by `size`, cut to [-reach, reach].
+
+    An infinite size leaves zeros.
+    """
+
+    center: FloatArray
+    size: FloatArray
+    reach: float
+
+    def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
+        """Return rows in these units, each from that row alone; a bad entry is not a number.
+
+        `good` says which rows are known to be finite. The next call of this thread overwrites them.
+        """
+        dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+        n, scratch = len(dense), _SCALED
+        scaled = scratch.rows.shaped(dense.shape)
+        about = dense
+        if self.center.any():
+            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
+        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
+        np.clip(scaled, -self.reach, self.reach, out=scaled)
+        bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
+        if bad.size:
+            scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
+        return scaled
+
+    @property
+    def keeps_finite(self) -> bool:
+        """Whether rows that are finite stay so, whatever overflows on the way."""
+        usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
+        return math.isfinite(self.reach) and bool(usable.all())
+
+    def selected(self, kept: NDArray[np.intp]) -> RowScale:
+        """Return the units of some columns."""
+        return RowScale(self.center[kept], self.size[kept], self.reach)
+
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """Return the entries at which columns are cut; any, where they have no size."""
+        width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
+        return self.center - width, self.center + width

@@ -56,7 +56,7 @@ _APART = 20  # tastes, where they share no column
 _SEEN = 1600  # most popular of wide columns, of which a rehearsal screens some
 _TAILS = (0.0, 2.5)  # of columns, for an assumed share of the squared length
 _HALVINGS, _MOST_TRIED = 7, 100_000  # of the search for one, and ones of a matrix tried
-_MOST_FLIPS = 1e6  # of a one shot that is rehearsed
+_MOST_REHEARSED = 1e6  # of a one shot that is rehearsed
 _LOST = "share of the best captured squared length that is lost"
 
 
@@ -162,7 +162,7 @@ def _in_reach(estimator, rehearsal, shape, k, nnz, signal):
     if _by_rows(estimator) or (unit_of(estimator).bound is DEGREE and not cells):
         return True
     flips = n * d * flip_probability(cells[0].noise_scale) if cells else 0.0
-    return nnz <= MOST_MADE and flips <= _MOST_FLIPS  # their noise is not that of fewer rows
+    return nnz <= MOST_MADE and flips <= _MOST_REHEARSED  # their noise is not that of fewer rows
 
 
 def _by_rows(estimator):

@@ -22,7 +22,6 @@ from skdp._validation import (
     check_real,
     check_split,
 )
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
@@ -52,7 +51,7 @@ from skdp.decomposition._unit_fits import (
     whole_at_once,
 )
 from skdp.exceptions import warn_caller
-from skdp.solvers.postprocess import svd_variances
+from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, INTERVAL, offered, unit_of
 
 
@@ -132,10 +131,10 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
         moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
         Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
-        (and "randomized"); "deflation", one component after the other; "one_shot". Edges: "power",
-        "deflation", "one_shot"; "edge_change" and "mixed" have no one shot. All entries at once
-        ("one_shot"), or half steps: "entry_change" (with Laplace noise, which is pure differential
-        privacy), "frobenius" (Gaussian noise).
+        (and "randomized"); "one_shot". Edges: "power", "one_shot"; "edge_change" and "mixed" have
+        no one shot. All entries at once ("one_shot"), or half steps: "entry_change" (with Laplace
+        noise, which is pure differential privacy), "frobenius" (Gaussian noise). With `delta` 0 all
+        of these also have "deflation", one component after the other.
         On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
         pure differential privacy, whatever `n_components` is, refused where it would flip more than
         2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters.
@@ -342,6 +341,11 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_real(self, "tol", 0, math.inf, closed="left")
         check_clip_norm(self)
         check_unit_bound(self)
+        if self.algorithm == "deflation" and self.delta > 0:
+            raise ValueError(
+                "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
+                f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
+            )
         flips = self.algorithm == "one_shot" and unit_of(self).bound is INTERVAL
         if flips and not has_cells(self):
             raise ValueError(

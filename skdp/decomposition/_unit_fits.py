@@ -278,7 +278,7 @@ def unit_route(estimator, shape):
     n_answers = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
-        n_answers = passes_of_deflation("laplace", estimator.n_components)
+        n_answers = passes_of_deflation(estimator.n_components)
     n_answers = n_answers if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:

@@ -255,7 +255,7 @@ def _triangle(n: int) -> int:
     return n * (n + 1) // 2
 
 
-def _upper(matrices: FloatArray) -> FloatArray:
+def _triangles(matrices: FloatArray) -> FloatArray:
     """Return the upper triangles of some matrices, flat."""
     i, j = np.triu_indices(matrices.shape[1])
     return matrices[:, i, j]
@@ -285,7 +285,7 @@ class _Pairs:
         rows = X * (y / np.where(norms > 0, norms, 1.0))[:, :, None]
         pairs = X.shape[1] // 2
         first, second = rows[:, : 2 * pairs : 2], rows[:, 1 : 2 * pairs : 2]
-        return _upper(np.einsum("npi,npj->nij", first, second))
+        return _triangles(np.einsum("npi,npj->nij", first, second))
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class _Equations:
     def matrix(self, batch: Batch) -> FloatArray:
         """Return the sum of W W', upper triangle."""
         W, _ = self._rows(batch)
-        return _upper(np.einsum("npi,npj->nij", W, W))
+        return _triangles(np.einsum("npi,npj->nij", W, W))
 
     def vector(self, batch: Batch) -> FloatArray:
         """Return the sum of y W."""

@@ -21,7 +21,6 @@ of X with weights E_i, so that its norm is at most ||E_i||_1 r1 (mixed). The las
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections.abc import Callable
@@ -578,11 +577,6 @@ class EntryRowQuery(PrivateQuery):
         """Return the rows on a public selection of columns; they are clipped after it."""
         kept = kept if self._kept is None else self._kept[kept]
         return self._with(_kept=kept, shape=(self.shape[0], len(kept)))
-
-    def _with(self, **public: Any) -> EntryRowQuery:
-        narrow = copy.copy(self)
-        vars(narrow).update(public)
-        return narrow
 
     def _rows(self) -> Any:
         """Return the rows with clipped entries: inside the gate."""

@@ -28,7 +28,6 @@ bound is smaller by far beside it.
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -45,9 +44,6 @@ from skdp.data.blocks import (
     block_gram,
     column_sums,
     entrywise,
-    largest_entries,
-    scale_rows,
-    where_rows,
 )
 from skdp.data.factorisations import of_public
 from skdp.data.histories import (
@@ -57,15 +53,17 @@ from skdp.data.histories import (
     binary_rows,
     history_rows,
     votes,
+    with_unit_pairs,
     without_hidden,
 )
 from skdp.data.integers import exact_map, off_grid, on_grid
-from skdp.data.remote import narrowed
+from skdp.data.numbers import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, SumQuery
 from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.linalg import without_direction
 
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
@@ -154,12 +152,9 @@ class InteractionQuery(PrivateQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> InteractionQuery:
         """Return the same users on a public selection of items, normalised by what is kept."""
-        narrow = copy.copy(self)
-        narrow._rows = None
-        narrow._kept = kept if self._kept is None else self._kept[kept]
-        narrow.n_features = len(kept)
-        narrow.shape = (self.shape[0], len(kept))
-        return narrow
+        shape, whole = (self.shape[0], len(kept)), self._kept
+        kept = kept if whole is None else whole[kept]
+        return self._with(_rows=None, _kept=kept, shape=shape, n_features=shape[1])
 
     def _normalised(self) -> Any:
         """Binary rows over sqrt(max(degree, floor)): inside the gate, once."""
@@ -278,9 +273,6 @@ class InteractionQuery(PrivateQuery):
 # one of d items d / (d - 1) times, and more where much of it is popular.
 
 
-_LONGEST = 2.0  # squared length of a row at most
-_MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
-_FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
 _BAND = 256  # columns that are mapped together
 
 
@@ -304,10 +296,10 @@ class PairQuery(SumQuery):
     def moment(self, popular: FloatArray) -> Bounded:
         """Return P A P, A = X'X without its diagonal, P = I - vv' for the public unit vector v.
 
-        One row adds P A_z P, whose norm is at most 1 in integers too (`_scaled`). Floors: each P
-        rounds n + sqrt(n) numbers' worth, and P stretches nothing; the mean of both triangles n
-        more. Replace: two non-negative arrays, sqrt(2), and v is not used, as P mixes signs (a
-        single pair is a number in [0, 1]).
+        One row adds P A_z P, whose norm is at most 1 in integers too (`with_unit_pairs`). Floors:
+        each P rounds n + sqrt(n) numbers' worth, and P stretches nothing; the mean of both
+        triangles n more. Replace: two non-negative arrays, sqrt(2), and v is not used, as P mixes
+        signs (a single pair is a number in [0, 1]).
         """
         d, v = self.n_features, np.asarray(popular, np.float64)
         if v.shape != (d,) or not np.linalg.norm(v) <= 1 + 1e-6:
@@ -319,7 +311,9 @@ class PairQuery(SumQuery):
             total = self._sum(term, (d, d), step)
             if not grid.any():
                 return total
-            return _deflated(total, grid[:, None]) if step else _projected(total, off_grid(grid))
+            if step:
+                return _deflated(total, grid[:, None])
+            return np.asarray(without_direction(total, off_grid(grid)))
 
         l2 = self.neighbours.positive(1.0, d * (d - 1) // 2)
         slack = 5.0 * d if grid.any() else 0.0
@@ -327,16 +321,9 @@ class PairQuery(SumQuery):
 
 
 def _pairs(rows: Block, unit: float, popular: FloatArray) -> FloatArray:
-    gram = block_gram(_scaled(rows, unit, popular))
+    gram = block_gram(with_unit_pairs(rows, unit, popular))
     np.fill_diagonal(gram, 0.0)
     return gram
-
-
-def _projected(A: FloatArray, v: FloatArray) -> FloatArray:
-    image = A @ v
-    return np.asarray(
-        A - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
-    )
 
 
 def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
@@ -348,53 +335,6 @@ def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
             K[band] -= exact_map(grid[band], image)
         K = np.ascontiguousarray(K.T)
     return np.asarray((K + K.T) >> 1)
-
-
-def _scaled(rows: Any, unit: float, popular: FloatArray) -> Any:
-    """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
-
-    Its largest entry comes first, so that no square is too large; a row that is not finite is
-    empty. What rounding made too long is shortened, a little more each time, or left out.
-    """
-    largest = largest_entries(rows)
-    good = np.isfinite(largest) & (largest > 0)
-    rows = scale_rows(where_rows(good, rows), 1 / np.where(good, largest, 1.0))
-    rows = entrywise(lambda x: np.maximum(x, 0.0), rows)
-    squares, norms = _lengths(rows, popular)
-    least = np.maximum(norms, squares / _LONGEST)
-    grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))
-    if unit == 0.0:
-        return scale_rows(rows, grown)
-    Z = entrywise(np.rint, scale_rows(rows, grown / unit))
-    most = _MARGIN / unit**2
-    for less in _FRACTIONS:
-        norms = _lengths(Z, popular)[1]
-        over = norms > most
-        if not over.any():
-            break
-        shorter = np.sqrt(most / np.maximum(norms, most)) * less
-        Z = entrywise(np.trunc, scale_rows(Z, np.where(over, shorter, 1.0)))
-    return Z
-
-
-def _lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the squared length of each row x and the norm of P A P, added up in order.
-
-    With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
-    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it
-    is smaller by (1 - s)^2 (2 - s) |y|^2 at least.
-    """
-    m, x, own = rows.shape[0], rows.data, v[rows.indices]
-    owner = np.repeat(np.arange(m), np.diff(rows.indptr))
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.asarray(np.bincount(owner, values, m))
-
-    squares = total(x**2)
-    pairs = total(x**2 * np.maximum(squares[owner] - x**2, 0.0))
-    image = x * (total(x * own)[owner] - x * own)
-    left = pairs - 2 * total(image**2) + total(image * own) ** 2
-    return squares, np.sqrt(np.maximum(left, 0.0))
 
 
 _LESS = 1 - 2.0**-20  # a sum of 2**32 floats has a smaller error

@@ -9,9 +9,8 @@ e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n i
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -20,20 +19,100 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
-from skdp.data.records import MAX_ROWS, Frame, MixedRecords, SingleEntries, SparseRecords
-from skdp.data.remote import RowColumns
-from skdp.data.views import Zipped
+from skdp.data.numbers import RowColumns
+from skdp.data.records import (
+    MAX_ROWS,
+    DenseRecords,
+    FactoredRecords,
+    Frame,
+    MixedRecords,
+    SingleEntries,
+    SparseRecords,
+    of_means,
+)
+from skdp.data.units import Placed
+from skdp.data.views import Zipped, ZippedRows, may_be_kept
+from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
+from skdp.queries.sums import SumQuery
+from skdp.units import unit_named
+
+# Passes over the records, and numbers of single records that are kept between them.
+#
+# Numbers of single records (units, norms, residuals) stay where the records are; what is computed
+# there is a function of public values, so that it can travel.
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Columns = Mapping[str, NDArray[Any]]
+Form = DenseRecords | SparseRecords | FactoredRecords
+Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a 1' + 1 b'
+# A public contract: with more, sums that a public map is applied to could wrap, and the map is not
+# a function of a wrapped sum.
+_MOST_RECORDS = 2**25
+_LARGEST_TARGET = 2.0**200
+
+
+def centred(columns: Columns, center: float) -> FloatArray:
+    """Return the targets less a public number, 0 for records that contribute nothing."""
+    return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
+
+
+def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
+    """Return unit, norm and target of each record: 0 for those that contribute nothing.
+
+    Public means of rows and columns are taken off the target.
+    """
+    units, norms = form.survey(block)
+    y = block.columns["y"]
+    y = y if means is None else y - of_means(block, *means)
+    good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
+    units = np.where(good, units, 0.0)
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+
+
+def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
+    return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
+
+
+def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray]:
+    """Return units of X, whatever y is."""
+    return (form.survey(block)[0],)
+
+
+def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
+    """Return units and sizes of moments of X, whatever y is."""
+    (units,) = _units_alone(block, form)
+    return units, *_sizes_of_moments(block.beside(units=units), form)
+
+
+def _number(columns: Columns) -> NDArray[np.int64]:
+    return np.asarray(len(columns["units"]), np.int64)
+
+
+def _with_targets(rows: RowSource, y: Any, at_once: int, **factors: Any) -> RowSource:
+    return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
+
+
+def _check_number(n: float, kind: type[Exception] = ValueError) -> None:
+    if n > _MOST_RECORDS:
+        raise kind(f"at most {_MOST_RECORDS} records are supported.")
+
+
+def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
+    if "factors" in placed.columns:
+        return FactoredRecords(shape)
+    return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)
+
 
 # Sums of clipped contributions of a trace regression, in tangent coordinates.
 #
 # Notation as above: a record adds e_i P_T X_i, cut to length C.
 
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
@@ -158,7 +237,7 @@ class ClippedSum(PrivateQuery):
 
     def __init__(
         self,
-        query: RecordPasses,
+        query: RecordQuery,
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
     ) -> None:
@@ -423,7 +502,7 @@ class _Moments:
         return self.form.moments(block.beside(scales=np.where(units > 0, shrink / self.unit, 0.0)))
 
 
-class RecordQuery(RecordPasses):
+class RecordQuery(SumQuery):
     """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
     Parameters
@@ -441,36 +520,95 @@ class RecordQuery(RecordPasses):
         Threads; they never change a result.
     """
 
+    units = "records"
+
+    def __init__(
+        self,
+        placed: Placed,
+        shape: tuple[int, int],
+        *,
+        adjacency: str,
+        privacy_unit: str = "row",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.unit = unit_named(privacy_unit)
+        of_records = self.unit.in_one_row and self.unit.bound is None
+        if not of_records or adjacency not in self.unit.adjacencies:
+            raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
+        self._n_known = placed.known_rows()  # NaN: counted when sums are read
+        _check_number(self._n_known)
+        super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
+        self.form = _form_of(placed, shape)
+        self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
+        self._records: Any = self._joined
+        # Integers of all records, four bytes each, are kept where they fit; others than dense ones
+        # contribute what is not their rows. It decides on speed alone.
+        fits = may_be_kept(4 * self._n_known * math.prod(shape))
+        if fits and type(self.form) is DenseRecords:
+            self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
+        self.shape = shape
+        self.center = 0.0  # public: taken off each target
+        self.corner = 0.0  # the constant that joins each record, for an intercept
+        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
+        self._keep()
+
+    def _contributing(self, **public: Any) -> RecordQuery:
+        """Return the records that contribute something else, whose numbers are kept anew."""
+        other = self._with(**public)
+        other._keep()
+        return other
+
+    def _keep(self) -> None:
+        """Keep units, norms and targets of the records in this form, and their moment sizes."""
+        surveyed = partial(_surveyed, means=self.means)
+        self.survey = self._made(surveyed, "units", "norms", "targets")
+        make = partial(_sizes_of_moments, form=self.form)
+        self.moment_sizes = self.survey.then(make, "moment_sizes")
+        self.units_alone = self._made(_units_alone, "units")
+
+    @property
+    def _counted(self) -> bool:
+        return self.neighbours.replace or self.unit.of_targets  # a label is withheld
+
+    def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
+        return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
+
+    def of_rows_alone(self) -> RowColumns:
+        """Return units and moment sizes of X, whatever y is."""
+        return self._made(_of_rows_alone, "units", "moment_sizes")
+
+    def sum_over(
+        self,
+        columns: RowColumns,
+        term: Callable[[Zipped], Any],
+        shape: tuple[int, ...],
+        step: float,
+    ) -> NDArray[Any]:
+        """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
+        if self._n_known != self._n_known:
+            _check_number(int(self.survey.sum(_number)), PrivacyError)  # which passes the gate
+        source: AnyRows = columns.beside()
+        return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
+
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> RecordQuery:
         """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
-        other = copy.copy(self)
-        other.form = self.form.whitened(W1, W2)
-        other._keep()
-        return other
+        return self._contributing(form=self.form.whitened(W1, W2))
 
     def mixed(self, A: FloatArray) -> RecordQuery:
         """Return records that contribute A vec(X), for public symmetric A of norm below 1."""
-        other = copy.copy(self)
-        other.form = MixedRecords.of(self.form, A)
-        other._keep()
-        return other
+        return self._contributing(form=MixedRecords.of(self.form, A))
 
     def augmented(self, center: float, corner: float) -> RecordQuery:
         """Return the records (X, corner), y - center: their last coefficient is an intercept."""
-        other = copy.copy(self)
-        other.center, other.corner = self.center + center, corner
-        return other
+        return self._with(center=self.center + center, corner=corner)
 
     def beside_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
         """Return the records with <X, a 1' + 1 b'> taken off their targets, for public a and b."""
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")
-        other = copy.copy(self)
-        other.means = rows, columns
-        other._keep()
-        return other
+        return self._contributing(means=(rows, columns))
 
     def single_entries(self, by_column: bool) -> RecordQuery:
         """Return the records (CSR rows) of one entry, by its column or its row; others are zero.
@@ -478,11 +616,8 @@ class RecordQuery(RecordPasses):
         The `products` of these are the sums that tell of means. A map of each record alone: bounds
         are those of the records that it makes.
         """
-        other = copy.copy(self)
-        other.form = SingleEntries.of(self.form, by_column=by_column)
-        other.shape = other.form.shape
-        other._keep()
-        return other
+        form = SingleEntries.of(self.form, by_column=by_column)
+        return self._contributing(form=form, shape=form.shape)
 
     def products(self) -> ClippedSum:
         """Return the query of the contributions y X: its `total` is a first estimate of M."""

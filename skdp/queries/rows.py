@@ -10,7 +10,6 @@ and goes, so that no groups move them by more than single rows do. Neighbours:
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,14 +46,22 @@ from skdp.data.integers import (
     row_norms,
     rows_and_squares,
 )
-from skdp.data.remote import Numbers, RowNumbers, narrowed, selected_columns
-from skdp.data.views import by_group, centered, group_sums, rows_each, with_rows
+from skdp.data.numbers import Numbers, RowNumbers, narrowed, selected_columns
+from skdp.data.views import (
+    GroupMap,
+    by_group,
+    centered,
+    group_lengths,
+    group_sums,
+    rows_each,
+    with_corner,
+    with_rows,
+)
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
     LOOSE,
     Compute,
-    GroupMap,
     GroupQuery,
     GroupTangentQuery,
     Split,
@@ -62,8 +69,6 @@ from skdp.queries.sums import (
     TangentQuery,
     corner_units,
     exact_corner,
-    group_lengths,
-    with_corner,
 )
 
 # The exact second moment of rows, kept between releases: what is linear in it needs no pass.
@@ -232,14 +237,14 @@ class KeptTangentQuery(TangentQuery):
         adjacency: str,
         n_jobs: int | None,
     ) -> None:
-        source = moment._source
-        super().__init__(
-            source, V, math.inf, weights, clip_norm=clip_norm, adjacency=adjacency, n_jobs=n_jobs
-        )
         self._moment = moment
-        self._sizes = RowNumbers(
-            source, partial(self._split.sizes, clip_norm=clip_norm, unit=moment._unit)
+        source, C = moment._source, clip_norm
+        super().__init__(
+            source, V, math.inf, weights, clip_norm=C, adjacency=adjacency, n_jobs=n_jobs
         )
+
+    def _measured(self) -> Callable[[Any], FloatArray]:
+        return partial(self._split.sizes, clip_norm=self.clip_norm, unit=self._moment._unit)
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
@@ -371,8 +376,7 @@ class RowQuery(GroupQuery):
 
         Their unit follows from the calls alone, here and where they are made again.
         """
-        query = copy.copy(self)
-        query.clip_norm, query._exact_sums = float(clip_norm), {}
+        query = self._with(clip_norm=float(clip_norm), _exact_sums={})
         if self._moment is None or not self._moment.serves(clip_norm):
             query._moment, query._tangents = None, False
         return query

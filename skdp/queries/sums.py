@@ -29,7 +29,6 @@ from skdp.data.blocks import (
     Block,
     cross_product,
     dense,
-    entrywise,
     narrow_product,
     row_source,
     square_norms,
@@ -42,14 +41,12 @@ from skdp.data.integers import (
     limbs_of,
     on_grid,
     reduced,
-    row_map,
-    row_norms,
     rows_and_squares,
     wide_map,
 )
-from skdp.data.remote import RowNumbers
+from skdp.data.numbers import RowNumbers
 from skdp.data.units import GroupRows
-from skdp.data.views import Groups, by_group, laid_flat, rows_each
+from skdp.data.views import GroupMap, rows_each
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.units import ADJACENCIES
@@ -284,40 +281,6 @@ LOOSE = 1 + 1e-9  # float errors of the numbers of one group, or of one row's si
 FINE = 2.0**-24  # unit of a group in sums and projections, in units of the bound of its length
 
 
-@dataclass(frozen=True)
-class GroupMap:
-    """Rows of groups in units, those of one with squared lengths of sum (length/unit)^2 at most.
-
-    Integers, checked exactly; floats at unit 0. With `reuse` the next such call overwrites them.
-    """
-
-    length: float
-    unit: float
-    reuse: bool = True
-
-    def __call__(self, block: Any) -> Block:
-        """Return the weighted rows of a block."""
-        root = math.sqrt(rows_each(block))
-        rows = by_group(row_map(self.length * root, self.unit * root, reuse=self.reuse), block)
-        if self.unit == 0.0 and root != 1.0:
-            return entrywise(partial(np.multiply, 1 / root), rows)
-        return rows
-
-
-def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
-    """Return the root mean square of the lengths of each group's rows, from that group alone.
-
-    `unit` is that of `row_norms`.
-    """
-    return np.asarray(row_norms(laid_flat(block), unit) / math.sqrt(rows_each(block)))
-
-
-def with_corner(block: Groups, corner: float) -> Groups:
-    """Return groups whose rows end in a public number."""
-    rows = dense(block.rows)
-    return block._replace(rows=np.column_stack([rows, np.full(len(rows), corner)]))
-
-
 class GroupQuery(SumQuery):
     """Sums over private rows, alone or by group.
 
@@ -453,11 +416,14 @@ class TangentQuery(SumQuery):
             raise ValueError("'weights' must lie in (0, 1].")
         self._split = Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
         self._float_split = Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
-        self._sizes = RowNumbers(
-            source, partial(self._split.sizes, clip_norm=clip_norm, unit=clip_norm * _SIZE_UNIT)
-        )
         self.clip_norm = clip_norm
+        self._sizes = RowNumbers(source, self._measured())
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
+
+    def _measured(self) -> Callable[[Any], FloatArray]:
+        """Return what makes sizes of a block, from public numbers alone."""
+        unit = self.clip_norm * _SIZE_UNIT
+        return partial(self._split.sizes, clip_norm=self.clip_norm, unit=unit)
 
     def sizes_above(self, threshold: float) -> Bounded:
         """Return how many rows have a size above a threshold."""
@@ -569,7 +535,7 @@ class GroupTangentQuery(TangentQuery):
 
     Parameters
     ----------
-    groups : GroupRows, or a source of batches `Groups` anywhere
+    source : GroupRows, or a source of batches `Groups` anywhere
         The private rows, by group.
     V, scale, weights, clip_norm, adjacency, n_jobs
         As in `TangentQuery`.
@@ -577,21 +543,8 @@ class GroupTangentQuery(TangentQuery):
 
     units = "groups"
 
-    def __init__(
-        self,
-        groups: AnyRows,
-        V: FloatArray,
-        scale: float,
-        weights: FloatArray | None = None,
-        *,
-        clip_norm: float,
-        adjacency: str,
-        n_jobs: int | None,
-    ) -> None:
-        super().__init__(
-            groups, V, scale, weights, clip_norm=clip_norm, adjacency=adjacency, n_jobs=n_jobs
-        )
-        self._sizes = RowNumbers(groups, self._terms(clip_norm * FINE).sizes)
+    def _measured(self) -> Callable[[Any], FloatArray]:
+        return self._terms(self.clip_norm * FINE).sizes
 
     def _terms(self, unit: float) -> _Terms:
         rows = GroupMap(self.clip_norm, unit)

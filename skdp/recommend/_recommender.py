@@ -20,7 +20,7 @@ from skdp._inputs import (
 )
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
-from skdp.data.blocks import row_source
+from skdp.data.blocks import row_source, zero_rows
 from skdp.data.histories import weighted_rows
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
@@ -28,14 +28,14 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviati
 from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
-from skdp.theory._rehearsal import rehearse, zero_rows
+from skdp.theory._rehearsal import rehearse
+from skdp.theory._subspaces import MOST_FLIPS
 from skdp.units import offered, unit_of
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
 
 _MOST_DENSE = 4000  # items of a dense moment
-_MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
 # Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
@@ -91,7 +91,7 @@ def _flips(session, n_users):
 
     def most(share):
         flips = n_users * flip_probability(deviation(share))
-        return int(min(_MOST_FLIPS / max(flips, 1e-9), 2**31))
+        return int(min(MOST_FLIPS / max(flips, 1e-9), 2**31))
 
     def doubt(share):
         return 2 * _CHOICE / (session.budget.pure_epsilon * share)

@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
-from skdp.data.views import RecordForm
-from skdp.queries.readout import TargetScale
+from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._readout import (
     GuessedRows,
     ReadoutBase,

@@ -16,9 +16,8 @@ from skdp._inputs import float_dtype
 from skdp._validation import ColumnBounds, Seed, Split, check_classes, check_kind, class_numbers
 from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
-from skdp.data.views import RecordForm
+from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.queries.readout import TargetScale
 from skdp.regression._readout import GuessedRows, ReadoutBase
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.postprocess import class_moments, reweighted, solve_readout

@@ -151,14 +151,6 @@ class AsksRitz(Protocol):
         ...
 
 
-class Halves(NamedTuple):
-    """Bases of the leading left and right subspaces, and the share of noise in the last answers."""
-
-    left: FloatArray
-    right: FloatArray
-    noise: float
-
-
 Step = Callable[["Transcript", FloatArray], FloatArray]
 Project = Callable[[FloatArray], FloatArray]
 
@@ -426,7 +418,7 @@ def half_steps(
     first: int | None = None,
     step: Step = posterior_step,
     across: tuple[FloatArray, FloatArray] | None = None,
-) -> Halves:
+) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
     Answers of A and of A' share no noise, so all are used. Columns join as in `symmetric_power`,
@@ -459,7 +451,7 @@ def half_steps(
         U, V = joint_leading(*sent, variance, wanted)
     else:
         U, V = forward.result(U, wanted), backward.result(V, wanted)
-    return Halves(U, V, max(forward.noise, backward.noise))
+    return U, V
 
 
 def _whole(X: FloatArray) -> bool:
@@ -492,8 +484,6 @@ def ritz_values(
 _STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
-_TOGETHER = 4  # passes of all components behind single ones, where answers are quiet
-_QUIET = 0.03  # of the answers on the first of them is noise
 _PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
 _LATE, _FEW = 200, 10  # columns that may join those that are wanted, and how many always may
@@ -538,7 +528,7 @@ def alternate(
     else:
         passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
         options: Any = {"wanted": k, "first": first, "step": _STEPS[law]}
-        U, V, _ = half_steps(ask, start, passes, (1 - core) * share, **options)
+        U, V = half_steps(ask, start, passes, (1 - core) * share, **options)
     return _core_svd(ask, U, V, k, core * share)
 
 
@@ -551,30 +541,27 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
     return orthonormal(ask.right(V, share=each).value), V
 
 
-def passes_of_deflation(law: str, k: int) -> int:
+def passes_of_deflation(k: int) -> int:
     """Return how many passes each of k components has by default."""
-    return _PASSES_EACH if law == "laplace" and k > 1 else N_PASSES[law == "laplace"]
+    return _PASSES_EACH if k > 1 else N_PASSES[True]
 
 
 def deflate(
     ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """One pair of vectors after the other, each across the ones before: (U, values, V)."""
+    """One pair of vectors after the other, each across the ones before: (U, values, V).
+
+    For Laplace noise, which grows with the columns of one answer; Gaussian noise does not.
+    """
     if k == 1 or law == "exact":  # the same pairs
         return alternate(ask, starts, k, share, law=law, n_iter=n_iter, first=k)
     U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = passes_of_deflation(law, k) if isinstance(n_iter, str) else n_iter
+    passes = passes_of_deflation(k) if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
-    each, left = (1 - core) * share / k, 0.0
     for j in range(k):
         options: Any = {"across": (U, V), "step": _STEPS[law]}
-        found = half_steps(ask, starts[:, [j]], passes, each, **options)
-        U, V = np.hstack([U, found.left]), np.hstack([V, found.right])
-        if j == 0 and found.noise < _QUIET and law == "gaussian":
-            each, left = each / 2, (k - 1) * each / 2
-    if left > 0:  # single vectors do not tell singular values that are near each other
-        start = np.hstack([V, starts[:, k:]])
-        U, V, _ = half_steps(ask, start, _TOGETHER, left, wanted=k, first=k)
+        u, v = half_steps(ask, starts[:, [j]], passes, (1 - core) * share / k, **options)
+        U, V = np.hstack([U, u]), np.hstack([V, v])
     return _core_svd(ask, U, V, k, core * share)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 FloatArray = NDArray[np.float64]
 
@@ -171,6 +171,24 @@ _MOST_DENSE = 4000  # columns of a dense moment
 # so many columns: of few, of many.
 _SMALL, _FEW, _LARGE, _MANY = 500, 25, 1500, 10
 _EMPTY = 0.1  # of the entries of a moment
+
+
+def without_direction(M: Any, v: FloatArray) -> Any:
+    """Return P M P for P = I - vv' and a symmetric array or operator M."""
+    if isinstance(M, np.ndarray):
+        image = M @ v
+        return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
+
+    def multiply(x: FloatArray) -> FloatArray:
+        y = M @ off_direction(x.reshape(-1), v)
+        return off_direction(y, v)
+
+    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
+
+
+def off_direction(x: FloatArray, v: FloatArray) -> FloatArray:
+    """Return what of x is orthogonal to a unit vector v."""
+    return np.asarray(x - v * (v @ x))
 
 
 def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:

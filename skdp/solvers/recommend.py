@@ -18,7 +18,14 @@ from scipy.special import ndtri
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
-from skdp.solvers.linalg import Directions, PairMoment, leading_pairs, wigner
+from skdp.solvers.linalg import (
+    Directions,
+    PairMoment,
+    leading_pairs,
+    off_direction,
+    wigner,
+    without_direction,
+)
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.spectral import Bought, averaged, bought, ranked
 
@@ -279,7 +286,7 @@ def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
     first directions, once: more rounds change little.
     """
     own, v, released = items.own, items.popular, moment.diagonal
-    beside = _projected(moment.off, v)
+    beside = without_direction(moment.off, v)
     dense = isinstance(beside, np.ndarray)
 
     def read(diagonal: FloatArray) -> Directions:
@@ -294,33 +301,16 @@ def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
     return [read(np.minimum(share, own)), second]
 
 
-def _projected(M: Any, v: FloatArray) -> Any:
-    """Return P M P for P = I - vv' and a symmetric array or operator M."""
-    if isinstance(M, np.ndarray):
-        image = M @ v
-        return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
-
-    def multiply(x: FloatArray) -> FloatArray:
-        y = M @ _off(x.reshape(-1), v)
-        return _off(y, v)
-
-    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
-
-
-def _off(x: FloatArray, v: FloatArray) -> FloatArray:
-    return np.asarray(x - v * (v @ x))
-
-
 def _with_diagonal(M: Any, diagonal: FloatArray, v: FloatArray) -> Any:
     """Return M + P D P for a diagonal D."""
     if isinstance(M, np.ndarray):
-        out = _projected(np.diag(diagonal), v)
+        out = without_direction(np.diag(diagonal), v)
         out += M
         return out
 
     def multiply(x: FloatArray) -> FloatArray:
         x = x.reshape(-1)
-        return np.asarray(M @ x + _off(diagonal * _off(x, v), v))
+        return np.asarray(M @ x + off_direction(diagonal * off_direction(x, v), v))
 
     return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
 

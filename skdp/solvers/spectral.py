@@ -233,7 +233,7 @@ def _ways(first: FloatArray | None, sparse: bool) -> list[Way]:
     """Return the candidates as functions of a noisy moment and k."""
     ways: list[Way] = [
         _leading,
-        _with_diagonal,
+        _plus_diagonal,
         *(partial(_thresholded, level=level) for level in _LEVELS),
     ]
     ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
@@ -253,7 +253,7 @@ def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
     return Subspace(A.pairs_of(B, k)[1], B, False)
 
 
-def _with_diagonal(A: _Noisy, k: int) -> Subspace:
+def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
     """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
     shrunk = wigner(*A.pairs(_WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)

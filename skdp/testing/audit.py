@@ -76,7 +76,7 @@ def gaussian_mu(low, high, alpha: float = 0.001) -> tuple[float, float]:
     return mu, mu + float(ndtri(alpha)) * math.sqrt(2 / n + mu * mu / (4 * n))
 
 
-def _upper(counts, n: int, alpha: float):
+def _upper_bounds(counts, n: int, alpha: float):
     """Clopper-Pearson: upper bounds of a probability, from counts out of n."""
     counts = np.asarray(counts, float)
     inside = counts < n
@@ -95,8 +95,8 @@ def _error_bounds(low, high, alpha: float):
     cuts = np.unique(np.concatenate([low, high]))
     false_positives = len(low) - np.searchsorted(low, cuts, side="right")
     false_negatives = np.searchsorted(high, cuts, side="right")
-    fpr = _upper(false_positives, len(low), alpha / (2 * (len(low) + 1)))
-    fnr = _upper(false_negatives, len(high), alpha / (2 * (len(high) + 1)))
+    fpr = _upper_bounds(false_positives, len(low), alpha / (2 * (len(low) + 1)))
+    fnr = _upper_bounds(false_negatives, len(high), alpha / (2 * (len(high) + 1)))
     return fpr, fnr
 
 

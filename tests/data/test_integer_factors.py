@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.queries.users import clipped, unit_factors
+from skdp.data.integers import clipped, unit_factors
 
 
 def test_norms_of_contributions():

@@ -16,7 +16,7 @@ from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
-from skdp.queries import record_passes
+from skdp.queries import records as record_queries
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
 from tools.outcomes import before_payment
@@ -382,7 +382,7 @@ def test_predictions_of_traces_stay_where_the_rows_are(npy, mapped):
 
 
 def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
-    monkeypatch.setattr(record_passes, "_MOST_RECORDS", N - 1)
+    monkeypatch.setattr(record_queries, "_MOST_RECORDS", N - 1)
     model = TRACES["row"]
     known, counted = (X, TRACED, ValueError), (lazy(X), lazy(TRACED), ValueError)
     for rows, y, kind in (known, counted, (unknown(X), unknown(TRACED), PrivacyError)):
@@ -537,8 +537,8 @@ def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
 # -- factorisations and trace regressions ----------------------------------------------
 
 FACTORIZERS = {
-    "row": {"privacy_unit": "row", "adjacency": "zero_out", "clip_norm": 5.0},
-    "row-replace": {"privacy_unit": "row", "adjacency": "replace", "clip_norm": 5.0},
+    "row": {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 5.0},
+    "row-replace": {"privacy_unit": "row", "adjacency": "replace", "unit_bound": 5.0},
     "frobenius": {},
     "entry": {"privacy_unit": "entry", "unit_bound": (-3.0, 3.0)},
 }

@@ -1,7 +1,6 @@
-"""DPPCA: limits, utility, parameters, errors."""
+"""DPPCA: limits, utility, parameters, errors; synthetic rows of what was released."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -10,33 +9,22 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.decomposition import PCA
 
 from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, PrivacyWarning
-from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import seeded_entropy
+from tools.outcomes import assert_refused, fitted_attributes, messages_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
+)
 
 X = load_digits().data[:, 1:20]
-ATTRIBUTES = [
-    "components_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "singular_values_",
-    "mean_",
-    "noise_variance_",
-    "n_components_",
-    "n_samples_",
-    "n_features_in_",
-]
 
 
-def exact(**kwargs):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        return DPPCA(epsilon=math.inf, clip_norm=math.inf, **kwargs).fit(X)
+def exact(*, data=X, **kwargs):
+    return DPPCA(epsilon=math.inf, **{"clip_norm": math.inf} | kwargs).fit(data)
 
 
 def seeded(*args, data=X, **kwargs):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        return DPPCA(*args, random_state=0, **kwargs).fit(data)
+    return DPPCA(*args, random_state=0, **kwargs).fit(data)
 
 
 @pytest.mark.thorough
@@ -44,9 +32,12 @@ def seeded(*args, data=X, **kwargs):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("whiten", [False, True])
 def test_equals_scikit_learn_without_noise(n_components, adjacency, whiten):
-    ours = exact(n_components=n_components, adjacency=adjacency, whiten=whiten)
+    clip_norm = "auto" if n_components == 5 else math.inf  # which cuts nothing then
+    params = {"adjacency": adjacency, "whiten": whiten, "clip_norm": clip_norm}
+    ours = exact(n_components=n_components, **params)
+    assert ours.clip_norm_ == math.inf
     theirs = PCA(n_components, svd_solver="full", whiten=whiten).fit(X)
-    for name in ATTRIBUTES:
+    for name in filter(lambda name: name.endswith("_"), fitted_attributes(theirs)):
         assert np.allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-6, atol=1e-6), name
     assert np.allclose(ours.transform(X), theirs.transform(X), atol=1e-6)
     assert np.allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-6)
@@ -57,52 +48,18 @@ def test_equals_scikit_learn_without_noise(n_components, adjacency, whiten):
     assert np.allclose(ours.inverse_transform(Z), theirs.inverse_transform(Z), atol=1e-6)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, np.asfortranarray]
-)
-def test_containers_agree(container):
-    with pytest.warns(PrivacyWarning):
-        pca = DPPCA(3, epsilon=math.inf, clip_norm=math.inf).fit(container(X))
-    assert np.allclose(pca.components_, exact(n_components=3).components_, atol=1e-8)
-    assert np.allclose(pca.transform(container(X)), exact(n_components=3).transform(X), atol=1e-6)
-
-
 def test_public_centre_and_no_centre():
     centre = X.mean(axis=0)
-    with pytest.warns(PrivacyWarning):
-        given = DPPCA(4, epsilon=math.inf, clip_norm=math.inf, center=centre).fit(X)
+    given = exact(n_components=4, center=centre)
     assert np.allclose(given.components_, exact(n_components=4).components_, atol=1e-7)
     assert np.array_equal(given.mean_, centre)
-    with pytest.warns(PrivacyWarning):
-        none = DPPCA(4, epsilon=math.inf, clip_norm=math.inf, center="none").fit(X - centre)
+    none = exact(n_components=4, center="none", data=X - centre)
     assert np.allclose(none.components_, given.components_, atol=1e-7)
     assert not none.mean_.any()
 
 
 def captured(pca, rows):
     return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
-
-
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("adjacency", "floor"),
-    [("add_remove", (0.44, 0.515, 0.543)), ("replace", (0.37, 0.485, 0.533))],
-)
-def test_captured_share_of_digits(adjacency, floor):
-    digits = load_digits().data
-    rows = digits / np.linalg.norm(digits, axis=1, keepdims=True)
-    rows = rows - rows.mean(axis=0)
-    rows /= np.linalg.norm(rows, axis=1).max()
-    for epsilon, least in zip((0.5, 1.0, 2.0), floor, strict=True):
-        fits = [
-            DPPCA(5, epsilon=epsilon, clip_norm=1.0, center="none", adjacency=adjacency).fit(rows)
-            for _ in range(8)
-        ]
-        shares = [captured(pca, rows) for pca in fits]
-        # 6 standard errors below the goal: unseeded noise, so a sixth-sigma event is a bug
-        assert np.mean(shares) >= least - 6 * np.std(shares) / math.sqrt(8)
 
 
 def test_mean_and_variances_on_many_rows():
@@ -141,13 +98,6 @@ def test_a_scale_that_does_not_show_is_said(n):
     assert pca.clip_norm_ < 1e11
 
 
-def test_without_noise_nothing_is_cut():
-    with pytest.warns(PrivacyWarning, match="no noise"):
-        pca = DPPCA(2, epsilon=math.inf).fit(X)
-    assert pca.clip_norm_ == math.inf
-    np.testing.assert_allclose(pca.components_, PCA(2).fit(X).components_, atol=1e-9)
-
-
 def test_auto_components_count_what_rises_above_the_noise():
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((50_000, 30)) * 0.002
@@ -155,48 +105,33 @@ def test_auto_components_count_what_rises_above_the_noise():
     assert seeded("auto", data=rows, clip_norm=3.0).n_components_ == 3
 
 
-def test_float32_is_kept_and_used_only_at_the_end():
-    pca = seeded(3, data=X.astype(np.float32))
-    assert pca.components_.dtype == np.float32
-    assert pca.transform(X.astype(np.float32)).dtype == np.float32
+BAD = {
+    "adjacency": ["swap"],
+    "center": ["mean", np.zeros(3)],
+    "clip_norm": [0.0],
+    "n_components": [0, 1.5, "all"],
+    "svd_solver": ["magic"],
+    "whiten": [1],
+}
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.thorough
-def test_number_of_rows_public_or_released():
-    with pytest.warns(PrivacyWarning):
-        assert DPPCA(2, adjacency="replace", random_state=1).fit(X).n_samples_ == len(X)
-    counts = {DPPCA(2, epsilon=0.1).fit(X).n_samples_ for _ in range(5)}
-    assert len(counts) > 1
-
-
-def test_signs_come_from_the_components():
-    pca = seeded(4)
-    largest = np.argmax(np.abs(pca.components_), axis=1)
-    assert (pca.components_[np.arange(4), largest] > 0).all()
+@pytest.mark.parametrize("name", BAD)
+def test_bad_values(name):
+    for value in BAD[name]:
+        assert_refused(DPPCA(**{name: value}), name, X)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
         ({"epsilon": 0}, r"The 'epsilon' parameter of DPPCA must be a float in the range"),
-        ({"epsilon": "1"}, "epsilon"),
-        ({"epsilon": True}, "epsilon"),
-        ({"epsilon": math.nan}, "epsilon"),
-        ({"delta": 1.0}, "delta"),
         ({"delta": 0}, "pure differential privacy"),
-        ({"adjacency": "swap"}, "adjacency"),
-        ({"clip_norm": 0.0}, "clip_norm"),
         ({"clip_norm": math.inf}, "epsilon=inf"),
-        ({"center": "mean"}, "center"),
-        ({"center": np.zeros(3)}, "center"),
-        ({"n_components": 0}, "n_components"),
-        ({"n_components": 1.5}, "n_components"),
         ({"n_components": 20}, "n_components=20 must be between 1 and n_features=19"),
-        ({"n_components": "all"}, "n_components"),
-        ({"svd_solver": "magic"}, "svd_solver"),
         ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity"),
-        ({"whiten": 1}, "whiten"),
+        ({"center": None}, r"or an array of public .* Got None"),
+        ({"bounds": (1, 0)}, "'bounds' parameter of DPPCA must be a pair"),
+        ({"bounds": (0, 1), "center": np.zeros(X.shape[1])}, "not both"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
         (
             {"budget_split": {"clip_norm": 0, "count": 1, "gram": 1, "mean": 1, "spread": 1}},
@@ -205,21 +140,8 @@ def test_signs_come_from_the_components():
         ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
-def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):
-    monkeypatch.setattr(PrivacySession, "_read", None)
-    pca = DPPCA(**kwargs)
-    with pytest.raises(ValueError, match=match):
-        pca.fit(X)
-    assert not [name for name in vars(pca) if name.endswith("_")]
-
-
-def test_a_failed_refit_leaves_the_old_fit():
-    pca = seeded(2)
-    before = vars(pca).copy()
-    pca.set_params(n_components=500, random_state=None)
-    with pytest.raises(ValueError, match="n_components"):
-        pca.fit(X[:, :10])
-    assert vars(pca) == before | {"n_components": 500, "random_state": None}
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
+    assert_refused(DPPCA(**kwargs), match, X)
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
@@ -250,13 +172,6 @@ def test_public_bounds_give_centre_and_clip_norm_for_free():
     assert about.clip_norm_ == 8.0
 
 
-def test_bounds_and_a_centre_are_one_too_many():
-    with pytest.raises(ValueError, match="not both"):
-        DPPCA(2, bounds=(0, 1), center=np.zeros(X.shape[1])).fit(X)
-    with pytest.raises(ValueError, match="'bounds' parameter of DPPCA must be a pair"):
-        DPPCA(2, bounds=(1, 0)).fit(X)
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*could not see")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
@@ -264,11 +179,11 @@ def test_nothing_is_found_in_nothing(form):
     """Rows of zeros have no component, and the noise of their mean is none: a chance of 1%."""
     rows, found = form(np.zeros((2000, 6))), 0
     for seed in range(30):
-        with seeded_entropy(seed), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            pca = DPPCA("auto", clip_norm=1.0).fit(rows)
+        pca = DPPCA("auto", clip_norm=1.0)
+        with seeded_entropy(seed):
+            said = messages_of(pca.fit, rows)
         found += pca.n_components_ > 0
-        assert any("no component" in str(w.message) for w in caught) == (pca.n_components_ == 0)
+        assert any("no component" in text for text in said) == (pca.n_components_ == 0)
         assert pca.transform(np.zeros((3, 6))).shape == (3, pca.n_components_)
     assert found <= 3
 
@@ -281,11 +196,9 @@ def test_variances_that_are_cut_to_zero_are_explained(k):
     X[:, 0] *= 1e9
     seen = set()
     for _ in range(12):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            pca = DPPCA(k, clip_norm=3.0).fit(X)
+        pca = DPPCA(k, clip_norm=3.0)
+        said = [text for text in messages_of(pca.fit, X) if "noisy variances" not in text]
         below = np.count_nonzero(pca.explained_variance_ == 0)
-        said = [str(w.message) for w in caught if "noisy variances" not in str(w.message)]
         assert len(said) == bool(below)
         if below:
             assert f"{below} of 2 variances below the noise" in said[0]
@@ -299,25 +212,14 @@ def test_variances_that_noise_moves_far_are_said():
     X, few, many = load_iris().data, [], []
     for _ in range(10):
         for rows, said in ((X, few), (np.tile(X, (100, 1)), many)):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                DPPCA(2).fit(rows)
-            said.append(any("noisy variances" in str(w.message) for w in caught))
+            said.append(any("noisy variances" in text for text in messages_of(DPPCA(2).fit, rows)))
     assert sum(few) >= 4
     assert not any(many)
 
 
 def test_without_noise_zero_is_a_number_like_others():
-    with pytest.warns(PrivacyWarning) as caught:
-        DPPCA(epsilon=np.inf, clip_norm=np.inf).fit(np.ones((9, 3)))
-    assert not any("below the noise" in str(w.message) for w in caught)
-
-
-def said_of(model, X):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X)
-    return " ".join(str(w.message) for w in caught)
+    pca = DPPCA(epsilon=math.inf, clip_norm=math.inf)
+    assert "below the noise" not in " ".join(messages_of(pca.fit, np.ones((9, 3))))
 
 
 @pytest.mark.thorough
@@ -327,6 +229,10 @@ def test_components_of_noise_are_said_and_others_are_not(kind):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20_000, 8)) * 1e-9
     X[:, 0] *= 1e9
+
+    def said_of(model, rows):
+        return " ".join(messages_of(model.fit, rows))
+
     said = [said_of(kind(2, clip_norm=3.0), X) for _ in range(8)]
     least = 8 if kind == DPIncrementalPCA else 1  # others say it of what was cut to 0
     assert sum("may be noise alone" in text for text in said) >= least
@@ -344,18 +250,13 @@ def test_rows_that_may_all_be_shortened_are_said(kind):
         np.where(rng.random((600, 5)) < 0.9, 0.0, rng.lognormal(8, 0.5, (600, 5))),
         rng.gamma(2.0, 50, 600),
     ])  # fmt: skip
-    said = [said_of(kind(2, epsilon=0.4), X) for _ in range(5)]
+    model = kind(2, epsilon=0.4)
+    said = [" ".join(messages_of(model.fit, X)) for _ in range(5)]
     assert all(said)
     if kind is DPTruncatedSVD:  # of DPPCA more important things are said
         assert any("several times as long as 'clip_norm_'" in text for text in said)
     many = np.tile(X, (50, 1))
-    assert not any("shortened" in said_of(kind(2, epsilon=0.4), many) for _ in range(5))
-
-
-def test_a_missing_center_is_no_number():
-    for kind in (DPPCA, DPIncrementalPCA):
-        with pytest.raises(ValueError, match=r"or an array of public .* Got None"):
-            kind(1, center=None).fit(np.eye(3))
+    assert not any("shortened" in text for _ in range(5) for text in messages_of(model.fit, many))
 
 
 @pytest.mark.parametrize(
@@ -366,12 +267,8 @@ def test_rows_far_from_zero_lose_little_by_default(n, shift):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((n, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
     best = PCA(2).fit(rows)
-    components = DPPCA(2, epsilon=3.0).fit(rows + shift).components_
-    centred = rows - best.mean_
-    captured = (
-        np.square(centred @ components.T).sum() / np.square(centred @ best.components_.T).sum()
-    )
-    assert captured > 0.97
+    centred, found = rows - best.mean_, DPPCA(2, epsilon=3.0).fit(rows + shift)
+    assert captured(found, centred) > 0.97 * captured(best, centred)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -382,3 +279,56 @@ def test_where_rows_lie_changes_no_receipt(adjacency):
         pca = DPPCA(2, adjacency=adjacency, epsilon=3.0).fit(rows + shift)
         receipts.add(tuple(release[0] for release in pca.ledger_))
     assert len(receipts) == 1
+
+
+# -- synthetic rows follow the released model, and nothing else ------------------------------------
+
+N = 200_000
+
+
+def rows(n=4000, d=4):
+    return np.random.default_rng(0).standard_normal((n, d)) * [3.0, 2.0, 1.0, 0.5] + [5, 0, 0, 1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("k", [None, 2])
+def test_they_have_the_released_mean_and_covariance(k, whiten):
+    pca = DPPCA(k, epsilon=3.0, clip_norm=15.0, whiten=whiten).fit(rows())
+    X = pca.sample(N, random_state=0)
+    plain = DPPCA(whiten=False)
+    plain.__dict__.update({**vars(pca), "whiten": False})
+    covariance = plain.get_covariance()
+    deviation = np.sqrt(np.diag(covariance))
+    assert np.all(np.abs(X.mean(axis=0) - pca.mean_) < 6 * deviation / np.sqrt(N))
+    error = np.cov(X.T) - covariance
+    assert np.all(np.abs(error) < 6 * np.sqrt(2) * np.outer(deviation, deviation) / np.sqrt(N))
+
+
+def test_they_lie_in_public_bounds():
+    bounds = [(0.0, 8.0), (-1.0, 1.0), (-2.0, 2.0), (0.0, 2.0)]
+    X = DPPCA(epsilon=3.0, bounds=bounds).fit(rows()).sample(1000)
+    low, high = np.array(bounds).T
+    assert np.all(low <= X)
+    assert np.all(high >= X)
+    assert np.any(low == X)
+
+
+def test_they_are_drawn_from_released_values_alone():
+    pca = DPPCA(2, epsilon=3.0, clip_norm=15.0).fit(rows())
+    first, again, other = (pca.sample(5, random_state=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.all(first != other)
+    assert np.all(pca.sample(2) != pca.sample(2))
+    assert not pca.privacy_spent_.seeded
+    rng = np.random.default_rng(3)
+    assert np.all(pca.sample(2, rng) != pca.sample(2, rng))
+
+
+def test_their_dtype_and_shape():
+    pca = DPIncrementalPCA(2, epsilon=3.0, clip_norm=15.0).fit(rows().astype(np.float32))
+    assert pca.sample().shape == (1, 4)
+    assert pca.sample(3).dtype == np.float32
+    for bad in (0, 2.0, True, None):
+        with pytest.raises(ValueError, match="'n_samples' must be an int"):
+            pca.sample(bad)

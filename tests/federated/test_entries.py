@@ -64,18 +64,17 @@ def fit(unit, aggregator, **options):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("algorithm", ["auto", "deflation"])
-def test_same_releases_and_receipt_as_the_central_fit(unit, algorithm):
+def test_same_releases_and_receipt_as_the_central_fit(unit):
     """The sums are those of the whole matrix, but for one rounding at each client."""
     A, v = matrix(unit)
     clients = clients_of(unit, parts_of(A, unit))
     wire = Wire(clients)
     with noise_of(0):
-        svd = fit(unit, wire, algorithm=algorithm)
+        svd = fit(unit, wire)
     whole = clients_of(unit, [A])[0]._query
     assert max(distance for _, _, distance in wire.gaps(whole)) <= 2 * S
     assert abs(svd.components_[0] @ v) > 0.999
-    route = algorithm if algorithm != "auto" else "power" if "edge" in unit else "alternating"
+    route = "power" if "edge" in unit else "alternating"
     central = estimator(unit, algorithm=route).fit(A)
     names = [[line.name for line in fitted.ledger_] for fitted in (svd, central, clients[0])]
     assert names[0] == names[1] == names[2]

@@ -1,7 +1,6 @@
 """DPSpectralEmbedding: block models, limits, receipts, errors."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -11,9 +10,12 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp import DPSpectralEmbedding, PrivacyWarning
 from skdp.datasets import make_block_graph
-from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy import mu_from_epsilon_delta
+from tools.outcomes import assert_refused, messages_of
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
+)
 NORMALIZATIONS = ["degree", "laplacian", "none"]
 
 
@@ -28,9 +30,7 @@ def small():
 
 
 def fit(A, n_components=1, **kwargs):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        return DPSpectralEmbedding(n_components, **{"random_state": 0} | kwargs).fit(A)
+    return DPSpectralEmbedding(n_components, **{"random_state": 0} | kwargs).fit(A)
 
 
 def exact(A, n_components=1, **kwargs):
@@ -42,23 +42,16 @@ def agreement(model, labels):
     return adjusted_rand_score(labels, found)
 
 
-def warned(A, **params):
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        DPSpectralEmbedding(**params).fit(A)
-    return [str(warning.message) for warning in said if "no eigenvalue" in str(warning.message)]
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("algorithm", ["power", "one_shot"])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_an_embedding_of_noise_says_so(algorithm, normalization):
     """Groups a fifth as strong as what is found, and twice as strong; chance is 1e-6 at most."""
-    for gap, many in ((10.0, True), (100.0, False)):
+    for gap, epsilon, many in ((10.0, 1.0, True), (100.0, 1.0, False), (10.0, math.inf, False)):
         A, _ = make_block_graph(600, 2, gap, 120.0, random_state=0)
-        params = {"n_components": 1, "algorithm": algorithm, "normalization": normalization}
-        assert bool(warned(A, epsilon=1.0, **params)) == many
-        assert not warned(A, epsilon=math.inf, **params)
+        options = {"algorithm": algorithm, "normalization": normalization}
+        said = messages_of(DPSpectralEmbedding(1, epsilon=epsilon, **options).fit, A)
+        assert any("no eigenvalue" in text for text in said) == many
 
 
 # -- utility -----------------------------------------------------------------------------------
@@ -72,14 +65,6 @@ def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     A, labels = two_blocks
     model = fit(A, normalization=normalization, adjacency=adjacency, random_state=seed)
     assert agreement(model, labels) >= 0.97
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
-@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
-def test_more_blocks_are_recovered(n_blocks, gap, normalization):
-    A, labels = make_block_graph(900, n_blocks, gap, 140.0, random_state=0)
-    assert agreement(fit(A, n_blocks - 1, normalization=normalization), labels) >= 0.97
 
 
 def test_leading_eigenvectors_as_they_are(two_blocks):
@@ -144,9 +129,11 @@ def spiked_graph(n=80, seed=0):
     return A, {"unit_bound": (float(np.floor(A.min())), float(np.ceil(A.max())))}
 
 
-def test_no_noise_gives_eigenvectors():
-    A, options = spiked_graph()
-    model = exact(A, 3, normalization="none", **options)
+@pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
+def test_no_noise_gives_eigenvectors(unit):
+    A, bounds = spiked_graph()
+    options = bounds if unit == "edge" else {}
+    model = exact(A, 3, normalization="none", privacy_unit=unit, **options)
     values, vectors = leading(A, 3)
     assert np.allclose(model.eigenvalues_, values, rtol=1e-6)
     assert np.allclose(model.embedding_, vectors, atol=1e-5)
@@ -185,7 +172,7 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
 UNEQUAL = [((500, 100), 0.15, 0.03), ((600, 300, 200, 100), 0.2, 0.03)]
 
 
-def unequal(sizes, inside, outside):
+def groups_of(sizes, inside, outside):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     chance = np.where(labels[:, None] == labels, inside, outside)
@@ -197,7 +184,7 @@ def unequal(sizes, inside, outside):
 @pytest.mark.parametrize("epsilon", [math.inf, 3.0, 100.0])
 def test_groups_of_unequal_size_are_found(case, epsilon):
     """Larger groups have higher degrees, so degrees tell groups apart: they are not taken out."""
-    A, labels = unequal(*case)
+    A, labels = groups_of(*case)
     assert agreement(fit(A, labels.max(), epsilon=epsilon), labels) >= 0.95
 
 
@@ -209,25 +196,12 @@ def test_only_the_upper_triangle_counts(small):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, np.asfortranarray]
-)
+@pytest.mark.parametrize("container", [sp.csr_array, sp.csc_array, sp.coo_array])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_containers_agree(small, container, normalization):
     dense = fit(small, 2, normalization=normalization, epsilon=5.0)
     other = fit(container(small), 2, normalization=normalization, epsilon=5.0)
     assert np.allclose(dense.embedding_, other.embedding_, atol=1e-9)
-
-
-def test_duplicate_edges_are_one_entry():
-    """Halves of an edge are summed before the weight is clipped."""
-    A = make_block_graph(60, 2, 20.0, 25.0, random_state=0)[0]
-    twice = sp.csr_array(
-        (np.repeat(A.data / 2, 2), np.repeat(A.indices, 2), 2 * A.indptr), shape=A.shape
-    )
-    twice.has_canonical_format = True
-    assert np.allclose(fit(A).embedding_, fit(twice).embedding_)
-    assert twice.nnz == 2 * A.nnz
 
 
 # -- attributes and receipts -------------------------------------------------------------------
@@ -252,43 +226,12 @@ def test_float32_is_kept(small, normalization):
 def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_iter):
     options = {"algorithm": "power", "adjacency": adjacency, "n_iter": n_iter}
     model = fit(small, 2, normalization=normalization, **options)
-    budget = PrivacyBudget(1.0, 1e-6)
-    spent = math.fsum(entry.loss.value**2 for entry in model.ledger_)
-    assert spent == pytest.approx(budget.mu**2, rel=1e-9)
-    assert model.privacy_spent_.epsilon == pytest.approx(1.0, rel=1e-6)
-    assert model.privacy_spent_.unit == "edge"
-    assert model.privacy_spent_.adjacency == adjacency
+    assert model.privacy_spent_.mu == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)
+    assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
     steps = 16 if n_iter == "auto" else 3
     degrees = normalization != "none"
     names = [entry.name for entry in model.ledger_]
     assert names == ["right_product"] * (degrees + steps) + ["ritz"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_attributes(small, normalization):
-    model = fit(small, 3, normalization=normalization)
-    assert model.embedding_.shape == (120, 3)
-    assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
-    assert model.n_features_in_ == 120
-    again = fit(small, 3, normalization=normalization)
-    assert np.array_equal(model.embedding_, again.embedding_)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        made = DPSpectralEmbedding(3, normalization=normalization, random_state=0)
-        assert np.array_equal(made.fit_transform(small), model.embedding_)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_signs_come_from_the_embedding(small, normalization):
-    """The largest entry of each released eigenvector is positive."""
-    if normalization == "none":
-        V = fit(small, 3, normalization=normalization).embedding_
-        assert (V[np.argmax(np.abs(V), axis=0), np.arange(3)] > 0).all()
-    else:
-        V = exact(small, 2, normalization=normalization).embedding_
-        assert np.array_equal(V, exact(small, 2, normalization=normalization).embedding_)
 
 
 @pytest.mark.thorough
@@ -304,10 +247,7 @@ def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
 
 def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
     """The receipt of the second fit does not cover what the first one released."""
-    model = fit(small, 2)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        model.set_params(normalization="none").fit(small)
+    model = fit(small, 2).set_params(normalization="none").fit(small)
     assert not hasattr(model, "degrees_")
 
 
@@ -325,35 +265,25 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"n_iter": 0}, "n_iter"),
         ({"unit_bound": (0.5, 1.0)}, "low <= 0 <= high"),
         ({"unit_bound": (0.0, math.inf)}, "unit_bound"),
-        ({"epsilon": 0.0}, r"The 'epsilon' parameter of DPSpectralEmbedding must be"),
-        ({"epsilon": math.nan}, "epsilon"),
-        ({"delta": -1e-6}, "delta"),
-        ({"delta": 0.0, "n_components": 2, "algorithm": "power"}, "pure differential privacy"),
         ({"delta": 0.0, "unit_bound": (-1, 1)}, "pure differential privacy"),
         ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
         ({"algorithm": "one_shot", "unit_bound": (-1.0, 1.0)}, r"unit_bound=\(0, high\)"),
+        ({"algorithm": "one_shot", "epsilon": 0.5}, "larger 'epsilon' or another 'algorithm'"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
-        ({"privacy_unit": "mixed", "adjacency": "replace"}, "adjacency"),
         ({"privacy_unit": "mixed", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"unit_bound": 2.0}, "a pair of floats"),
         ({"privacy_unit": "edge_change", "unit_bound": 0.0}, "unit_bound"),
-        ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
-        ({"privacy_unit": "mixed", "delta": 0.0}, "pure differential privacy"),
-        ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
-def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):
-    monkeypatch.setattr(PrivacySession, "_read", None)
-    model = DPSpectralEmbedding(**kwargs)
-    with pytest.raises(ValueError, match=match):
-        model.fit(np.zeros((30, 30)))
-    assert not [name for name in vars(model) if name.endswith("_")]
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
+    n = 20_000 if "epsilon" in kwargs else 30  # too many pairs to flip
+    assert_refused(DPSpectralEmbedding(**kwargs), match, sp.csr_array((n, n)))
 
 
 def test_a_rectangle_is_no_graph():
-    with pytest.raises(ValueError, match=r"square adjacency matrix.*Got shape \(30, 20\)"):
-        DPSpectralEmbedding(1).fit(np.zeros((30, 20)))
+    match = r"square adjacency matrix.*Got shape \(30, 20\)"
+    assert_refused(DPSpectralEmbedding(1), match, np.zeros((30, 20)))
 
 
 # -- contracts ----------------------------------------------------------------------------------
@@ -392,29 +322,14 @@ def test_a_contract_scales_the_noise(messages):
     assert pair == pytest.approx(math.sqrt(2) * mixed, rel=1e-3)  # two rows, each moved by one
 
 
-@pytest.mark.parametrize("unit", ["edge_change", "mixed"])
-def test_no_noise_gives_the_same_embedding_without_bounds(unit):
-    A, options = spiked_graph()
-    ours = exact(A, 3, normalization="none", privacy_unit=unit)
-    bounded = exact(A, 3, normalization="none", algorithm="power", **options)
-    assert np.allclose(ours.embedding_, bounded.embedding_, atol=1e-5)
-
-
 # -- one shot ----------------------------------------------------------------------------------
-
-
-def blocks(n, k, inside, outside):
-    rng = np.random.default_rng(0)
-    labels = np.arange(n) % k
-    chance = np.where(labels[:, None] == labels, inside, outside)
-    return sp.csr_array(np.triu(rng.random((n, n)) < chance, 1) * 1.0), labels
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_many_groups_are_found_in_one_release(normalization):
     """Where sixteen products show nothing; n_components is the number of groups."""
-    A, labels = blocks(600, 6, 0.25, 0.02)
+    A, labels = groups_of([100] * 6, 0.25, 0.02)
     model = fit(A, 6, epsilon=2.0, normalization=normalization)
     assert agreement(model, labels) >= 0.85
     assert model.route_.startswith("one_shot: threshold")
@@ -430,7 +345,7 @@ def test_many_groups_are_found_in_one_release(normalization):
 @pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_large_budget_shows_the_graph_itself(normalization):
-    A, _ = blocks(200, 3, 0.5, 0.1)
+    A, _ = groups_of([67, 67, 66], 0.5, 0.1)
     options = {"normalization": normalization, "algorithm": "one_shot"}
     model, truth = fit(A, 2, epsilon=60.0, **options), exact(A, 2, **options)
     through_products = exact(A, 2, normalization=normalization, algorithm="power")
@@ -441,12 +356,12 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
 
 @pytest.mark.thorough
 def test_released_degrees_and_eigenvalues_are_about_right():
-    A, _ = blocks(500, 2, 0.4, 0.1)
+    A, _ = groups_of([250, 250], 0.4, 0.1)
     full = A + A.T
     model = fit(A, 1, epsilon=2.0, algorithm="one_shot")
     noise = math.sqrt(500) * model.ledger_[0].noise_scale
     assert abs(model.degrees_ - full.sum(axis=1)).mean() < 1.5 * noise
-    expected = np.linalg.eigvalsh(full.toarray())[-2]
+    expected = np.linalg.eigvalsh(full)[-2]
     assert model.eigenvalues_ == pytest.approx([expected], rel=0.15)
 
 
@@ -461,11 +376,3 @@ def test_the_route_is_chosen_from_public_numbers():
     assert "one_shot: threshold" in str(plan)
     assert 0.0 < plan.error < 0.2
     assert DPSpectralEmbedding(20, delta=0.0).plan(1000).mu == 0
-
-
-def test_too_many_flips_are_refused_before_anything_is_read(monkeypatch):
-    monkeypatch.setattr(PrivacySession, "_read", None)
-    model = DPSpectralEmbedding(2, algorithm="one_shot", epsilon=0.5)
-    with pytest.raises(ValueError, match="larger 'epsilon' or another 'algorithm'"):
-        model.fit(sp.csr_array((20_000, 20_000)))
-    assert not [name for name in vars(model) if name.endswith("_")]

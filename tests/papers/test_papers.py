@@ -21,6 +21,7 @@ from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.testing import FitData, seeded_entropy, transcript_audit
+from tools.outcomes import assert_refused
 from tools.pairs import worst_case_pair
 
 STEP = 1e-9
@@ -220,18 +221,27 @@ def test_a_run_that_fails_spends_the_same(graph):
     assert any(line.name == "left_out" for line in model.ledger_)
 
 
-def test_wrong_parameters_are_refused(graph):
-    A, _ = graph
-    with pytest.raises(ValueError, match="square adjacency"):
-        PrintedDeflation().fit(A[:10])
-    with pytest.raises(ValueError, match="square adjacency"):
-        PrintedPowerMethod(privacy_unit="edge").fit(A[:10])
-    with pytest.raises(ValueError, match="must be <= n_features"):
-        PrintedPowerMethod(500).fit(A)
-    with pytest.raises(ValueError, match="coherence"):
-        PrintedDeflation(coherence=0.5).fit(A)
-    with pytest.raises(ValueError, match="must be <= min"):
-        PrintedFactorizer(500).fit(A)
+@pytest.mark.parametrize(
+    ("model", "match", "rows"),
+    [
+        (PrintedDeflation(), "square adjacency", 10),
+        (PrintedPowerMethod(privacy_unit="edge"), "square adjacency", 10),
+        (PrintedPowerMethod(500), "must be <= n_features", 400),
+        (PrintedDeflation(coherence=0.5), "coherence", 400),
+        (PrintedFactorizer(500), "must be <= min", 400),
+        (PrintedPersonalization(900), "n_features", 400),
+        (PrintedPersonalization(2, max_rows=1), "max_rows", 400),
+        (PrintedPersonalization(2, max_rows=3, n_rounds=1), "max_rows", 400),
+        (PrintedPersonalization(2, target_bound=0.0), "target_bound", 400),
+        (PrintedPersonalization(2, calibration="loose"), "calibration", 400),
+        (PrintedPersonalization(2, adjacency="swap"), "adjacency", 400),
+        (PrintedPersonalization(2, calibration="printed", epsilon=200.0), "protects less", 400),
+    ],
+)
+def test_wrong_parameters_are_refused(graph, model, match, rows):
+    A = graph[0][:rows]
+    of_users = {"groups": np.arange(rows) // 8} if isinstance(model, PrintedPersonalization) else {}
+    assert_refused(model, match, A, A[:, 0], **of_users)
 
 
 # -- factors ---------------------------------------------------------------------------------------
@@ -347,19 +357,29 @@ def test_printed_constants_of_personal_models_spend_less_than_they_say():
         assert model.privacy_spent_.epsilon < 1.0
 
 
+def pair_of_users(data, user, other, adjacency):
+    """Add a user to data; the neighbour has none, or another one."""
+    X, y, groups = data
+    first, second = (
+        FitData(
+            np.vstack([X, rows]),
+            np.append(y, targets),
+            {"groups": np.append(groups, [77] * len(rows))},
+        )
+        for rows, targets in (user, other)
+    )
+    return first, second if adjacency == "replace" else FitData(X, y, {"groups": groups})
+
+
 @pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
 def test_worst_users_of_the_printed_start_attain_the_bound(adjacency):
     """One user with equal rows and largest targets; another with targets of both signs."""
     rng = np.random.default_rng(1)
-    X, y, groups = rng.standard_normal((20, 3)), rng.standard_normal(20), np.repeat(np.arange(5), 4)
-    rows = np.vstack([X, np.tile([1.0, 0.0, 0.0], (2, 1))])
-    users = {"groups": np.append(groups, [9, 9])}
-    data = FitData(rows, np.append(y, [9.0, 9.0]), users)
-    other = FitData(X, y, {"groups": groups})
-    if adjacency == "replace":
-        other = FitData(rows, np.append(y, [9.0, -9.0]), users)
+    data = rng.standard_normal((20, 3)), rng.standard_normal(20), np.repeat(np.arange(5), 4)
+    rows = np.tile([1.0, 0.0, 0.0], (2, 1))
+    pair = pair_of_users(data, (rows, [9.0, 9.0]), (rows, [9.0, -9.0]), adjacency)
     model = PrintedPersonalization(1, max_rows=2, adjacency=adjacency)
-    report = transcript_audit(model, (data, other)).check()
+    report = transcript_audit(model, pair).check()
     assert 0.97 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
 
 
@@ -368,24 +388,13 @@ def test_worst_users_of_the_printed_start_attain_the_bound(adjacency):
 def test_hostile_users_stay_within_the_printed_bounds(adjacency):
     """Users of any size and number of rows, in any block: what they add is cut to the bound."""
     rng = np.random.default_rng(2)
-    X, y, groups, _ = users_of(20, d=3, m=4, seed=3)
+    data = users_of(20, d=3, m=4, seed=3)[:3]
     model = PrintedPersonalization(1, max_rows=8, n_rounds=2, adjacency=adjacency, epsilon=4.0)
     for i in range(12):
         rows = rng.standard_normal((3 * i + 1, 3)) * 10.0 ** rng.uniform(-6, 6)
         targets = rng.standard_normal(len(rows)) * 10.0 ** rng.uniform(-6, 6)
-        sides = [(rows, targets), (rows[::-1, ::-1], -targets)]
-        with_user = [
-            FitData(
-                np.vstack([X, a]), np.append(y, b), {"groups": np.append(groups, [77] * len(a))}
-            )
-            for a, b in sides
-        ]
-        pair = (
-            with_user
-            if adjacency == "replace"
-            else (with_user[0], FitData(X, y, {"groups": groups}))
-        )
-        transcript_audit(model, tuple(pair)).check()
+        pair = pair_of_users(data, (rows, targets), (rows[::-1, ::-1], -targets), adjacency)
+        transcript_audit(model, pair).check()
 
 
 @pytest.mark.thorough
@@ -430,21 +439,3 @@ def test_fewer_users_do_for_our_estimator():
     basis = np.linalg.qr(ours.components_.T)[0]
     near = float(np.linalg.norm(U - basis @ (basis.T @ U), 2))
     assert near < 0.5 * missed(theirs.fit(X, y, groups), U)
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"n_components": 9}, "n_features"),
-        ({"max_rows": 1}, "max_rows"),
-        ({"max_rows": 3, "n_rounds": 1}, "max_rows"),
-        ({"target_bound": 0.0}, "target_bound"),
-        ({"calibration": "loose"}, "calibration"),
-        ({"adjacency": "swap"}, "adjacency"),
-        ({"calibration": "printed", "epsilon": 200.0}, "protects less"),
-    ],
-)
-def test_bad_parameters_of_personal_models(params, match):
-    X, y, groups, _ = users_of(10)
-    with pytest.raises(ValueError, match=match):
-        PrintedPersonalization(2).set_params(**params).fit(X, y, groups)

@@ -5,17 +5,19 @@ from functools import cache
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
 from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
+from skdp.decomposition import _incremental_pca
 from skdp.plotting import (
     AuditDisplay,
     BudgetDisplay,
@@ -24,22 +26,14 @@ from skdp.plotting import (
     UtilityCurveDisplay,
 )
 from skdp.plotting._released import COLORS, cumulative_share, noise_edge, released_values
-from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.linalg import symmetric_noise_edge
+from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport, seeded_entropy
 from tools.pairs import worst_case_pair
 
 matplotlib = pytest.importorskip("matplotlib")
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
-
-
-@pytest.fixture(autouse=True)
-def canvas():
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    yield plt
-    plt.close("all")
 
 
 def users(estimator):
@@ -76,7 +70,7 @@ def model(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES[:-1])
+@pytest.mark.parametrize("name", NAMES)
 def test_spectrum(name, canvas, tmp_path):
     estimator = model(name)
     display = SpectrumDisplay.from_estimator(estimator)
@@ -84,21 +78,22 @@ def test_spectrum(name, canvas, tmp_path):
     kept = display.n_kept
     assert np.allclose(offsets[:, 1], display.values[:kept])
     assert np.array_equal(offsets[:, 0], np.arange(1, kept + 1))
+    assert (display.left_out_ is not None) == (name == "users")
     if display.left_out_ is not None:
-        assert len(display.left_out_.get_offsets()) == len(display.values) - kept
+        assert len(display.left_out_.get_offsets()) == len(display.values) - kept == 4
+        assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
+        assert display.left_out_.get_edgecolor().shape[1] == 4
+    if name == "graph":
+        assert display.share_ is None
+    if name == "pca all":
+        assert 2 <= display.n_above_noise == len(display.share_.get_xdata()) < 10
+        assert f"{display.n_above_noise} of 10 above the noise" in display.ax_.get_title()
     if display.noise_edge:
         extent = display.band_.get_extents().transformed(display.ax_.transData.inverted())
         assert extent.y1 == pytest.approx(display.noise_edge)
     assert display.ax_.get_ylabel() and type(estimator).__name__ in display.ax_.get_title()
     display.figure_.savefig(tmp_path / "picture.png", dpi=40)
     assert canvas.imread(tmp_path / "picture.png").std() > 0.05
-
-
-def test_spectrum_of_users_has_hollow_points():
-    display = SpectrumDisplay.from_estimator(model("users"))
-    assert len(display.left_out_.get_offsets()) == 4
-    assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
-    assert display.left_out_.get_edgecolor().shape[1] == 4
 
 
 NOISE = {
@@ -142,14 +137,6 @@ def test_the_edge_has_the_noise_of_the_last_mean(shift):
     assert SpectrumDisplay.from_estimator(fitted).n_above_noise == 5
 
 
-def test_components_above_the_noise_are_counted():
-    display = SpectrumDisplay.from_estimator(DPPCA(epsilon=1.0, clip_norm=1.5).fit(X))
-    assert 2 <= display.n_above_noise < 10
-    assert f"{display.n_above_noise} of 10 above the noise" in display.ax_.get_title()
-    assert SpectrumDisplay([2.0, 1.0]).n_above_noise is None
-    assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("k", [None, 3])
 def test_cumulative_shares_have_intervals(k):
@@ -164,32 +151,6 @@ def test_cumulative_shares_have_intervals(k):
     assert np.all(np.std(errors, axis=0) > 0.5)  # and they are not wide
 
 
-def test_the_share_ends_where_the_noise_begins():
-    display = SpectrumDisplay.from_estimator(DPPCA(clip_norm=1.5).fit(X))
-    assert len(display.share_.get_xdata()) == display.n_above_noise
-    assert SpectrumDisplay.from_estimator(model("graph")).share_ is None
-
-
-def test_spectrum_from_values_on_given_axes(canvas):
-    ax = canvas.figure().add_subplot()
-    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
-    assert display.ax_ is ax and display.figure_ is ax.figure
-    assert display.left_out_.get_offsets()[0, 1] == -2.0
-    assert ax.get_ylim()[0] < -2
-
-
-class Other(BaseEstimator):
-    ledger_ = ()
-
-    def fit(self):
-        return self
-
-
-def test_spectrum_needs_a_spectrum():
-    with pytest.raises(ValueError, match="released no spectrum"):
-        SpectrumDisplay.from_estimator(Other())
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_budget(name, canvas, tmp_path):
@@ -201,6 +162,7 @@ def test_budget(name, canvas, tmp_path):
         assert sum(widths) == pytest.approx(1.0)
         ends = [bar.get_x() + bar.get_width() for bar in bars]
         assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
+    assert set(display.shares) == {loss.kind for loss in estimator.privacy_spent_.losses}
     title = display.ax_.get_title(loc="left").replace("\n", " ")
     assert estimator.privacy_spent_.sentence() in title
     assert display.flag_ is None
@@ -211,16 +173,6 @@ def test_budget(name, canvas, tmp_path):
     assert {text.get_text().rpartition(" ")[0] for text in display.ax_.get_legend().texts} == {
         line.name for line in estimator.ledger_
     }
-
-
-def test_budget_shares_of_the_pca_are_those_of_its_split():
-    shares = BudgetDisplay.from_estimator(model("pca")).shares["gaussian"]
-    assert shares["sums"] == pytest.approx(0.08)  # the mean
-    assert shares["count"] == pytest.approx(0.01)
-
-
-def test_budget_kinds():
-    assert set(BudgetDisplay.from_estimator(model("pure")).shares) == {"pure"}
 
 
 def test_budget_says_seeded_and_not_private():
@@ -234,15 +186,6 @@ def test_budget_says_seeded_and_not_private():
     assert "NOT PRIVATE" in display.ax_.get_title(loc="left")
     assert display.bars_ == {}
     assert "no privacy" in display.ax_.texts[0].get_text()
-
-
-def test_budget_takes_unknown_losses(canvas):
-    """Kinds of loss that are yet to come are shown as they are."""
-    from skdp.plotting._budgets import shares_of
-    from skdp.privacy.accounting.losses import Loss
-
-    line = LedgerEntry("sketch", "sketch", 1.0, 1.0, Loss("sketch", 0.3))
-    assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
@@ -287,15 +230,6 @@ def test_utility_of_users_takes_groups():
     )  # fmt: skip
     assert 0 < display.medians[0] <= display.not_private + 0.2
     assert display.metric_name == "score"
-
-
-def test_utility_asks_what_the_data_are():
-    with pytest.raises(ValueError, match="not private"):
-        UtilityCurveDisplay.from_values([1], [[1]], data="private")
-    with pytest.raises(ValueError, match="not private"):
-        UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine")
-    with pytest.raises(ValueError, match="n_epsilons, n_repeats"):
-        UtilityCurveDisplay.from_values([1, 2], [[1]], data="public")
 
 
 @pytest.mark.thorough
@@ -356,8 +290,42 @@ def test_audit_of_reports():
     assert AuditDisplay.from_audit(pure).broken == ["epsilon, any scores"]
     fuzz = SensitivityReport("gram", {"l2": 0.99}, "spike", (), 0.1, 30)
     assert AuditDisplay.from_audit(fuzz).broken == []
-    with pytest.raises(TypeError, match="from_audit takes the result"):
-        AuditDisplay.from_audit(3)
+
+
+def test_spectrum_from_values_on_given_axes(canvas):
+    ax = canvas.figure().add_subplot()
+    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
+    assert display.ax_ is ax and display.figure_ is ax.figure
+    assert display.left_out_.get_offsets()[0, 1] == -2.0
+    assert ax.get_ylim()[0] < -2
+    assert SpectrumDisplay([2.0, 1.0]).n_above_noise is None
+    assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
+
+
+UNDRAWN = {
+    "no spectrum": (
+        lambda: SpectrumDisplay.from_estimator(DPStandardScaler(entry_bounds=(-9, 9)).fit(X)),
+        "released no spectrum",
+    ),
+    "private curve": (
+        lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), "not private",
+    ),
+    "curve of own data": (
+        lambda: UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine"), "not private",
+    ),
+    "too few values": (
+        lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"),
+        "n_epsilons, n_repeats",
+    ),
+    "no audit": (lambda: AuditDisplay.from_audit(3), "from_audit takes the result"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNDRAWN)
+def test_what_cannot_be_drawn(what):
+    draw, match = UNDRAWN[what]
+    with pytest.raises(TypeError if what == "no audit" else ValueError, match=match):
+        draw()
 
 
 def test_without_matplotlib(monkeypatch):
@@ -372,3 +340,75 @@ def test_colours_differ_in_lightness():
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     lightness = linear @ [0.2126, 0.7152, 0.0722]
     assert np.abs(np.diff(lightness)).min() > 0.02
+
+
+# -- streams and factorizers -----------------------------------------------------------------------
+
+ZEROS = np.zeros((60, 40))
+
+
+@pytest.mark.filterwarnings("ignore:.*may be noise alone:skdp.exceptions.PrivacyWarning")
+@pytest.mark.thorough
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+@pytest.mark.parametrize("n_releases", [1, 16])
+def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, monkeypatch):
+    """Rows of zeros: the released spectrum is noise, of the last release and not of a line."""
+    options = {"clip_norm": 1.0, "center": "none", "mechanism": mechanism}
+    released, decoded = [], _incremental_pca.decoded
+
+    def remember(*args):
+        released.append(decoded(*args))
+        return released[-1]
+
+    monkeypatch.setattr(_incremental_pca, "decoded", remember)
+    model = DPIncrementalPCA(5, max_releases=n_releases, **options)
+    with seeded_entropy(0):
+        for _ in range(n_releases):
+            model.partial_fit(ZEROS)
+    answer = released[-1]["gram"]
+    edge = symmetric_noise_edge(answer.noise_scale, len(answer.value))
+    least = debias_eigenvalues(np.array([edge]), edge)[0]
+    shown = SpectrumDisplay.from_estimator(model)
+    assert least < shown.noise_edge < 1.7 * least
+    assert shown.n_above_noise == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"method": "dense"},
+        {"method": "two_sketch"},
+        {"method": "three_sketch"},
+        {
+            "method": "two_sketch",
+            "matrix_shape": (60, 40),
+            "max_releases": 6,
+            "sensitivity_mode": "oblivious",
+        },
+    ],
+)
+def test_the_edge_of_a_factorizer_separates_signal_from_noise(params, canvas, tmp_path):
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((side, 2)))[0] for side in ZEROS.shape)
+
+    def edge_and_values(A):
+        with seeded_entropy(1):
+            model = DPLowRankFactorizer(3, **params)
+            if model.max_releases > 1:
+                model.update_matrix(A)
+                for _ in range(6):
+                    model.release()
+            else:
+                model.fit(A)
+        display = SpectrumDisplay.from_estimator(model)
+        display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+        shares = BudgetDisplay.from_estimator(model).shares
+        assert all(math.isclose(sum(parts.values()), 1.0) for parts in shares.values())
+        return display.noise_edge, display.values
+
+    edge, values = edge_and_values(ZEROS)
+    assert edge > 0 and values[0] < 1.2 * edge
+    edge, values = edge_and_values(3 * edge * U @ V.T)
+    assert values[1] > 2 * edge > values[2]

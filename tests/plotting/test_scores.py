@@ -12,12 +12,9 @@ LIMITS = ((-4.0, 6.0), (-4.0, 6.0))
 
 
 @pytest.fixture(autouse=True)
-def plt():
+def fixed():
     with seeded_entropy(0):
-        import matplotlib.pyplot  # not where tests are merely collected
-
-        yield matplotlib.pyplot
-        matplotlib.pyplot.close("all")
+        yield
 
 
 def fitted(n=6000, classes=(0, 1), **params):
@@ -61,8 +58,8 @@ def test_classes_below_the_noise_are_left_out():
     assert "1 class(es) below the noise left out" in " ".join(display.ax_.get_title().split())
 
 
-def test_without_classes_and_on_axes_of_ones_own(plt):
-    _, ax = plt.subplots()
+def test_without_classes_and_on_axes_of_ones_own(canvas):
+    _, ax = canvas.subplots()
     display = ScoreDisplay.from_estimator(fitted(classes=None), ax=ax, n_loadings=1)
     assert display.ax_ is ax
     assert len(display.arrows_) == 1

@@ -56,13 +56,6 @@ def test_worst_pair_attains_the_bound():
         assert abs(answers[1] - answers[0]) * 2.0**-20 == pytest.approx(bound.l2, rel=1e-6)
 
 
-def test_count_is_exact():
-    report = check_sensitivity(
-        partial(query, (0.0, 1.0), "add_remove"), "count", formats=["dense"], max_starts=9
-    )
-    assert 0.99 < report.ratio <= 1
-
-
 def test_infinite_losses_are_cut_and_nan_is_the_middle():
     losses = np.array([np.nan, np.inf, -np.inf, 0.25])
     rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove")
@@ -84,6 +77,3 @@ def test_order_and_laziness(release):
     check_order_invariance(make, release, data=X)
     if release == "total":
         check_lazy(make, release, data=X)
-
-
-# -- each row by itself --------------------------------------------------------------------------

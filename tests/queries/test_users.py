@@ -93,7 +93,6 @@ COLUMNS = Columns(
     np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool), np.zeros(D, bool)
 )  # one of them was not found
 SPREAD = np.where(np.arange(D) < D - 1, 0.1, np.inf)
-START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
     "second_moment", "votes", "variances", "round",
     "round_with_intercepts", "head_votes", "class_means", "mean_head",
@@ -326,15 +325,6 @@ def test_containers_and_dtypes_agree(container):
         for A in (X.astype(float), container(X))
     ]
     assert np.array_equal(*answers)
-
-
-def test_number_of_users_is_public_only_under_replace():
-    users = hostile_users()
-    assert query_of(users, "replace").n_rows == len(users)
-    with pytest.raises(ValueError, match="private"):
-        _ = query_of(users).n_rows
-    with pytest.raises(ValueError, match="public"):
-        query_of(users, "replace").count()
 
 
 def test_no_users_is_no_trouble():

@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -11,13 +10,19 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
 from sklearn.preprocessing import normalize
 
-from skdp import DPRidge, DPRidgeClassifier, PrivacyLedger
+from skdp import DPRidge, DPRidgeClassifier
 from skdp.exceptions import PrivacyWarning
-from skdp.testing import FitData, seeded_entropy
-from tools.calibration import check_calibration
+from skdp.testing import seeded_entropy
+from tools.outcomes import assert_refused, messages_of
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
 UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}
+
+
+@pytest.fixture(autouse=True)
+def fixed():
+    with seeded_entropy(0):
+        yield
 
 
 def data(n=3000, d=5, q=1, seed=0, noise=0.1):
@@ -63,25 +68,14 @@ def test_it_learns_and_more_budget_is_better():
     X, y = data(20000, noise=0.3)
     truth = Ridge().fit(X, y)
     errors = []
-    with seeded_entropy(0):
-        for epsilon in (0.1, 1.0, 10.0):
-            fits = [
-                DPRidge(epsilon=epsilon, clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-                for _ in range(10)
-            ]
-            errors.append(np.median([np.linalg.norm(f.coef_ - truth.coef_) for f in fits]))
+    for epsilon in (0.1, 1.0, 10.0):
+        fits = [
+            DPRidge(epsilon=epsilon, clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
+            for _ in range(10)
+        ]
+        errors.append(np.median([np.linalg.norm(f.coef_ - truth.coef_) for f in fits]))
     assert errors[2] < 0.3 * errors[1] < 0.3 * errors[0]
     assert errors[2] < 0.02
-
-
-@pytest.mark.deep
-def test_learnt_bounds_lie_about_the_mean():
-    X, y = data(20000)
-    with seeded_entropy(0):
-        model = DPRidge().fit(X, y + 100)
-    (low,), (high,) = model.target_bounds_
-    assert abs((low + high) / 2 - y.mean() - 100) < y.std()
-    assert 2 * y.std() < high - low < 60 * y.std()
 
 
 @pytest.mark.deep
@@ -91,11 +85,9 @@ def test_shifts_and_units_do_not_matter(shift, units):
     """Within .02 of the R2 of centred data, whatever columns and targets are measured in."""
     X, y = data(50_000, noise=0.0)
     X, y = (X + shift) * units, 1e5 * (y + shift)
-    with seeded_entropy(0):
-        model = DPRidge().fit(X, y)
+    model = DPRidge().fit(X, y)
     assert model.score(X, y) > 0.98
-    with seeded_entropy(0):
-        classes = DPRidgeClassifier(classes=[False, True]).fit(X, y > np.median(y))
+    classes = DPRidgeClassifier(classes=[False, True]).fit(X, y > np.median(y))
     assert classes.score(X, y > np.median(y)) > 0.95
 
 
@@ -103,8 +95,7 @@ def test_shifts_and_units_do_not_matter(shift, units):
 def test_a_target_with_many_zeros_is_learnt():
     X, y = data(20_000)
     y = np.where(y > np.quantile(y, 0.7), 1000 * y, 0.0)
-    with seeded_entropy(0):
-        model = DPRidge().fit(X + 3, y)
+    model = DPRidge().fit(X + 3, y)
     assert model.score(X + 3, y) > Ridge().fit(X, y).score(X, y) - 0.05
 
 
@@ -119,21 +110,10 @@ def test_columns_thousands_of_deviations_from_zero_count():
 def test_columns_that_do_not_show_get_no_coefficient():
     X, y = data(20_000)
     X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
-    with seeded_entropy(0), pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(2\)"):
+    with pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(2\)"):
         model = DPRidge().fit(X, y)
     assert model.coef_[2] == 0.0
     assert model.score(X, y) > 0.5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("n", [5, 60, 400])
-def test_few_records_give_small_predictions_and_a_warning(n):
-    """Where nothing can be learnt, the fit says so and stays near a constant, in any units."""
-    X, y = data(n)
-    X, y = 1e4 * X, 1e-3 * y
-    with seeded_entropy(0), pytest.warns(PrivacyWarning):
-        model = DPRidge(epsilon=0.2).fit(X, y)
-    assert np.ptp(model.predict(X)) < 30 * np.ptp(y) or n < 60
 
 
 @pytest.mark.thorough
@@ -178,8 +158,7 @@ def test_a_read_out_of_noise_is_said():
 def test_without_intercept_nothing_is_shifted():
     X, _ = data(20_000)
     y = X @ [1.0, -1.0, 2.0, 0.0, 3.0]
-    with seeded_entropy(0):
-        model = DPRidge(fit_intercept=False).fit(X * 100, y)
+    model = DPRidge(fit_intercept=False).fit(X * 100, y)
     assert model.intercept_ == 0.0
     assert model.score(X * 100, y) > 0.9
     assert "moments" not in {line.name for line in model.ledger_}
@@ -189,8 +168,7 @@ def test_many_targets_and_bounds_for_each():
     X, Y = data(20000, q=3)
     Y = Y * [1.0, 100.0, 0.01]
     bounds = [0.0, 0.0, 0.0], [4.0, 400.0, 0.04]
-    with seeded_entropy(0):
-        model = DPRidge(epsilon=4.0, clip_norm=3.0, target_bounds=bounds).fit(X, Y)
+    model = DPRidge(epsilon=4.0, clip_norm=3.0, target_bounds=bounds).fit(X, Y)
     assert model.coef_.shape == (3, 5)
     assert model.score(X, Y) > 0.9  # each target in its own units
     np.testing.assert_array_equal(model.target_bounds_, bounds)
@@ -218,11 +196,6 @@ def test_the_receipt_has_one_release():
     assert names == {"count", "column_ranks", "norm_median", "readout"}
 
 
-def test_noise_is_what_the_receipt_says():
-    X, y = data(100)
-    check_calibration(DPRidge(clip_norm=1.0, target_bounds=(-1, 5)), FitData(X, y))
-
-
 def test_records_with_other_labels_count_as_zeros():
     X, y = load_digits(return_X_y=True)
     X, known = normalize(X), y < 3
@@ -238,8 +211,7 @@ def test_records_with_other_labels_count_as_zeros():
 def test_labels_may_be_strings_and_keep_their_kind():
     X, y = load_digits(return_X_y=True)
     X, names = normalize(X), np.array(["even", "odd"])[y % 2]
-    with seeded_entropy(0):
-        model = DPRidgeClassifier(classes=["odd", "even"], clip_norm=1.0, epsilon=8.0).fit(X, names)
+    model = DPRidgeClassifier(classes=["odd", "even"], clip_norm=1.0, epsilon=8.0).fit(X, names)
     assert model.classes_.tolist() == ["even", "odd"]
     assert model.score(X, names) > 0.8
 
@@ -254,6 +226,7 @@ def test_classes_of_y_are_made_public_with_a_warning():
 BAD_RIDGE = {
     "alpha": [-1.0, math.nan, "1", True, None, math.inf],
     "fit_intercept": [1, "yes", None],
+    "bounds": [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}],
     "clip_norm": [0.0, -1.0, math.inf, "median", None],
     "target_bounds": [
         (1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), "none", None, 3.0, (1.0,),
@@ -264,49 +237,34 @@ BAD_RIDGE = {
     "delta": [0.0, 1.0, -1.0],
     "n_jobs": [0, 0.5],
 }  # fmt: skip
+BAD_CLASSIFIER = {
+    "bounds": [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}],
+    "classes": [
+        [0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5],
+    ],
+    "class_weight": ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_RIDGE)
 def test_bad_parameters(name):
-    X, y = data(20)
     for value in BAD_RIDGE[name]:
-        with PrivacyLedger(10.0, 1e-5) as ledger, pytest.raises(ValueError, match=name):
-            DPRidge(**{name: value}).fit(X, y)
-        assert not ledger.entries
+        assert_refused(DPRidge(**{name: value}), name, *data(20))
 
 
-def test_bounds_for_another_number_of_targets():
+@pytest.mark.parametrize("name", BAD_CLASSIFIER)
+def test_bad_parameters_of_a_classifier(name):
+    X, y = data(20)
+    for value in BAD_CLASSIFIER[name]:
+        model = DPRidgeClassifier(**{"classes": [0, 1], "clip_norm": 1.0, name: value})
+        assert_refused(model, f"'{name}' parameter", X, (y > 2).astype(int))
+
+
+def test_what_does_not_fit_the_targets():
     X, Y = data(20, q=3)
-    with pytest.raises(ValueError, match="2 bounds, but there are 3 targets"):
-        DPRidge(target_bounds=([0, 0], [1, 1])).fit(X, Y)
-
-
-@pytest.mark.parametrize(
-    "classes", [[0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5]]
-)
-def test_bad_classes(classes):
-    X, y = load_digits(return_X_y=True)
-    with pytest.raises(ValueError, match="'classes' parameter"):
-        DPRidgeClassifier(classes=classes).fit(X, y)
-
-
-def test_one_class_needs_a_list():
-    with pytest.raises(ValueError, match="one class"):
-        DPRidgeClassifier().fit(np.eye(3), np.zeros(3))
-
-
-def test_threads_and_formats_change_nothing():
-    X, y = data(2000)
-    X[np.abs(X) < 0.3] = 0.0
-    fits = []
-    for form in (np.asarray, sp.csr_array, sp.csc_matrix):
-        for n_jobs in (None, 2):
-            with seeded_entropy(0):
-                fits.append(
-                    DPRidge(clip_norm=1.0, target_bounds=(0, 4), n_jobs=n_jobs).fit(form(X), y)
-                )
-    for fit in fits[1:]:
-        np.testing.assert_array_equal(fit.coef_, fits[0].coef_)
+    two = DPRidge(target_bounds=([0, 0], [1, 1]))
+    assert_refused(two, "2 bounds, but there are 3 targets", X, Y)
+    assert_refused(DPRidgeClassifier(), "one class", X, np.zeros(20))
 
 
 BOUNDS = [(-1.0, 2.0)] * 4 + [(-100.0, 200.0)]
@@ -315,15 +273,13 @@ BOUNDS = [(-1.0, 2.0)] * 4 + [(-100.0, 200.0)]
 def test_public_bounds_are_free_and_give_the_units():
     X, y = data(20_000)
     X = X * [1, 1, 1, 1, 100]
-    with seeded_entropy(0):
-        model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
+    model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
     assert [line.name for line in model.ledger_] == ["readout"]
     assert model.score(X, y) > 0.97
     assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
     np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
     np.testing.assert_allclose(model.scale_, [1.5] * 4 + [150])
-    with seeded_entropy(0):
-        classes = DPRidgeClassifier(bounds=BOUNDS, classes=[False, True]).fit(X, y > 2)
+    classes = DPRidgeClassifier(bounds=BOUNDS, classes=[False, True]).fit(X, y > 2)
     assert classes.score(X, y > 2) > 0.9
 
 
@@ -338,21 +294,12 @@ def test_bounds_without_noise_are_other_units_of_ridge():
     np.testing.assert_allclose(origin.coef_, theirs.coef_, rtol=1e-7)
 
 
-@pytest.mark.parametrize("bounds", [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}])
-def test_bad_bounds_are_refused(bounds):
-    X, y = data(50)
-    for model in (DPRidge(bounds=bounds), DPRidgeClassifier(bounds=bounds, classes=[0, 1])):
-        with pytest.raises(ValueError, match="bounds"):
-            model.fit(X, (y > 0).astype(int))
-
-
 def test_entries_are_cut_alike_in_fit_and_predictions():
     """A column with a heavy tail moves a prediction by no more than its cut."""
     X, y = data(20_000)
     rng = np.random.default_rng(1)
     X = np.column_stack([X, rng.standard_cauchy(len(X))])
-    with seeded_entropy(0):
-        model = DPRidge().fit(X, y)
+    model = DPRidge().fit(X, y)
     assert model.score(X, y) > 0.9
     low, high = model.entry_bounds_
     np.testing.assert_allclose(high - low, 12 * model.scale_)
@@ -386,8 +333,7 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     balanced = DPRidgeClassifier(
         class_weight="balanced", classes=[False, True], clip_norm=1.0, adjacency=adjacency
     )
-    with seeded_entropy(0):
-        model = balanced.fit(X[:4000], y[:4000])
+    model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
     names = [line.name for line in model.ledger_]
     assert names[-1] == "readout" and set(names[:-1]) <= {"count", "sums"}
@@ -399,11 +345,10 @@ def test_predictions_of_one_class_are_said():
     X = rng.uniform(-1, 1, (30_000, 3))
     y = rng.random(30_000) < 0.05 * (1 + X[:, 0])
     model = DPRidgeClassifier(classes=[False, True], clip_norm=1.7)
-    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="predicts one class"):
+    with pytest.warns(PrivacyWarning, match="predicts one class"):
         model.fit(X, y)
     assert not model.predict(X).any()
-    with seeded_entropy(0):
-        model.set_params(class_weight="balanced").fit(X, y)
+    model.set_params(class_weight="balanced").fit(X, y)
     assert both_sides(model, X, y) > 0.6
 
 
@@ -412,11 +357,9 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
     X = np.random.default_rng(0).standard_normal((4000, 3))
     y = np.sum(X**2, axis=1) > 2.1  # 55% of all
     model = DPRidgeClassifier(classes=[False, True], clip_norm=3.0)
-    with warnings.catch_warnings(record=True) as caught, seeded_entropy(1):
-        warnings.simplefilter("always")
-        for _ in range(8):
-            model.fit(X, y)
-    said = [str(one.message) for one in caught if "predicts one class" in str(one.message)]
+    with seeded_entropy(1):
+        said = [text for _ in range(8) for text in messages_of(model.fit, X, y)]
+    said = [text for text in said if "predicts one class" in text]
     assert said and not any("class_weight" in text for text in said)
     assert all("of like size" in text for text in said)
 
@@ -425,8 +368,7 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
 def test_wide_rows_of_a_regression():
     X, _ = texts()
     weights = np.where(np.arange(X.shape[1]) < 20, np.arange(X.shape[1]) % 5 - 2.0, 0.0)
-    with seeded_entropy(0):
-        model = DPRidge(epsilon=3.0, clip_norm=1.0, target_bounds=(-2, 2)).fit(X, X @ weights)
+    model = DPRidge(epsilon=3.0, clip_norm=1.0, target_bounds=(-2, 2)).fit(X, X @ weights)
     assert model.score(X, X @ weights) > 0.8
     assert np.count_nonzero(model.coef_) < 300
 
@@ -462,17 +404,6 @@ def test_weights_without_noise(fit_intercept, n_classes):
         assert scores[y == 0].mean() == pytest.approx(-scores[y == 1].mean(), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "weight", ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}]
-)
-def test_bad_class_weights(weight):
-    X, y = load_digits(return_X_y=True)
-    model = DPRidgeClassifier(class_weight=weight, classes=[0, 1], clip_norm=1.0)
-    with PrivacyLedger(10.0, 1e-5) as ledger, pytest.raises(ValueError, match="class_weight"):
-        model.fit(X, y % 2)
-    assert not ledger.entries
-
-
 def test_rare_dummies_are_taken_as_they_came():
     """None of 200 columns shows its scale, and the rows show theirs; else there is an intercept."""
     rng = np.random.default_rng(0)
@@ -485,17 +416,8 @@ def test_rare_dummies_are_taken_as_they_came():
     np.testing.assert_array_equal(model.center_, 0.0)
     np.testing.assert_array_equal(model.scale_, 1.0)
     few = DPRidge(epsilon=0.05, target_bounds=(0, 5))
-    with pytest.warns(PrivacyWarning) as said:
-        few.fit(1e6 + X[:60, :8], y[:60])
-    assert any("scale of the rows" in str(warning.message) for warning in said)
+    assert "scale of the rows" in " ".join(messages_of(few.fit, 1e6 + X[:60, :8], y[:60]))
     assert not few.coef_.any()
-
-
-def said_of(model, *data):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(*data)
-    return " ".join(str(w.message) for w in caught)
 
 
 @pytest.mark.thorough
@@ -505,7 +427,7 @@ def test_a_read_out_that_noise_has_shortened_says_so():
     for n in (1000, 50_000):
         X = rng.choice([-1.0, 1.0], (n, 40))
         model = DPRidge(bounds=(-1, 1), target_bounds=(-4, 4))
-        said[n] = said_of(model, X, X.sum(axis=1) / math.sqrt(40))
+        said[n] = " ".join(messages_of(model.fit, X, X.sum(axis=1) / math.sqrt(40)))
     assert re.search(r"sees nothing of about [4-9]\d% of what is linear", said[1000])
     assert said[50_000] == ""
 
@@ -521,7 +443,7 @@ def test_fits_that_lose_more_than_half_say_so():
     lost, apart = 0, 0
     for _ in range(40):
         model = DPRidge(epsilon=1.0)
-        said = said_of(model, X, y)
+        said = " ".join(messages_of(model.fit, X, y))
         apart += "by the noise of the intercept" in said
         if model.score(X, y) < 0.4 * best:
             lost += 1
@@ -531,5 +453,6 @@ def test_fits_that_lose_more_than_half_say_so():
 
 def test_labels_of_no_class_are_named_where_nothing_is_seen():
     X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
-    said = said_of(DPRidgeClassifier(classes=[7, 8], bounds=(-1, 1)), X, np.arange(500) % 2)
-    assert "Labels that are none of 'classes' do not count." in said
+    model = DPRidgeClassifier(classes=[7, 8], bounds=(-1, 1))
+    said = messages_of(model.fit, X, np.arange(500) % 2)
+    assert "Labels that are none of 'classes' do not count." in " ".join(said)

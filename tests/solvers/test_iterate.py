@@ -243,7 +243,7 @@ def test_symmetric_power_across_a_direction():
 def test_half_steps_converge_without_noise(shape):
     A, U, V = low_rank(*shape, [9.0, 5.0, 0.5])
     ask = Matrix(A)
-    left, right, _ = half_steps(ask, start(shape[1], 2), 20, 0.6, step=last_answer)
+    left, right = half_steps(ask, start(shape[1], 2), 20, 0.6, step=last_answer)
     assert overlap(left, U[:, :2]) > 1 - 1e-8
     assert overlap(right, V[:, :2]) > 1 - 1e-8
     assert ask.shares == pytest.approx([0.6 / 40] * 40)
@@ -252,7 +252,7 @@ def test_half_steps_converge_without_noise(shape):
 def test_half_steps_under_noise():
     A, U, V = low_rank(500, 300, [60.0, 50.0], seed=3)
     ask = Matrix(A, 0.8)
-    left, right, _ = half_steps(ask, start(300, 2), 6, 1.0)
+    left, right = half_steps(ask, start(300, 2), 6, 1.0)
     assert overlap(left, U) > 0.8
     assert overlap(right, V) > 0.8
 
@@ -263,7 +263,7 @@ def test_half_steps_across_a_found_pair():
     first = (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v, _ = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
+        u, v = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9

@@ -52,7 +52,7 @@ SIZES = {
     "_SMALL": 2, "_LARGE": 3, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_LEAST_JUDGED": 2.0,
     "_MOST_JUDGED": 4.0, "_VOTERS": 2.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
-    "_FEWEST": 1, "_MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
+    "_FEWEST": 1, "MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2, "_MOST_ORDERED": 2, "_MOST_BYTES": 64,
 }  # fmt: skip
@@ -73,7 +73,6 @@ OTHERS = {
     "_ROUGH": "values, not sizes", "_LOW": "values, not sizes",
     "_ENERGY_OF_LOSS": "deviations, not sizes",
     "64": "letters of a name",
-    "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
     "2000": "points of a fixed net",
@@ -81,6 +80,7 @@ OTHERS = {
     "_MANY": "a route by public numbers, asked for by name in other ways",
     "MOST_MADE": "a plan, which reads nothing private", "_MOST_WIDE": "a plan", "_SEEN": "a plan",
     "_MANY_FEATURES": "a plan", "_FEW_FEATURES": "a plan", "500": "a plan",
+    "_MOST_REHEARSED": "a plan",
 }  # fmt: skip
 
 

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 from skdp.privacy.gate.session import PrivacySession
-from skdp.testing._transcripts import replaced
+from skdp.privacy.ledger.ledger import PrivacyLedger
+from skdp.testing._transcripts import record_transcript, replaced
 
 _SKLEARN_STATE = {
     "_sklearn_output_config",
@@ -127,3 +129,21 @@ def before_payment(action: Callable[[int], None]):
 
     with replaced(PrivacySession, "pay", make):
         yield
+
+
+def assert_refused(estimator, match, *data, method="fit", **fit_params):
+    """A fit raises ValueError before it pays or reads, and leaves nothing on the estimator."""
+    with record_transcript() as transcript, PrivacyLedger(1e3, 0.1, allow_seeded=True) as ledger:
+        with pytest.raises(ValueError, match=match):
+            getattr(estimator, method)(*data, **fit_params)
+        assert not ledger.entries
+    assert not len(transcript)
+    assert not fitted_attributes(estimator)
+
+
+def messages_of(fit, *data, **fit_params) -> list[str]:
+    """Call a method and return what its warnings say."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(*data, **fit_params)
+    return [str(warning.message) for warning in caught]

@@ -68,7 +68,7 @@ ESTIMATORS = [
     DPTruncatedSVD(privacy_unit="entry"),
     DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
     DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
-    DPTruncatedSVD(algorithm="deflation", **BETWEEN),
+    DPTruncatedSVD(algorithm="deflation", delta=0.0, **BETWEEN),
     DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
     DPTruncatedSVD(1, algorithm="gram", clip_norm=3.0, **BETWEEN),
     DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
@@ -174,7 +174,7 @@ AXES = {
         "adjacency": ["add_remove", "replace", "zero_out"],
         "method": ["auto", "two_sketch", "three_sketch"],
         "sketch": ["gaussian", "isometry", "srht", "sparse"],
-        "sensitivity_mode": ["random", "worst_case"],
+        "sensitivity_mode": ["random", "oblivious", "worst_case"],
     },
     DPTraceRegressor: {
         "rank": [1], "matrix_shape": [(2, 2)], "epsilon": [25.0],
@@ -271,8 +271,9 @@ UNIT, ALGORITHM = "privacy_unit", "algorithm"
 # class -> (values that do not go together, words of the error)
 REFUSED = {
     DPTruncatedSVD: [
-        ({UNIT: ["row", "group", "interaction"], ALGORITHM: ["alternating", "deflation"]},
-         NOT_OFFERED),
+        ({UNIT: ["row", "group", "interaction"], ALGORITHM: ["alternating"]}, NOT_OFFERED),
+        ({UNIT: ["interaction"], ALGORITHM: ["deflation"]}, NOT_OFFERED),
+        ({UNIT: ["row", "group"], ALGORITHM: ["deflation"]}, UNREAD),  # by any delta
         ({UNIT: ["row", "group"], ALGORITHM: ["one_shot"]}, NOT_OFFERED),
         ({UNIT: ["entry"], ALGORITHM: ["power"]}, NOT_OFFERED),
         ({UNIT: ["edge"], ALGORITHM: ["gram", "screened", "alternating"]}, NOT_OFFERED),
@@ -285,6 +286,7 @@ REFUSED = {
         ({ALGORITHM: ["gram", "screened"], "delta": [0.0]}, NO_PURE),
         ({UNIT: ["interaction"], ALGORITHM: ["power"], "delta": [0.0]}, NO_PURE),
         ({ALGORITHM: ["power", "alternating"], "delta": [0.0], "n_components": [2]}, NO_PURE),
+        ({ALGORITHM: ["deflation"], "delta": [1e-6]}, "is for delta=0"),
         ({UNIT: ["row", "group"], "unit_bound": [(-1.0, 2.0)]}, "bounds nothing"),
         ({UNIT: ["interaction", *CONTRACTS], "unit_bound": [(-1.0, 2.0)]}, "'unit_bound'"),
         ({UNIT: ["entry", "edge"], ALGORITHM: ["one_shot"], "unit_bound": [(-1.0, 2.0)]},
@@ -301,6 +303,7 @@ REFUSED = {
         ({UNIT: ["entry"], "adjacency": ["zero_out"]}, NOT_OFFERED),
         ({UNIT: ["row"], "adjacency": ["add_remove"]}, "needs adjacency"),
         ({"method": ["auto"], "sketch": ["isometry", "srht", "sparse"]}, UNREAD),
+        ({"sensitivity_mode": ["oblivious"]}, UNREAD),  # of streams: fits draw after the data
         ({"method": ["auto"], "sensitivity_mode": ["worst_case"]}, UNREAD),
         ({"method": ["two_sketch", "three_sketch"], "sketch": ["isometry"],
           "sensitivity_mode": ["random"]}, "has no bound"),

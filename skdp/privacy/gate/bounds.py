@@ -6,11 +6,12 @@ sees of private data.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,12 @@ class Bounded:
 
 class PrivateQuery:
     """Base of the classes that own private data: `Ask` wraps these, and nothing else."""
+
+    def _with(self, **public: Any) -> Self:
+        """Return this query with other public settings."""
+        narrow = copy.copy(self)
+        vars(narrow).update(public)
+        return narrow
 
 
 def _check_positive(name: str, sensitivity: float) -> None:

@@ -41,11 +41,11 @@ from skdp.privacy.gate.bounds import (
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.integers import (
     MAX_FLIPS,
+    chance_of_flip,
     draw_flips,
-    flip_deviation,
-    flip_probability,
     flip_rate,
     flipped,
+    unbiased_deviation,
 )
 from skdp.privacy.noise.words import NoiseSource
 
@@ -323,14 +323,14 @@ class FlipGrant(Grant):
 
     def __init__(self, session: Reader, bound: Bound, epsilon: float) -> None:
         self._rate = 0 if epsilon == math.inf else flip_rate(epsilon / bound.cells)
-        probability = flip_probability(self._rate)
+        probability = chance_of_flip(self._rate)
         if probability * bound.size > MAX_FLIPS:
             raise ValueError(
                 f"{bound.name!r} would flip {probability * bound.size:.2g} of {bound.size} cells, "
                 f"more than {MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
             )
         mechanism = "randomised response" if self._rate else "none (epsilon is infinite)"
-        scale = flip_deviation(probability)
+        scale = unbiased_deviation(probability)
         super().__init__(session, bound, mechanism, scale, scale)
 
     def nothing(self) -> NDArray[Any]:

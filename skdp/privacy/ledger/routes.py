@@ -523,23 +523,30 @@ COUNTERS: list[Callable[..., Payment]] = []
 @contextmanager
 def pay_for(payment: Payment) -> Iterator[None]:
     """Charge what is paid for by name, and let its parts draw on it while it is fitted."""
-    if payment.fit is None:
+    if (fit := payment.fit) is None:
         with payment.in_calls(lambda: _whole_fits(payment)):
             yield
         return
-    charges = _charge_all(_payers(None, payment.fit.estimator), payment.fit)
-    covers = tuple(around()[0])
-    reservation = SearchReservation.write(payment.fits, payment.refits, covers)
-    for token in covers:  # in another part of the data it would be a fit that nobody paid for
-        at_end_of_part(token, reservation.end)
-    state = "failed"
+    charges: Charges = []
+    reservation, state = None, "failed"
+
+    def settle() -> None:
+        used = reservation is not None and reservation.end()
+        settle_charges(charges, fit.losses if used else (), state if used else "failed")
+
     try:
+        _charge_all(_payers(None, fit.estimator), fit, charges)
+        covers = tuple(around()[0])
+        reservation = SearchReservation.write(payment.fits, payment.refits, covers)
+        for token in covers:  # in another part of the data it would be a fit that nobody paid for
+            at_end_of_part(token, reservation.end)
         with payment.in_calls(lambda: _one_search(payment, reservation, charges)):
             yield
         state = "fitted"
-    finally:
-        used = reservation.end()
-        settle_charges(charges, payment.fit.losses if used else (), state if used else "failed")
+        settle()
+    except BaseException:  # also of whoever is stopped before, or while, it is settled
+        settle()
+        raise
 
 
 @contextmanager
@@ -604,17 +611,25 @@ def _in_calls(
         with opened():
             yield
 
-    before = {method: vars(caller).get(method) for method in _CALLS}
-    for method in _CALLS:
-        if callable(getattr(caller, method, None)):
-            setattr(caller, method, _PaidCall(caller, method, during))
-    try:
-        yield
-    finally:
-        for method, old in before.items():
+    before = {method: vars(caller)[method] for method in _CALLS if method in vars(caller)}
+    paid = {
+        method: _PaidCall(caller, method, during)
+        for method in _CALLS
+        if callable(getattr(caller, method, None))
+    }
+
+    def restore() -> None:
+        for method in paid:
             vars(caller).pop(method, None)
-            if old is not None:
-                setattr(caller, method, old)
+        vars(caller).update(before)
+
+    try:
+        vars(caller).update(paid)
+        yield
+        restore()
+    except BaseException:  # also of whoever is stopped while it is restored
+        restore()
+        raise
 
 
 @contextmanager
@@ -647,16 +662,18 @@ def prepaid(fit: LedgerFit, key: ReservationKey | None, limit: RunLimit) -> Iter
     A block that fails keeps its charge (that a run failed, and when, is a function of answers),
     unless nothing was granted in it.
     """
-    charges = _charge_all(_payers(key, fit.estimator), fit)
-    limit.covers = frozenset(token for ledgers in around() for token in ledgers)
-    _RESERVATIONS[limit.token] = limit
-    run = RUN.set(limit)
+    charges: Charges = []
+    run = RUN.get()
     try:
+        _charge_all(_payers(key, fit.estimator), fit, charges)
+        limit.covers = frozenset(token for ledgers in around() for token in ledgers)
+        _RESERVATIONS[limit.token] = limit
+        RUN.set(limit)
         yield limit
+        settle_charges(charges, fit.losses, "fitted")
     except BaseException:
         settle_charges(charges, fit.losses if limit.granted else (), "failed")
         raise
     finally:
-        RUN.reset(run)
-        del _RESERVATIONS[limit.token]
-    settle_charges(charges, fit.losses, "fitted")
+        RUN.set(run)
+        _RESERVATIONS.pop(limit.token, None)

@@ -571,17 +571,17 @@ def flip_rate(epsilon: float) -> int:
     which is e^epsilon for p = 1/(1 + e^epsilon), that is a = 2^30 log(1 + e^-epsilon).
     """
     rate = math.ceil(LAPLACE_SCALE * math.log1p(math.exp(-epsilon)) * _SLIP)
-    if not flip_probability(rate) < 0.5:
+    if not chance_of_flip(rate) < 0.5:
         raise ValueError("The budget of a cell is too small to tell a flipped one from another.")
     return rate
 
 
-def flip_probability(rate: int) -> float:
+def chance_of_flip(rate: int) -> float:
     """Return the probability of a flip, 1 - exp(-rate/2^30)."""
     return -math.expm1(-rate / LAPLACE_SCALE)
 
 
-def flip_deviation(probability: float) -> float:
+def unbiased_deviation(probability: float) -> float:
     """Return the standard deviation of the unbiased (y - p)/(1 - 2p) of one cell."""
     return math.sqrt(probability * (1 - probability)) / (1 - 2 * probability)
 
@@ -594,7 +594,7 @@ def draw_flips(words: Words, size: int, rate: int) -> IntArray:
     flips alone.
     """
     found: list[IntArray] = []
-    place, probability = -1, flip_probability(rate)
+    place, probability = -1, chance_of_flip(rate)
     while place < size:
         expected = (size - place) * probability
         number = int(expected + 6 * math.sqrt(expected)) + 16

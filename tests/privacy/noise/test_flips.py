@@ -11,12 +11,12 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise.integers import (
     LAPLACE_SCALE,
+    chance_of_flip,
     draw_flips,
-    flip_deviation,
-    flip_probability,
     flip_rate,
     flipped,
     integer_geometric,
+    unbiased_deviation,
 )
 from skdp.privacy.noise.words import SeededSource
 from tools.gate import new_session
@@ -30,13 +30,14 @@ def words(seed):
 def test_a_flip_is_as_likely_as_epsilon_asks(epsilon):
     """(1 - p)/p <= e^epsilon, and one step less would not do (where steps are fine enough)."""
     rate = flip_rate(epsilon)
-    p = flip_probability(rate)
+    p = chance_of_flip(rate)
     assert p >= 1 / (1 + math.exp(epsilon)) * (1 - 1e-12)
     assert p < 0.5
     if rate > 1:
-        finer = flip_probability(rate - 1)
+        finer = chance_of_flip(rate - 1)
         assert finer <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
-    assert flip_deviation(p) == pytest.approx(0.5 / math.sinh(epsilon / 2), rel=1e-2) or rate < 1000
+    expected = 0.5 / math.sinh(epsilon / 2)
+    assert unbiased_deviation(p) == pytest.approx(expected, rel=1e-2) or rate < 1000
 
 
 def test_geometrics_have_their_law():
@@ -52,7 +53,7 @@ def test_geometrics_have_their_law():
 def test_flips_are_bernoulli(epsilon):
     """Number, places and gaps of the flips of 400,000 cells."""
     n, rate = 400_000, flip_rate(epsilon)
-    p, places = flip_probability(rate), draw_flips(words(1), 400_000, rate)
+    p, places = chance_of_flip(rate), draw_flips(words(1), 400_000, rate)
     assert places.dtype == np.int64
     assert np.all(np.diff(places) > 0)
     assert places[0] >= 0
@@ -70,7 +71,7 @@ def test_neighbouring_cells_are_flipped_independently():
     n, rate = 300_000, flip_rate(1.0)
     flags = np.zeros(n)
     flags[draw_flips(words(2), n, rate)] = 1
-    flags -= flip_probability(rate)
+    flags -= chance_of_flip(rate)
     for lag in (1, 2, 7, 100):
         product = flags[lag:] * flags[:-lag]
         assert abs(product.mean()) < 6 * product.std() / math.sqrt(len(product))
@@ -105,8 +106,8 @@ def test_a_release_of_cells_is_charged_and_unbiased():
     assert line.mechanism == "randomised response"
     assert tuple(line.loss) == ("pure", 1.5)
     assert gate.spent().epsilon == 1.5
-    p = flip_probability(flip_rate(1.5))
-    assert answer.noise_scale == flip_deviation(p)
+    p = chance_of_flip(flip_rate(1.5))
+    assert answer.noise_scale == unbiased_deviation(p)
     assert sp.issparse(answer.value)
     unbiased = (answer.value.toarray() - p) / (1 - 2 * p)
     assert abs(unbiased.mean() - 0.25) < 6 * answer.noise_scale / math.sqrt(20_000)
@@ -116,7 +117,7 @@ def test_more_cells_cost_more_noise():
     one, two = session(), session()
     a = one.release(cells((50, 50), [3]), 1.0)
     b = two.release(cells((50, 50), [3], moved=2), 1.0)
-    assert b.noise_scale == pytest.approx(flip_deviation(flip_probability(flip_rate(1.0))))
+    assert b.noise_scale == pytest.approx(unbiased_deviation(chance_of_flip(flip_rate(1.0))))
     assert b.noise_scale > a.noise_scale
 
 

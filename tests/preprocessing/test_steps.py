@@ -1,0 +1,326 @@
+"""RowClipper, PublicScaler and DPStandardScaler."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skdp import DPRidge, check_pipeline
+from skdp.base import warn_blurred_columns
+from skdp.exceptions import PrivacyWarning
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.solvers.columns import ColumnMoments, Columns
+from skdp.testing import seeded_entropy
+from tools.outcomes import assert_refused, messages_of
+
+
+def wild_rows():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 4)) * 10.0 ** rng.uniform(-3, 3, (60, 1))
+    X[3], X[4], X[5] = 1.7e308, 5e-324, 0.0
+    return X
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_matrix])
+def test_no_row_is_longer_and_short_rows_stay(form, dtype):
+    with np.errstate(over="ignore", under="ignore"):
+        X = np.minimum(wild_rows(), np.finfo(dtype).max / 2).astype(dtype)
+    Z = RowClipper(2.0).fit_transform(form(X))
+    assert Z.dtype == dtype
+    Z = Z.toarray() if sp.issparse(Z) else Z
+    exact = np.array([math.hypot(*row) for row in Z.tolist()])
+    before = np.array([math.hypot(*row) for row in X.astype(float).tolist()])
+    assert exact.max() <= 2.0
+    assert np.all(exact[before > 2] > 2.0 * (1 - 1e-5))
+    np.testing.assert_array_equal(Z[before <= 2], X[before <= 2])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [3, 7, 33, 257])
+def test_neither_layout_nor_other_rows_change_a_bit(d, dtype):
+    """A single row is in C and in Fortran order at once, a table is in one of them."""
+    X = (10 * np.random.default_rng(1).standard_normal((40, d))).astype(dtype)
+    clipper = RowClipper(1.0)
+    expected = clipper.transform(X)
+    np.testing.assert_array_equal(clipper.transform(np.asfortranarray(X)), expected)
+    for n in (1, 2, 40):
+        rows = np.asfortranarray(X[:n])
+        np.testing.assert_array_equal(clipper.transform(rows), expected[:n])
+
+
+def test_a_row_is_clipped_by_itself():
+    X = wild_rows()
+    alone = [RowClipper().transform(row[None])[0] for row in X]
+    np.testing.assert_array_equal(alone, RowClipper().transform(X))
+    np.testing.assert_array_equal(alone, RowClipper().transform(X[::-1])[::-1])
+    doubled = sp.csr_array((np.array([0.3, 0.3]), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
+    np.testing.assert_allclose(RowClipper(0.5).transform(doubled).toarray(), [[0, 0.5, 0]])
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan, "auto", None, True])
+def test_bad_clip_norm(clip_norm):
+    with pytest.raises(ValueError, match="clip_norm"):
+        RowClipper(clip_norm).fit(np.eye(2))
+
+
+# -- public scaler ---------------------------------------------------------------------------------
+
+X = np.array([[18.0, -5.0, 0.0], [54.0, 0.0, 5e9], [200.0, 7.0, 1e5]])
+LOW, HIGH = [18, -10, 0], [90, 10, 2e5]
+EXPECTED = np.array([[-1.0, -0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.7, 0.5]])
+FRAME = pd.DataFrame(X, columns=["age", "balance", "income"])
+FORMS = {
+    "two lists": (LOW, HIGH),
+    "an array": np.array([LOW, HIGH]),
+    "list of tuples": list(zip(LOW, HIGH, strict=True)),
+    "low alone for each": (LOW, HIGH),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_bounds(form):
+    np.testing.assert_allclose(PublicScaler(FORMS[form]).transform(X), EXPECTED)
+    np.testing.assert_allclose(PublicScaler(FORMS[form]).fit_transform(FRAME), EXPECTED)
+
+
+def test_bounds_by_column_name_and_one_pair():
+    bounds = {"income": (0, 2e5), "age": (18, 90), "balance": [-10, 10]}
+    scaler = PublicScaler(bounds)
+    np.testing.assert_allclose(scaler.fit_transform(FRAME), EXPECTED)
+    assert scaler.get_feature_names_out().tolist() == ["age", "balance", "income"]
+    np.testing.assert_allclose(PublicScaler((-10, 10)).transform(X), np.clip(X, -10, 10) / 10)
+    two = X[:, :2]  # a list of two tuples has one for each column, two lists are lows and highs
+    pairs = PublicScaler([(18, 90), (-10, 10)]).transform(two)
+    lists = PublicScaler([[18, -10], [90, 10]]).transform(two)
+    np.testing.assert_allclose(pairs, lists)
+
+
+def test_a_row_is_mapped_by_itself_and_float32_stays():
+    scaler = PublicScaler((LOW, HIGH))
+    assert scaler.transform(X.astype(np.float32)).dtype == np.float32
+    alone = [scaler.transform(row[None])[0] for row in X]
+    np.testing.assert_array_equal(alone, scaler.transform(X))
+
+
+@pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, sp.coo_array])
+def test_sparse_rows_stay_sparse_where_zero_is_a_bound(container):
+    rows = np.abs(X)
+    out = PublicScaler(([0, 0, 0], [90, 10, 2e5])).transform(container(rows))
+    assert sp.issparse(out)
+    assert out.nnz == np.count_nonzero(rows)
+    np.testing.assert_allclose(out.toarray(), np.clip(rows / [90, 10, 2e5], 0, 1))
+    with pytest.raises(ValueError, match=r"column 1 it is neither.*toarray"):
+        PublicScaler(([0, -1, 0], [90, 10, 2e5])).transform(container(rows))
+
+
+BAD = [
+    (1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0), "auto", None, 3.0, (1.0,), (0, 1, 2),
+    (True, False), ("0", "1"), [(0, 1), (0,)], [], {"age": (1, 0)}, {"age": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", BAD, ids=repr)
+def test_bad_bounds_are_refused_in_one_way(bounds):
+    for act in (PublicScaler(bounds).fit, PublicScaler(bounds).transform):
+        with pytest.raises(
+            ValueError, match=r"The 'bounds' parameter of PublicScaler must be a pair"
+        ):
+            act(FRAME)
+
+
+def test_bounds_that_do_not_fit_the_columns():
+    with pytest.raises(ValueError, match=r"for 3 columns"):
+        PublicScaler([(0, 1), (0, 2)]).fit(X)
+    with pytest.raises(ValueError, match=r"Without bounds: \['income'\]; not in X: \['wage'\]"):
+        PublicScaler({"age": (0, 1), "balance": (0, 1), "wage": (0, 1)}).fit(FRAME)
+    with pytest.raises(ValueError, match="X has no column names"):
+        PublicScaler({"age": (0, 1)}).fit(X)
+
+
+def test_it_is_proven():
+    pipeline = make_pipeline(PublicScaler((0, 5)), DPRidge(clip_norm=1.0, target_bounds=(0, 1)))
+    assert check_pipeline(pipeline).ok
+
+
+def test_the_way_back_quotes_no_text():
+    X = np.random.default_rng(0).standard_normal((500, 2))
+    scaler = DPStandardScaler(entry_bounds=(-9, 9)).fit(X)
+    with pytest.raises(ValueError, match="found text") as error:
+        scaler.inverse_transform(np.full((2, 2), "Rome"))
+    assert "Rome" not in str(error.value)
+
+
+# -- standard scaler -------------------------------------------------------------------------------
+
+UNITS, MEANS = np.array([1.0, 10.0, 0.1, 1e4]), np.array([0.0, 50.0, 1.0, -1e5])
+
+
+def columns(n=20000):
+    X = np.random.default_rng(0).standard_normal((n, 4)) * UNITS + MEANS
+    return np.column_stack([X, np.full(n, 3.0)])
+
+
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("bounds", ["auto", (-math.inf, math.inf)])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_without_noise_it_is_standard_scaler(bounds, adjacency):
+    X = columns(500)
+    ours = DPStandardScaler(entry_bounds=bounds, adjacency=adjacency, epsilon=math.inf).fit(X)
+    theirs = StandardScaler().fit(X)
+    np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-9)
+    np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=1e-7)
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=1e-6)
+    assert ours.n_samples_seen_ == 500
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_columns_of_unequal_units_are_learnt(adjacency):
+    X = columns()
+    low, high = MEANS - 4 * UNITS, MEANS + 4 * UNITS
+    bounds = np.append(low, 0.0), np.append(high, 5.0)
+    for entry_bounds, tolerance in (("auto", 0.15), (bounds, 0.05)):
+        scaler = DPStandardScaler(entry_bounds=entry_bounds, adjacency=adjacency)
+        with seeded_entropy(0):
+            said = messages_of(scaler.fit, X)
+        # the column of one value has no scale that could be learnt
+        assert ["1 of 5 columns (4)" in text for text in said] == [True] * (
+            bounds is not entry_bounds
+        )
+        assert np.max(np.abs(scaler.mean_[:4] - MEANS) / UNITS) < tolerance
+        assert np.max(np.abs(scaler.scale_[:4] / UNITS - 1)) < tolerance
+        assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
+
+
+def test_round_trip_and_switches():
+    X = columns(1000)[:, :4]
+    scaler = DPStandardScaler(epsilon=4.0).fit(X)
+    cut = np.clip(X, *scaler.entry_bounds_)
+    np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), cut, rtol=1e-9)
+    plain = DPStandardScaler(epsilon=4.0, with_mean=False, with_std=False).fit(X)
+    np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.entry_bounds_))
+    assert plain.scale_ is None
+    assert plain.var_ is None
+
+
+def test_receipt_and_errors():
+    X = columns(1000)
+    given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
+    assert [line.name for line in given.ledger_] == ["moments"]
+    assert given.privacy_spent_.epsilon == 1.0
+    few = DPStandardScaler(entry_bounds=([0, 0], [1, 1]))
+    assert_refused(few, "2 bounds, but there are 5 columns", X)
+    for name, value in (("with_mean", 1), ("with_std", "no"), ("entry_bounds", (1, 0))):
+        assert_refused(DPStandardScaler(**{name: value}), name, X)
+
+
+def hard_columns(n, rng):
+    """Columns of real tables: dummies, an amount with zeros, a shift, a heavy tail, constants."""
+    return np.column_stack([
+        rng.random(n) < 0.4, rng.random(n) < 0.02, rng.integers(1950, 2020, n), np.zeros(n),
+        np.where(rng.random(n) < 0.9, 0.0, rng.exponential(1e4, n)), rng.standard_cauchy(n),
+    ]).astype(float)  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("n", [50, 400, 20000])
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_hard_columns_are_never_blown_up(n, epsilon):
+    """Whatever the fit finds, standardised entries are small: in it and in rows to come."""
+    X, scaler = hard_columns(n, np.random.default_rng(0)), DPStandardScaler(epsilon=epsilon)
+    for seed in range(5):
+        with seeded_entropy(seed):
+            assert messages_of(scaler.fit, X)  # a column of zeros never shows its scale
+        assert np.max(np.abs(scaler.transform(np.vstack([X, 1e9 * X])))) < 100
+    if n == 20000 and epsilon == 3.0:
+        ratio = scaler.scale_ / X.std(axis=0).clip(1e-300)
+        assert np.all(np.abs(np.log2(ratio[[0, 1, 2, 4]])) < 1)
+
+
+# -- sparse rows ----------------------------------------------------------------------------------
+
+
+def sparse_rows(n=4000, d=6):
+    rng = np.random.default_rng(5)
+    return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
+@pytest.mark.parametrize("entry_bounds", ["auto", (-2.0, 3.0)])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_sparse_rows_are_scaled_as_dense_ones(kind, entry_bounds, adjacency):
+    S = sparse_rows()
+    options = {"with_mean": False, "entry_bounds": entry_bounds, "adjacency": adjacency}
+    sparse, dense = (
+        DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())
+    )
+    assert np.array_equal(sparse.scale_, dense.scale_)
+    assert np.array_equal(sparse.mean_, dense.mean_)
+    found = sparse.transform(kind(S))
+    assert sp.issparse(found) and found.nnz == S.nnz
+    assert np.array_equal(found.toarray(), dense.transform(S.toarray()))
+    back = sparse.inverse_transform(found)
+    np.testing.assert_allclose(back.toarray(), np.clip(S.toarray(), *sparse.entry_bounds_))
+    exact = DPStandardScaler(with_mean=False, epsilon=np.inf).fit(kind(S))
+    np.testing.assert_allclose(exact.scale_, StandardScaler(with_mean=False).fit(S).scale_)
+
+
+def test_zeros_that_are_not_stored_stay_zeros():
+    """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
+    assert np.all(scaler.entry_bounds_[0] <= 0)
+    assert np.all(np.abs(scaler.entry_bounds_[1]) > 5)
+    assert_refused(
+        DPStandardScaler(with_mean=False, entry_bounds=(1.0, 7.0)), "with 0 between them", S
+    )
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
+        DPStandardScaler().fit(S)
+    assert scaler.transform(sp.csr_array((2, 3))).nnz == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "rows", [load_iris().data, 3 + 0.4 * np.random.default_rng(0).standard_normal((150, 3))]
+)
+def test_scales_that_are_far_off_are_said(rows):
+    """150 rows do not show where columns lie, and a scale about 0 looks like one about there."""
+    lost, model = 0, DPStandardScaler(epsilon=1.0)
+    for _ in range(40):
+        said = messages_of(model.fit, rows)
+        if np.abs(np.log2(model.scale_ / rows.std(axis=0))).max() > 3:
+            lost += 1
+            assert said
+    assert lost
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_scales_that_are_seen_need_no_word(shift):
+    rows = shift + np.random.default_rng(0).standard_normal((1500, 4)) * [1.0, 2.0, 3.0, 4.0]
+    for _ in range(4):
+        DPStandardScaler(epsilon=1.0).fit(rows)
+
+
+def test_a_scale_in_its_noise_is_said_where_no_middle_was_seen():
+    every = np.ones(3, bool)
+    found = Columns(np.zeros(3), np.ones(3), every, 9.0, 1.0, 9, np.arange(3) > 0, ~every)
+    moments = ColumnMoments(np.zeros(3), np.array([2.9, 2.9, 9.0]), np.ones(3), 9.0)
+    with pytest.warns(PrivacyWarning, match=r"of 1 of 3 columns \(0\) that may be noise"):
+        warn_blurred_columns(DPStandardScaler(), found, moments)
+    warn_blurred_columns(DPStandardScaler(), found, moments._replace(variance=np.full(3, 3.1)))
+
+
+def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
+    rows = np.random.default_rng(0).standard_normal((1500, 2)) + [0.0, 1e5]
+    with pytest.warns(PrivacyWarning, match=r"of 1 of 2 columns \(1\) that may be several times"):
+        DPStandardScaler(epsilon=1.0).fit(rows[:300])
+    for far in (DPStandardScaler(epsilon=3.0).fit(rows), DPStandardScaler().fit(rows - [0, 1e5])):
+        np.testing.assert_allclose(far.scale_, 1.0, rtol=0.3)

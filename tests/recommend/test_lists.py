@@ -1,0 +1,205 @@
+"""Histories of pairs, lists of the best items, and scores of lists."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import ndcg_score
+
+from skdp.data.histories import hidden_cells
+from skdp.datasets import make_interactions
+from skdp.model_selection import DPGridSearchCV, make_private_scorer
+from skdp.recommend import DPRecommender, histories_of_pairs, ndcg_at_n, recall_at_n
+from skdp.recommend._lists import best_items, missed_share
+from skdp.solvers.item_filter import ItemFilter
+from skdp.testing import record_transcript, seeded_entropy
+
+ITEMS = np.array(["jam", "tea", "ham", "oil"])
+
+
+def test_each_pair_is_a_cell_whatever_the_order():
+    rng = np.random.default_rng(0)
+    who, what = rng.integers(0, 30, 400) * 7, ITEMS[rng.integers(0, 4, 400)]
+    found = histories_of_pairs(who, what, items=ITEMS)
+    expected = np.zeros((len(found.users), 4))
+    for user, item in zip(who, what, strict=True):
+        expected[np.flatnonzero(found.users == user)[0], np.flatnonzero(item == ITEMS)[0]] = 1.0
+    assert np.array_equal(found.matrix.toarray(), expected)
+    again = histories_of_pairs(who[::-1], what[::-1], items=ITEMS, users=found.users).matrix
+    assert np.array_equal(again.toarray(), expected)
+    assert found.matrix.has_canonical_format
+
+
+def test_what_is_not_in_a_public_list_adds_nothing():
+    who, what = ["ann", "bob", "eve"], ["tea", "pie", "jam"]
+    found = histories_of_pairs(who, what, items=ITEMS, users=["bob", "ann", "zoe"])
+    assert found.matrix.toarray().tolist() == [[0.0] * 4, [0.0, 1.0, 0.0, 0.0], [0.0] * 4]
+    assert found.users.tolist() == ["bob", "ann", "zoe"]
+
+
+def test_the_largest_value_of_a_pair_counts_and_names_come_back():
+    values = [1.0, 5.0, 3.0]
+    found = histories_of_pairs([1, 1, 2], ["tea"] * 3, items=ITEMS, values=values)
+    assert found.matrix.toarray()[:, 1].tolist() == [5.0, 3.0]
+    assert found.names([[1, -1]]).tolist() == [["tea", None]]
+
+
+def test_one_strange_name_changes_no_other_pair():
+    who, what = [1, 2, 2**53, 2**53 + 1], [7, 8, 7, 9]
+    plain = histories_of_pairs(who, what, items=[7, 8, 9])
+    for name in ("1", 1.5, None, float("nan"), ["a"], ("a", 1)):
+        one = histories_of_pairs([*who, name], [*what, 8], items=[7, 8, 9]).matrix
+        assert np.array_equal(one[:4].toarray(), plain.matrix.toarray())
+        other = histories_of_pairs([*who, 5], [*what, name], items=[7, 8, 9]).matrix
+        assert np.array_equal(other[:4].toarray(), plain.matrix.toarray())
+
+
+def test_a_pair_without_a_user_adds_nothing():
+    """Names that are missing equal nothing: each pair of one person would be a row of its own."""
+    pandas = pytest.importorskip("pandas")
+    for missing in (None, float("nan"), pandas.NA, pandas.NaT):
+        found = histories_of_pairs([missing, 1, missing], ["tea", "jam", "jam"], items=ITEMS)
+        assert found.users.tolist() == [1]
+        assert found.matrix.toarray().tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    found = histories_of_pairs(np.array([np.nan, 2.0, np.nan]), ["tea"] * 3, items=ITEMS)
+    assert found.users.tolist() == [2.0] and found.matrix.sum() == 1
+
+
+def test_values_that_are_no_numbers_are_not_quoted():
+    with pytest.raises(ValueError, match="must hold numbers") as caught:
+        histories_of_pairs([1], ["tea"], items=ITEMS, values=["secret"])
+    assert caught.value.__context__ is None and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([1, 2], ["tea"], {"items": ITEMS}), "same length"),
+        (([1], ["tea"], {"items": ["tea", "tea"]}), "repetitions"),
+        (([1], ["tea"], {"items": ITEMS, "users": []}), "'users'"),
+        (([1], ["tea"], {"items": ITEMS, "values": [1, 2]}), "values"),
+    ],
+)
+def test_refusals(given, message):
+    who, what, options = given
+    with pytest.raises(ValueError, match=message):
+        histories_of_pairs(who, what, **options)
+
+
+# -- the best items --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_items", [19, 64 * 20, 64 * 20 + 7, 3000])
+@pytest.mark.parametrize("n", [1, 5, 30])
+def test_lists_are_those_of_a_sort(n_items, n):
+    """In wide tables the maxima of groups come first; known items are anywhere, also the last."""
+    rng = np.random.default_rng(n_items + n)
+    scores = rng.standard_normal((7, n_items))
+    scores[1] = np.arange(n_items)
+    scores[2] = -np.arange(n_items)
+    known = rng.random((7, n_items)) < 0.3
+    known[3, : n_items - 2] = True  # two items are left
+    items, values = best_items(lambda _: scores.copy(), sp.csr_array(known), n, exclude_known=True)
+    wanted = np.where(known, -np.inf, scores)
+    order = np.argsort(-wanted, axis=1, kind="stable")[:, :n]
+    top = np.take_along_axis(wanted, order, axis=1)
+    m = order.shape[1]
+    np.testing.assert_array_equal(values[:, :m], top)
+    np.testing.assert_array_equal(items[:, :m], np.where(np.isfinite(top), order, -1))
+    assert np.all(items[:, m:] == -1)
+
+
+@pytest.mark.parametrize("n_kept", [5, 30])
+@pytest.mark.parametrize("blend", [0.0, 0.5])
+def test_scores_of_blocks_are_the_scores(n_kept, blend):
+    """Whether tastes are added to the kept items alone, or come with zeros for the others."""
+    rng = np.random.default_rng(0)
+    kept = np.sort(rng.permutation(40)[:n_kept])
+    inward, outward = rng.standard_normal((n_kept, 3)), rng.standard_normal((2, n_kept))
+    tastes = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7, blend)
+    rows = sp.csr_array((rng.random((9, 40)) < 0.3).astype(float))
+    np.testing.assert_allclose(tastes.scorer()(rows), tastes.scores(rows), atol=1e-12)
+    flips = (1.5, 0.2)
+    wanted = tastes.flipped_scores(rows, *flips)
+    np.testing.assert_allclose(tastes.scorer(flips)(rows), wanted, atol=1e-12)
+
+
+# -- scores of lists -------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    truth = (rng.random((40, 15)) < 0.2).astype(float)
+    truth[3] = 0
+    lists = np.argsort(rng.random((40, 15)), axis=1)[:, :6]
+    users = truth.sum(axis=1) > 0
+    hits = [truth[u, lists[u]].sum() / truth[u].sum() for u in np.flatnonzero(users)]
+    assert recall_at_n(lists, truth) == pytest.approx(np.mean(hits))
+    scores = np.zeros_like(truth)
+    np.put_along_axis(scores, lists, np.arange(6, 0, -1.0)[None].repeat(40, 0), axis=1)
+    expected = ndcg_score(truth[users], scores[users], k=6)
+    assert ndcg_at_n(lists, truth) == pytest.approx(expected)
+
+
+def test_places_without_an_item_are_no_hits():
+    truth = np.array([[1.0, 0.0]])
+    assert recall_at_n(np.array([[-1, -1]]), truth) == 0.0
+    assert ndcg_at_n(np.array([[-1, 0]]), truth) == pytest.approx(1 / np.log2(3))
+    assert recall_at_n(np.array([[0, 1]]), np.zeros((1, 2))) == 0.0
+
+
+def test_lists_and_users_must_match():
+    with pytest.raises(ValueError, match="each of 2 users"):
+        recall_at_n(np.zeros((3, 2), int), np.eye(2))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    R = make_interactions(800, 120, 16_000, 4, random_state=0)
+    with seeded_entropy(0):
+        return R, DPRecommender(4, epsilon=20.0).fit(R)
+
+
+@pytest.mark.deep
+def test_missed_items_are_those_of_the_definition(fitted):
+    R, model = fitted
+    R = R[:60]
+    hidden = R.copy()
+    hidden.data = hidden_cells(R, 1.0, by_cell=False).astype(float)
+    hidden.eliminate_zeros()
+    lists, _ = model.recommend(R - hidden, n=20)
+    recalls = [
+        np.isin(hidden[[u]].indices, lists[u]).mean() if hidden[[u]].nnz else 0.5 for u in range(60)
+    ]
+    np.testing.assert_allclose(missed_share(model, R), 1 - np.array(recalls))
+    order = np.random.default_rng(0).permutation(60)
+    np.testing.assert_array_equal(missed_share(model, R[order]), missed_share(model, R)[order])
+    one = sp.csr_array((np.ones(1), ([0], [3])), shape=(2, 120))  # nothing to hide, or to go by
+    np.testing.assert_array_equal(missed_share(model, one), [0.5, 0.5])
+
+
+@pytest.mark.thorough
+def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
+    R, model = fitted
+    scorer = make_private_scorer("missed_items", (0.0, 1.0), epsilon=2.0, adjacency="replace")
+    with seeded_entropy(0), record_transcript() as transcript:
+        score = scorer(model, R)
+    scale = transcript.openings[0].noise_scale / 800
+    assert abs(score + missed_share(model, R).mean()) < 6 * scale
+    assert transcript.openings[0].bound.l2 == pytest.approx(1.0)
+    with pytest.raises(AttributeError):  # before anything is read
+        scorer(object(), R)
+
+
+@pytest.mark.thorough
+def test_a_search_over_recommenders_pays_for_lists():
+    R = make_interactions(800, 120, 16_000, 4, random_state=0)
+    scorer = make_private_scorer("missed_items", (0.0, 1.0))
+    search = DPGridSearchCV(
+        DPRecommender(4), {"algorithm": ["popularity", "gram"]}, scoring=scorer, epsilon=30.0,
+        strategy="compose",
+    )  # fmt: skip
+    with seeded_entropy(0):
+        search.fit(R)
+    assert search.best_params_ == {"algorithm": "gram"}
+    assert search.privacy_spent_.epsilon == pytest.approx(30.0)
+    assert search.best_estimator_.recommend(R[:3])[0].shape == (3, 20)
