@@ -448,7 +448,8 @@ def test_one_user_moves_every_release_by_its_claim(estimator):
             if classes := getattr(estimator, "classes", None):
                 targets = np.asarray(classes)[(targets > 0).astype(int)]
             pair.append(FitData(rows, targets, {"groups": ids}))
-        report = quiet(transcript_audit, estimator, tuple(pair)).check()
+        with seeded_entropy(9):  # how tight a pair is depends on the answers
+            report = quiet(transcript_audit, estimator, tuple(pair)).check()
         ratios.append(report.realised_mu / report.claimed_mu)
     assert max(ratios) <= 1 + 1e-9
     assert max(ratios) >= (0.5 if replace else 0.98)
