@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Repeated, ScratchOfThread, finite_only, row_source
-from skdp.data.remote import (
+from skdp.data.numbers import (
     COUNTED,
     FARTHEST,
     OCTAVE_BINS,

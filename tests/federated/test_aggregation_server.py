@@ -120,7 +120,7 @@ def test_server_notices_an_altered_share(which):
         _, body = wire.unpack_message(bytes(answer))
         owners = list(wire.unpack_reveal(body).items())
         place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
-        answer[32 + 38 * place + 15] ^= 1 + client_id
+        answer[32 + 38 * place + 15 + client_id] ^= 1  # elsewhere for each: no two make up for it
         scene.server.receive(client_id, bytes(answer))
     with pytest.raises(AggregationAborted, match=r"altered|do not belong") as caught:
         scene.server.advance()

@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows
-from skdp.data.remote import OctavesOfBlock, PlacesOfBlock
+from skdp.data.numbers import OctavesOfBlock, PlacesOfBlock
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
 

@@ -1,6 +1,11 @@
-"""Rows that live elsewhere: narrowed views of them, and numbers of single rows that stay there.
+"""Numbers of single rows and counts of entries, computed and kept where the rows are.
 
-What travels is a function of public values (to where the rows are) and an integer sum (back).
+Rows may live elsewhere: what travels is a function of public values (to where the rows are) and an
+integer sum (back). Narrowed views of such rows are here too.
+
+Entries of columns are counted in public bins: parts of octaves, and steps from a centre. A row with
+a value that is not finite adds nothing, nor does a group with one. A group has one number in each
+column: the mean over its rows of what their entries count for, rounded.
 """
 
 from __future__ import annotations
@@ -341,10 +346,7 @@ class RowNumbers(Numbers):
         super().__init__(columns, partial(_column, name="numbers"))
 
 
-# Counts of the entries of columns in public bins: parts of octaves, and steps from a centre.
-#
-# A row with a value that is not finite adds nothing, nor does a group with one. A group has one
-# number in each column: the mean over its rows of what their entries count for, rounded.
+# Counts of the entries of columns in public bins.
 
 
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
