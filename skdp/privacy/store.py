@@ -243,10 +243,11 @@ class Chain:
         self.added = False
 
     def check_has(self, place: Place) -> None:
-        """Refuse a file without a record that is known to have been there."""
+        """Refuse a file without a record that is known to have been there, before no snapshot."""
         number, head = place
+        gone = number < _end_of(self._file, "ASC")[0]
         found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
-        if place != START and found != (head,):
+        if place != START and not gone and found != (head,):
             raise PrivacyError(
                 f"{self._name} has not line {number} that was seen there: it is an older copy, or "
                 "was written anew, and does not know all that was spent and released. Nothing may "

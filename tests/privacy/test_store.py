@@ -322,6 +322,16 @@ def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
     assert user(path).done() == 3
 
 
+def test_snapshots_of_another_process_are_no_older_copy(path, monkeypatch):
+    """What this process saw there is gone by then."""
+    monkeypatch.setattr(checkpoints, "_SLACK", Snapshots.slack)
+    Acts(path).close()
+    with monkeypatch.context() as patch:
+        another_process(patch)
+        uninterrupted(Acts, path)
+    assert Acts(path).done() == STEPS
+
+
 def test_a_stream_needs_its_marker(path):
     """Of a ledger without one nobody knows better; a stream would release its steps again."""
     lock = path.with_name("kept.lock")
