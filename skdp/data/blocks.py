@@ -1,5 +1,22 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
+All that holds private rows satisfies one protocol, `RowSource`: `n_features`, `n_rows()`,
+`parts(n)`, `blocks()`. Rows that can only be summed where they are have `sum_parts(work)` in place
+of the last two (`RemoteRows`), and `work` sees a `RowSource` there. A block is one of
+
+- a float64 array or a CSR array: rows alone;
+- `views.Zipped`: rows with columns beside them (targets, numbers of each row);
+- `views.Groups`: rows of groups with equally many rows, and columns beside them;
+- `units.Batch`: the same of users, each in its own power of two.
+
+Sources by where rows are: `DenseRows` (arrays and maps) and `SparseRows` in memory,
+`stored_rows.BlockFiles` and `stored_rows.DaskParts`, `views.InTurn` (several, one by one), and by
+unit `units.GroupRows` and `units.UserRows`. Over any of them lie `views.ViewedRows` (a public
+function of the blocks), `views.ColumnRows`, `views.ZippedRows`, and `numbers.RemoteView` where
+they are elsewhere. `units.Placed` joins rows with columns that came beside them;
+`numbers.RowColumns` are numbers of each row that stay where it is. What passes leave for later ones
+has one limit of memory, `views.may_be_kept`.
+
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.
 """
@@ -366,6 +383,11 @@ def row_source(X: Any) -> RowSource:
     return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 
+def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
+    """Return a matrix of zeros that takes no memory: a query needs its shape alone."""
+    return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
+
+
 def _pieces(part: RowSource) -> Iterator[Block]:
     """Blocks of at most _MAX_ROWS rows: a source of your own may not know the cap."""
     for given in part.blocks():
@@ -375,30 +397,6 @@ def _pieces(part: RowSource) -> Iterator[Block]:
         else:
             for i in range(0, block.shape[0], _MAX_ROWS):
                 yield block[i : i + _MAX_ROWS]
-
-
-def _sum_part(
-    part: RowSource, term: Callable[[Block], NDArray[Any]], total: NDArray[Any]
-) -> NDArray[Any]:
-    """Add the terms of one part. Floats that hold integers are added as floats while exact."""
-    partial: NDArray[Any] | None = None
-    rows = 0
-    # Floating-point warnings would tell of the data; the gate's errstate does not reach threads.
-    with np.errstate(all="ignore"):
-        for block in _pieces(part):
-            value = term(block)
-            rows += block.shape[0]
-            if value.dtype == total.dtype:
-                total += value
-            elif partial is None or rows > _EXACT_ROWS:
-                if partial is not None:
-                    _add_whole(total, partial)
-                partial, rows = value, block.shape[0]
-            else:
-                partial += value
-    if partial is not None:
-        _add_whole(total, partial)
-    return total
 
 
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
@@ -418,8 +416,26 @@ class PartSum:
     dtype: str
 
     def __call__(self, part: RowSource) -> NDArray[Any]:
-        """Return the sum over one part."""
-        return _sum_part(part, self.term, np.zeros(self.shape, self.dtype))
+        """Return the sum over one part. Floats that hold integers are added so while exact."""
+        total: NDArray[Any] = np.zeros(self.shape, self.dtype)
+        partial: NDArray[Any] | None = None
+        rows = 0
+        # Warnings of floats would tell of the data; the gate's errstate does not reach threads.
+        with np.errstate(all="ignore"):
+            for block in _pieces(part):
+                value = self.term(block)
+                rows += block.shape[0]
+                if value.dtype == total.dtype:
+                    total += value
+                elif partial is None or rows > _EXACT_ROWS:
+                    if partial is not None:
+                        _add_whole(total, partial)
+                    partial, rows = value, block.shape[0]
+                else:
+                    partial += value
+        if partial is not None:
+            _add_whole(total, partial)
+        return total
 
 
 def checked_total(total: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:

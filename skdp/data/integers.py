@@ -542,12 +542,16 @@ def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
     return np.where(near, np.clip(total, -_LARGEST, _LARGEST), np.where(size < 0, -1, 1) * _LARGEST)
 
 
+ODD_BITS = 0x9E3779B97F4A7C15  # of the golden section: its multiples differ in all bits
+
+
 def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
     """Spread 64-bit words over all words, always the same way (a public permutation a turn)."""
-    words = words + np.uint64(turn * 0x9E3779B97F4A7C15 % 2**64)
+    words = words + np.uint64(turn * ODD_BITS % 2**64)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
+
 
 # What one user adds, cut to a norm: arrays of shape (users, ...), each user's by itself.
 #
@@ -555,6 +559,8 @@ def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
 
 
 _TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
+
+
 def _finite(values: FloatArray) -> FloatArray:
     """Set the contribution of a user to zero unless all of it is finite."""
     good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))

@@ -26,6 +26,7 @@ from skdp.data.blocks import (
     row_source,
 )
 from skdp.data.factorisations import times_powers
+from skdp.data.integers import ODD_BITS
 from skdp.data.stored_rows import (
     BlockFiles,
     DaskParts,
@@ -339,9 +340,6 @@ def _both(a: _Seen, b: _Seen) -> _Seen:
 # Which batch a user is in, and beside whom, never changes what is computed for it.
 
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads the bits of entries that differ little
-
-
 class _Units(NamedTuple):
     """The power of two of each user's rows and targets, and whether all of it is finite."""
 
@@ -433,7 +431,9 @@ def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
     """Return a public hash of each row: its bits, folded, times odd numbers that spread them."""
     bits = np.ascontiguousarray(rows).view(np.uint64)
     steps = np.arange(first, first + rows.shape[2], dtype=np.uint64)
-    return np.asarray((bits ^ (bits >> np.uint64(32))) @ (steps * _ODD | np.uint64(1)))
+    return np.asarray(
+        (bits ^ (bits >> np.uint64(32))) @ (steps * np.uint64(ODD_BITS) | np.uint64(1))
+    )
 
 
 def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:

@@ -198,21 +198,19 @@ def is_matrix(query: Any, value: Argument) -> bool:
     Bounds are computed from its norms: squares of its largest entry must neither overflow nor
     vanish, whatever they are multiplied with. The matrices of solvers are near 1.
     """
-    return (
-        is_floats(value, 2)
-        and len(value) == query.n_features
-        and 1 <= value.shape[1] <= query.n_features
-        and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
-    )
+    return _is_ordinary(value, query.n_features, query.n_features)
 
 
 def is_left_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each row of the client's matrix, as in `is_matrix`."""
-    rows, columns = query.shape
+    return _is_ordinary(value, *query.shape)
+
+
+def _is_ordinary(value: Argument, n: int, most: int) -> bool:
     return (
         is_floats(value, 2)
-        and len(value) == rows
-        and 1 <= value.shape[1] <= columns
+        and len(value) == n
+        and 1 <= value.shape[1] <= most
         and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
     )
 
@@ -237,6 +235,11 @@ def is_weights(_: Any, value: Argument) -> bool:
     return value is None or is_floats(value, 1)
 
 
+def is_direction(_: Any, value: Argument) -> bool:
+    """A vector of finite numbers."""
+    return is_floats(value, 1)
+
+
 def is_factor(_: Any, value: Argument) -> bool:
     """A finite matrix: whether it fits the others is for the query to say."""
     return is_floats(value, 2)
@@ -245,9 +248,7 @@ def is_factor(_: Any, value: Argument) -> bool:
 def is_selection(query: Any, value: Argument) -> bool:
     """Different column numbers: a repeated column would count twice in a row."""
     return (
-        isinstance(value, np.ndarray)
-        and value.dtype.kind == "i"
-        and value.ndim == 1
+        is_array(value, 1, "i")
         and 1 <= value.size <= query.n_features
         and int(value.min()) >= 0
         and int(value.max()) < query.n_features
@@ -255,14 +256,16 @@ def is_selection(query: Any, value: Argument) -> bool:
     )
 
 
+def is_array(value: Any, ndim: int | None = None, kind: str = "f") -> TypeGuard[NDArray[Any]]:
+    """Floats (or numbers of another kind), with so many dimensions."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != kind:
+        return False
+    return ndim is None or value.ndim == ndim
+
+
 def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float64]]:
     """Finite floats, with so many dimensions."""
-    return (
-        isinstance(value, np.ndarray)
-        and value.dtype.kind == "f"
-        and value.ndim == (value.ndim if ndim is None else ndim)
-        and bool(np.isfinite(value).all())
-    )
+    return is_array(value, ndim) and bool(np.isfinite(value).all())
 
 
 def narrowed(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
@@ -287,6 +290,17 @@ def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
             f"epsilon={epsilon!r}, delta={delta!r}."
         )
     return budget
+
+
+def client_session(epsilon: float, delta: float, adjacency: str, unit: str) -> PrivacySession:
+    """Return a session over a budget of its own, whose fits charge the ledgers that are open."""
+    return PrivacySession(
+        finite_budget(float(epsilon), float(delta)),
+        source=SystemSource(),
+        adjacency=adjacency,
+        unit=unit,
+        observer=routes.Account(),
+    )
 
 
 def check_count(name: str, value: Any) -> int:
@@ -376,13 +390,7 @@ class FederatedClient:
         self._signatures = signatures
         self._parts = parts
         self._facts = Facts(unit, adjacency, n_features, *parts.counts)
-        self._session = PrivacySession(
-            finite_budget(float(epsilon), float(delta)),
-            source=SystemSource(),
-            adjacency=adjacency,
-            unit=unit,
-            observer=routes.Account(),
-        )
+        self._session = client_session(epsilon, delta, adjacency, unit)
         self._n_retries = check_count("n_retries", n_retries)
         self._serial = -1
         self._waiting: _Paid | None = None

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
 from skdp._validation import as_labels
+from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import (
@@ -18,7 +19,9 @@ from skdp.federated._clients import (
     Federation,
     Signatures,
     check_count,
+    client_session,
     finite_budget,
+    is_array,
     is_center,
     is_components,
     is_floats,
@@ -32,8 +35,6 @@ from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
-from skdp.privacy.ledger.routes import Account
-from skdp.privacy.noise.words import SystemSource
 from skdp.queries.columns import ColumnQuery, OctaveQuery, PlaceQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
@@ -201,9 +202,7 @@ class _AskUsers:
         """Return the noisy sum of what a message is at the clients."""
         return getattr(self._ask, name)(*message.public, share=share)
 
-    def sums(self, name: str, message: Any, *_: Any, share: float) -> Any:
-        """Return the noisy sum of what a message is at the clients."""
-        return getattr(self._ask, name)(*message.public, share=share)
+    sums = grams
 
     def numbers(self, name: str, message: Any) -> Any:
         """Return what ranks thresholds among numbers of the clients' users."""
@@ -257,25 +256,22 @@ def is_orthonormal(query: Any, value: Argument) -> bool:
 
 def is_units(query: Any, value: Argument) -> bool:
     """One positive number for each feature; infinity leaves a feature out."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        return False
-    return value.shape == (query.n_features,) and bool((value > _SMALLEST).all())
+    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > _SMALLEST))
 
 
 def is_coef(query: Any, value: Argument) -> bool:
     """None, or finite coefficients."""
-    return value is None or (
-        is_floats(value) and np.shape(value) == (query.n_features, query.n_outputs)
-    )
+    shape = query.n_features, query.n_outputs
+    return value is None or (is_floats(value) and value.shape == shape)
 
 
 def is_bounds(query: Any, value: Argument) -> bool:
     """None, or a lowest and a highest entry of each feature; infinity cuts nothing."""
     if value is None:
         return True
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+    if not is_array(value, 2) or value.shape != (2, query.n_features):
         return False
-    return value.shape == (2, query.n_features) and bool((value[0] <= value[1]).all())
+    return bool(np.all(value[0] <= value[1]))
 
 
 def is_center_or_none(query: Any, value: Argument) -> bool:
@@ -290,9 +286,7 @@ def is_level(query: Any, value: Argument) -> bool:
 
 def is_rules(_: Any, value: Argument) -> bool:
     """Rows (outside, penalty, intercept, toward_global) of rules of heads."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 2:
-        return False
-    if value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
+    if not is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
         return False
     inside = (value >= 0).all() and (value[:, [0, 3]] <= 1).all()
     return bool(inside and np.isin(value[:, 3], (0.0, 1.0)).all())
@@ -310,7 +304,7 @@ def _given(check: Any) -> Any:
 
 def is_thresholds(_: Any, value: Argument) -> bool:
     """Numbers, not NaN."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isnan(value).any()
+    return is_array(value) and not np.isnan(value).any()
 
 
 _SIGHT = (is_bounds, is_center_or_none)
@@ -585,13 +579,7 @@ class FederatedRounds:
         if check_count("n_rounds", self.n_rounds) < 1:
             raise ValueError(f"'n_rounds' must be at least 1. Got {self.n_rounds!r} instead.")
         d = model.components_.shape[1]
-        session = PrivacySession(
-            finite_budget(float(self.epsilon), float(self.delta)),
-            source=SystemSource(),
-            adjacency=model.adjacency,
-            unit="group",
-            observer=Account(),
-        )
+        session = client_session(self.epsilon, self.delta, model.adjacency, "group")
         counts = NoiseParts.of(self.config).counts
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
         routes.charge(session, type(self).__name__)
@@ -616,7 +604,7 @@ class FederatedRounds:
         if n_features is None or check_count("n_features", n_features) < 1:
             raise ValueError(f"A first fit needs 'n_features'. Got {n_features!r} instead.")
         n = _public_users(estimator, n_users)
-        rows = UserRows(_zeros(n, n_features), _zeros(n, p), np.arange(n), True)
+        rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
         counts, opened = NoiseParts.of(self.config).counts, []
 
@@ -640,11 +628,6 @@ class FederatedRounds:
             answer = ask.round(model.components_, share=1 / self.n_rounds)
             model = model.server_update(answer.value, answer.noise_scale)
         return model
-
-
-def _zeros(n: int, d: int) -> NDArray[np.float64]:
-    """Return rows that take no memory: a bound needs only their shape."""
-    return np.broadcast_to(np.zeros(()), (n, d))
 
 
 def _public_users(estimator: Any, n_users: Any) -> int:

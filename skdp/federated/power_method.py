@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils.validation import check_array
 
+from skdp.data.blocks import zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import (
     Aggregate,
@@ -289,7 +289,8 @@ class FederatedPowerMethod:
             facts = Facts(unit.name, session.adjacency, shape[1], *counts)
             return FederatedSession(Federation(session, aggregator, facts))
 
-        return estimator._fit_elsewhere(_schema(shape, sparse or not unit.by_rows), connect)
+        schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
+        return estimator._fit_elsewhere(schema, connect)
 
     @staticmethod
     def _checked_unit(estimator: Any) -> Unit:
@@ -354,10 +355,3 @@ def _entries(X: Any, unit: Unit, adjacency: str, bound: Any) -> PrivateQuery:
     if not 0 < float(given) < np.inf:
         raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
     return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=float(given)))
-
-
-def _schema(shape: tuple[int, int], sparse: bool) -> Any:
-    """Return rows of zeros of a public shape that take no memory: a query needs only the shape."""
-    if sparse:
-        return sp.csr_array(shape, dtype=np.float64)
-    return np.broadcast_to(np.zeros(()), shape)

@@ -18,7 +18,9 @@ from skdp.federated._clients import (
     FederatedClient,
     Signatures,
     is_center,
+    is_direction,
     is_factor,
+    is_floats,
     is_positive,
     is_selection,
 )
@@ -35,18 +37,9 @@ def is_share(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and 0.0 <= value <= 1.0
 
 
-def is_direction(_: Any, value: Argument) -> bool:
-    """A vector of finite numbers."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 1:
-        return False
-    return bool(np.isfinite(value).all())
-
-
-def is_weights(_: Any, value: Argument) -> bool:
+def is_ways(_: Any, value: Argument) -> bool:
     """A few rows of finite weights."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 2:
-        return False
-    return 1 <= len(value) <= _MOST_WAYS and bool(np.isfinite(value).all())
+    return is_floats(value, 2) and 1 <= len(value) <= _MOST_WAYS
 
 
 _SIGNATURES: dict[type, Signatures] = {
@@ -60,7 +53,7 @@ _SIGNATURES: dict[type, Signatures] = {
             is_factor,
             is_factor,
             is_positive,
-            is_weights,
+            is_ways,
             is_share,
             is_share,
         ),

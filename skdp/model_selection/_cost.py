@@ -575,9 +575,7 @@ def _private_parts(estimator):
 
 
 def _private_scorers(scoring):
-    values = scoring.values() if isinstance(scoring, dict) else scoring
-    listed = list(values) if isinstance(values, list | tuple | type({}.values())) else [values]
-    return [scorer for scorer in listed if isinstance(scorer, PrivateScorer)]
+    return [scorer for scorer in _scorers(scoring) if isinstance(scorer, PrivateScorer)]
 
 
 COUNTERS.append(payment_for)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -120,6 +121,7 @@ def _public_target(model, y):
     return np.resize(value, (1, *y.shape[1:]))
 
 
+@dataclass(eq=False, repr=False)
 class PrivateScorer:
     """Scorer that releases minus the mean of a bounded loss with differential privacy.
 
@@ -127,25 +129,14 @@ class PrivateScorer:
     that spends its (`epsilon`, `delta`), and is charged to the open `PrivacyLedger`.
     """
 
-    def __init__(
-        self,
-        loss: str,
-        bounds: ColumnBounds | None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        adjacency: str = "add_remove",
-        privacy_unit: str = "row",
-        random_state: Seed = None,
-    ) -> None:
-        self.loss = loss
-        self.bounds = bounds
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.privacy_unit = privacy_unit
-        self.random_state = random_state
-        self._check()
+    loss: str
+    bounds: ColumnBounds | None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    adjacency: str = "add_remove"
+    privacy_unit: str = "row"
+    random_state: Seed = None
 
     _reservation_key = (
         None  # of a pickle made inside a PrivacyLedger, and while a search is paid for
@@ -156,7 +147,7 @@ class PrivateScorer:
         key = handed_on(self._reservation_key)
         return dict(state, _reservation_key=key) if key else state
 
-    def _check(self):
+    def __post_init__(self):
         if not callable(self.loss) and self.loss not in LOSSES | ROW_LOSSES:
             raise ValueError(
                 f"'loss' must be a function (model, X, y) -> losses of rows, or one of "

@@ -31,7 +31,35 @@ from skdp.units import unit_named
 # Splitters: cutting the data with privacy in mind.
 
 
-class WithinGroupKFold(BaseCrossValidator):
+class _Folds(BaseCrossValidator):
+    """`n_splits` folds, of rows or of users."""
+
+    # Groups are requested by default, so that routing needs no set_split_request.
+    __metadata_request__split = {"groups": True}
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Return the number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+            The number of folds.
+        """
+        return self.n_splits
+
+    def _checked_number(self):
+        K = self.n_splits
+        if not isinstance(K, numbers.Integral) or isinstance(K, bool) or K < 2:
+            raise ValueError(f"'n_splits' must be an int of at least 2. Got {K!r} instead.")
+        return K
+
+
+class WithinGroupKFold(_Folds):
     """K-fold splitter that cuts the rows of each user, so that every user is in every fold.
 
     It measures personal heads: rows of known users that the fit has not seen.
@@ -60,35 +88,15 @@ class WithinGroupKFold(BaseCrossValidator):
     [7 7 9] [7 7 9]
     """
 
-    # Groups are requested by default, so that routing needs no set_split_request.
-    __metadata_request__split = {"groups": True}
-
     def __init__(self, n_splits=5, *, shuffle=False, random_state=None):
         self.n_splits = n_splits
         self.shuffle = shuffle
         self.random_state = random_state
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Return the number of folds.
-
-        Parameters
-        ----------
-        X, y, groups : object
-            Ignored.
-
-        Returns
-        -------
-        n_splits : int
-            The number of folds.
-        """
-        return self.n_splits
-
     def _iter_test_indices(self, X=None, y=None, groups=None):
         if groups is None:
             raise ValueError("The 'groups' parameter should not be None: it holds the users.")
-        n_splits = self.n_splits
-        if not isinstance(n_splits, numbers.Integral) or isinstance(n_splits, bool) or n_splits < 2:
-            raise ValueError(f"'n_splits' must be an int of at least 2. Got {n_splits!r} instead.")
+        n_splits = self._checked_number()
         if not isinstance(self.shuffle, bool):
             raise ValueError(f"'shuffle' must be True or False. Got {self.shuffle!r} instead.")
         groups = check_labels(groups)
@@ -113,7 +121,7 @@ class WithinGroupKFold(BaseCrossValidator):
         return fold
 
 
-class IndependentKFold(BaseCrossValidator):
+class IndependentKFold(_Folds):
     """K-fold splitter in which each unit draws its fold at random, whatever the others do.
 
     `~sklearn.model_selection.KFold` cuts rows by their place: one row more moves others from fold
@@ -142,31 +150,12 @@ class IndependentKFold(BaseCrossValidator):
     True
     """
 
-    __metadata_request__split = {"groups": True}
-
     def __init__(self, n_splits=5, *, random_state=None):
         self.n_splits = n_splits
         self.random_state = random_state
 
-    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """Return the number of folds.
-
-        Parameters
-        ----------
-        X, y, groups : object
-            Ignored.
-
-        Returns
-        -------
-        n_splits : int
-            The number of folds.
-        """
-        return self.n_splits
-
     def _iter_test_indices(self, X=None, y=None, groups=None):
-        K = self.n_splits
-        if not isinstance(K, numbers.Integral) or isinstance(K, bool) or K < 2:
-            raise ValueError(f"'n_splits' must be an int of at least 2. Got {K!r} instead.")
+        K = self._checked_number()
         words = make_source(self.random_state, "IndependentKFold").words("folds")
         units = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
         if groups is not None:

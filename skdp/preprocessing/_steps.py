@@ -46,7 +46,18 @@ from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, reh
 # Scaling down of long rows.
 
 
-class RowClipper(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class _PublicStep(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """A map of single rows by public parameters: nothing is learnt."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class RowClipper(_PublicStep):
     """Scale rows that are longer than `clip_norm` down to it; leave the others as they are.
 
     Each row is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -118,13 +129,6 @@ class RowClipper(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstim
             X.sum_duplicates()
         return clipped(X, clip_norm)
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.requires_fit = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
 
 def clipped(rows, clip_norm):
     """Return rows of norm at most `clip_norm`, each from that row alone (never through BLAS)."""
@@ -156,7 +160,7 @@ def _by_row(operation, rows, numbers):
 # Scaling of columns by bounds that are public.
 
 
-class PublicScaler(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class PublicScaler(_PublicStep):
     """Map each column to [-1, 1] or [0, 1] by bounds you know, and cut what lies outside.
 
     Each entry is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -255,13 +259,6 @@ class PublicScaler(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEst
                 "neither: use such bounds, or X.toarray()."
             )
         return low, high, center, np.maximum(high - center, center - low)
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.requires_fit = False
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 # The public maps of DPStandardScaler: what it does to rows, and to released intervals.

@@ -20,7 +20,7 @@ from skdp._inputs import (
 )
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
-from skdp.data.blocks import row_source
+from skdp.data.blocks import row_source, zero_rows
 from skdp.data.histories import weighted_rows
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
@@ -28,9 +28,9 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviati
 from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
-from skdp.theory._rehearsal import rehearse, zero_rows
+from skdp.theory._rehearsal import rehearse
 from skdp.theory._subspaces import MOST_FLIPS
-from skdp.units import offered, unit_of
+from skdp.units import offered
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
@@ -442,7 +442,7 @@ class DPRecommender(
     @property
     def _whole(self):
         """Whether a whole history is protected, and not one interaction."""
-        return unit_of(self).by_rows
+        return self._protects.by_rows
 
     @property
     def _floor(self):

@@ -9,11 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import (
-    check_array,
     check_is_fitted,
     check_X_y,
     column_or_1d,
-    validate_data,
 )
 
 from skdp._inputs import (
@@ -25,7 +23,9 @@ from skdp._inputs import (
     checked,
     in_blocks,
     is_memory_map,
-    split_users,
+    labels_of,
+    split_rows,
+    without_column,
 )
 from skdp._validation import (
     as_labels,
@@ -394,18 +394,9 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         return users
 
     def _unit_of(self, groups):
-        if groups is not None and self.user_column is not None:
-            raise ValueError(
-                "Users were given twice, as 'groups' and as 'user_column'; use one of them."
-            )
+        self._check_one_form(groups)
         if groups is not None or self.user_column is not None:
             return "group"
-        if self.require_users:
-            raise ValueError(
-                f"{type(self).__name__}(require_users=True) needs the users of the rows: pass "
-                "'groups' (through a Pipeline or a search this needs metadata routing) or set "
-                "'user_column'."
-            )
         warn_caller(
             f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
             "the guarantee protects single rows. If rows have users, pass 'groups' or set "
@@ -418,15 +409,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         """Return rows without the user column, targets, and user labels."""
         y = y if self._y_numeric else as_labels(y)
         if self.user_column is not None:
-            if not hasattr(X, "shape"):
-                X = np.asarray(X, dtype=object)
-            if len(X.shape) != 2:
-                raise ValueError(
-                    f"Expected 2D array, got {len(X.shape)}D array instead: 'user_column' names a "
-                    "column of X."
-                )
-            validate_data(self, X, y, skip_check_array=True, reset=reset)
-            X, labels = split_users(X, self.user_column)
+            X, labels = without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
             X, y = advised(self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric)
         elif is_memory_map(X):
@@ -442,19 +425,14 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     def _validated_rows(self, X, labels):
         """Return rows to predict without the user column, and user labels."""
         if self.user_column is not None:
-            validate_data(self, X, skip_check_array=True, reset=False)
-            X, labels = split_users(X, self.user_column)
-            X = advised(self, check_array, X, accept_sparse="csr", input_name="X")
+            X, labels = split_rows(self, X, labels, reset=False, accept_sparse="csr")
         else:
             X = checked(self, X, accept_sparse="csr", reset=False)
         return X, self._checked_labels(labels, X)
 
     @staticmethod
     def _checked_labels(labels, X):
-        if labels is not None:
-            labels = check_labels(labels)
-            check_consistent_length(X, labels)
-        return labels
+        return None if labels is None else labels_of(labels, X.shape[0])
 
     @staticmethod
     def _coded(labels, n):
@@ -600,9 +578,15 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _check_one_form(self, groups):
         if groups is not None and self.user_column is not None:
-            raise ValueError("Users were given twice, as 'groups' and as 'user_column'.")
+            raise ValueError(
+                "Users were given twice, as 'groups' and as 'user_column'; use one of them."
+            )
         if groups is None and self.user_column is None and self.require_users:
-            raise ValueError("require_users=True: pass 'groups' or set 'user_column'.")
+            raise ValueError(
+                f"{type(self).__name__}(require_users=True) needs the users of the rows: pass "
+                "'groups' (through a Pipeline or a search this needs metadata routing) or set "
+                "'user_column'."
+            )
 
     def _linear(self, X, groups):
         """Linear predictor of each row: the user's own head, or the global model."""

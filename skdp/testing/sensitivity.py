@@ -57,19 +57,6 @@ def _formatted(data, to):
     return (to(data[0]), *data[1:]) if isinstance(data, tuple) else to(data)
 
 
-class small_blocks:
-    """Cut rows into the smallest blocks."""
-
-    def __enter__(self):
-        from skdp.data import blocks
-
-        self._blocks, self._bytes = blocks, blocks._BLOCK_BYTES
-        blocks._BLOCK_BYTES = 64
-
-    def __exit__(self, *_):
-        self._blocks._BLOCK_BYTES = self._bytes
-
-
 _DECADES = np.concatenate([10.0 ** np.arange(-7, 8), [1e-300, 1e200, 1.7e308]])
 
 _SIZES = np.array([1.0, 1e-154, -1.0, -1e-154, 1e150, 1e-4, 5e-324, 1e162, 1e-162, 0.0])

@@ -1,5 +1,6 @@
 """What theory says before a fit: expected noise and error, records needed, lower bounds."""
 
+from skdp.data.blocks import zero_rows
 from skdp.theory._plan import (
     Expectation,
     FitPlan,
@@ -27,7 +28,7 @@ from skdp.theory._power import (
     sensitivity_ratio,
     subspace_coherence,
 )
-from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
+from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse
 from skdp.theory._subspaces import (
     IteratedSide,
     SeenRows,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
+from skdp.data.integers import ODD_BITS, mixed_words
 from skdp.privacy.accounting.receipts import aligned, html_table
 
 # What a fit will cost and bring, said before any data are touched.
@@ -366,11 +367,9 @@ def sampled_normals(shape: tuple[int, int], turn: int = 0) -> NDArray[np.float64
 
 
 def _scattered(n: int, first: int = 0) -> NDArray[np.uint64]:
-    """Return n numbers in an order that looks random (the finalizer of splitmix64)."""
-    x = np.arange(first + 1, first + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    """Return n numbers in an order that looks random (splitmix64)."""
+    places = np.arange(first, first + n, dtype=np.uint64) * np.uint64(ODD_BITS)
+    return mixed_words(places)
 
 
 def falling_spectrum(d: int) -> NDArray[np.float64]:

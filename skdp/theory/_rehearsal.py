@@ -309,11 +309,6 @@ def last_noise(
     return line.noise_scale * schedule.unit * schedule.noise_factor(horizon)
 
 
-def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
-    """Return a matrix of zeros that takes no memory: a query needs its shape alone."""
-    return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
-
-
 def _grouped(lines: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
     """Put equal shares of one name together, with the largest noise among them."""
     groups: dict[tuple[str, float], PlannedRelease] = {}

@@ -15,13 +15,22 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 
 from skdp._inputs import bound_of
+from skdp.data import blocks
 from skdp.exceptions import PrivacyWarning
 from skdp.model_selection._cost import dp_parts
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.bounds import Bounded
-from skdp.testing._transcripts import change, fixed_noise, fresh, record_transcript, replay_answers
+from skdp.testing._transcripts import (
+    change,
+    fixed_noise,
+    fresh,
+    record_transcript,
+    replaced,
+    replay_answers,
+)
 from skdp.testing.audit import FitData, transcript_audit
-from skdp.testing.sensitivity import _Attack, small_blocks
+from skdp.testing.sensitivity import _Attack
+from skdp.units import unit_of
 from tools.calibration import SIX_SIGMA, check_calibration, cosine_pvalue
 from tools.data import STORED, contrasting_data, settings_of
 from tools.null_checks import not_private, skip
@@ -321,10 +330,13 @@ def _scaled_params(estimator, factor):
     if inner is not None:
         return {f"estimator__{name}": v for name, v in _scaled_params(inner, factor).items()}
     out = {}
-    unread = getattr(estimator, "_unread_bounds", list)()
+    bounded, clipped = hasattr(estimator, "unit_bound"), hasattr(estimator, "clip_norm")
     for name in _SCALED:
-        value = None if name in unread else getattr(estimator, name, None)
-        value = bound_of(estimator) if name == "unit_bound" and hasattr(estimator, name) else value
+        value = getattr(estimator, name, None)
+        if name == "unit_bound" and bounded:
+            value = bound_of(estimator) or (None if clipped else 1.0)
+        if name == "clip_norm" and bounded and not unit_of(estimator).reads_clip_norm:
+            continue
         if isinstance(value, str):
             value = _PUBLIC.get(name)
         if value is None:
@@ -486,10 +498,11 @@ def check_order_invariance(
         order = np.random.default_rng(seed).permutation(len(data))
         same(answers(data[order]), "the order of rows")
         same(answers(np.asfortranarray(data)[::-1]), "the order of rows or of memory")
-    with small_blocks():
+    with replaced(blocks, "_BLOCK_BYTES", lambda _: 64):
         same(answers(data), "the size of a block")
     for n_jobs in (1, 2, 3):
         with parallel_config(backend="threading", n_jobs=n_jobs):
             same(answers(data), f"n_jobs={n_jobs}")
-    with small_blocks(), parallel_config(backend="threading", n_jobs=2):
+    small = replaced(blocks, "_BLOCK_BYTES", lambda _: 64)
+    with small, parallel_config(backend="threading", n_jobs=2):
         same(answers(sp.csr_array(data)), "the format, block size or number of threads")
