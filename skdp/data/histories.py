@@ -290,6 +290,8 @@ def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
 _LONGEST = 2.0  # squared length of a row at most
 _MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
 _FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
+
+
 def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
     """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
 
