@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, SupportsFloat
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,3 @@ class Answer(NamedTuple):
 
     value: NDArray[np.float64]
     noise_scale: float
-
-
-def released_count(value: SupportsFloat, noise_scale: float) -> float:
-    """Return a released number of rows, at least 1 and two deviations of its noise: a divisor."""
-    return max(1.0, float(value), 2 * noise_scale)

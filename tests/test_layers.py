@@ -31,10 +31,11 @@ ALLOWED = {
     "ledger": {"exceptions", "units", "privacy"},
     "privacy": {"exceptions", "answer", "units"},
     "privacy.noise": {"exceptions"},
+    "privacy.store": {"exceptions"},
     "privacy.accounting": {"exceptions", "units"},
     "privacy.gate": {"exceptions", "answer"} | ROOMS_BELOW,
-    "privacy.streams": {"exceptions", "answer", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
-    "privacy.ledger": {"exceptions", "units", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
+    "privacy.streams": {"exceptions", "answer", "privacy.gate", "privacy.store"} | ROOMS_BELOW,
+    "privacy.ledger": {"exceptions", "units", "privacy.gate", "privacy.store"} | ROOMS_BELOW,
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
     "queries": {"exceptions", "units", "data", "privacy.gate.bounds", "privacy.accounting.losses"}

@@ -12,10 +12,10 @@ of the last two (`RemoteRows`), and `work` sees a `RowSource` there. A block is 
 Sources by where rows are: `DenseRows` (arrays and maps) and `SparseRows` in memory,
 `stored_rows.BlockFiles` and `stored_rows.DaskParts`, `views.InTurn` (several, one by one), and by
 unit `units.GroupRows` and `units.UserRows`. Over any of them lie `views.ViewedRows` (a public
-function of the blocks), `views.ColumnRows`, `views.ZippedRows`, and `remote.RemoteView` where they
-are elsewhere. `units.Placed` joins rows with columns that came beside them; `remote.RowColumns` are
-numbers of each row that stay where it is. What passes leave for later ones has one limit of memory,
-`views.may_be_kept`.
+function of the blocks), `views.ColumnRows`, `views.ZippedRows`, and `numbers.RemoteView` where
+they are elsewhere. `units.Placed` joins rows with columns that came beside them;
+`numbers.RowColumns` are numbers of each row that stay where it is. What passes leave for later ones
+has one limit of memory, `views.may_be_kept`.
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.

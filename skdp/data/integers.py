@@ -552,12 +552,15 @@ def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
 
+
 # What one user adds, cut to a norm: arrays of shape (users, ...), each user's by itself.
 #
 # A bad user (rows that are not finite, or degenerate) gives zeros.
 
 
 _TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
+
+
 def _finite(values: FloatArray) -> FloatArray:
     """Set the contribution of a user to zero unless all of it is finite."""
     good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))

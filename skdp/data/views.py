@@ -502,6 +502,8 @@ def with_corner(block: Groups, corner: float) -> Groups:
 
 
 _SCALED = ScratchOfThread()
+
+
 class TargetScale(NamedTuple):
     """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
 

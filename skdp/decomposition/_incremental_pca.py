@@ -28,7 +28,6 @@ from skdp._validation import (
     check_option,
     check_split,
 )
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import each_alone
@@ -56,6 +55,7 @@ from skdp.solvers.postprocess import (
     debias_eigenvalues,
     inside_ball,
     pca_attributes,
+    released_count,
     sketch_attributes,
     sketch_size,
     split_moment,

@@ -24,7 +24,7 @@ from skdp._validation import (
     check_real,
     check_split,
 )
-from skdp.answer import Answer, released_count
+from skdp.answer import Answer
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
@@ -52,6 +52,7 @@ from skdp.solvers.place import Level
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     pca_attributes,
+    released_count,
     split_moment,
     subspace_attributes,
     variance_doubt,

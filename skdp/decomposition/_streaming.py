@@ -141,9 +141,9 @@ class StreamingMixin:
         Parameters
         ----------
         path : str or path-like
-            A file to make, mode 0600, with a second one, `path` + ".count", beside it. Both hold
-            exact sums of private data: keep them like the data. A second path takes over from the
-            first.
+            A file to make, mode 0600, with `path` + ".lock" beside it, and `path` + "-wal" while
+            the stream runs or if it was killed. They hold exact sums of private data: keep them
+            like the data, and together. A second path takes over from the first.
         """
         group = vars(self).get(_STREAM)
         if group is None:
@@ -158,7 +158,7 @@ class StreamingMixin:
 
         Raises PrivacyError if the file is damaged, in use by another process, or older than what
         was acknowledged (an old copy would release the same steps again, with other noise). A copy
-        of both files from an earlier time cannot be told from the true ones.
+        of all files from an earlier time cannot be told from the true ones.
 
         Parameters
         ----------

@@ -22,7 +22,6 @@ from skdp._validation import (
     check_real,
     check_split,
 )
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
@@ -52,7 +51,7 @@ from skdp.decomposition._unit_fits import (
     whole_at_once,
 )
 from skdp.exceptions import warn_caller
-from skdp.solvers.postprocess import svd_variances
+from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, INTERVAL, offered, unit_of
 
 

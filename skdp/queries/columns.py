@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.bins import (
+from skdp.data.blocks import Repeated, ScratchOfThread, finite_only, row_source
+from skdp.data.numbers import (
     COUNTED,
     FARTHEST,
     OCTAVE_BINS,
@@ -24,7 +25,6 @@ from skdp.data.bins import (
     PlacesOfBlock,
     bins_of,
 )
-from skdp.data.blocks import Repeated, ScratchOfThread, finite_only, row_source
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups, with_rows
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed

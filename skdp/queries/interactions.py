@@ -57,7 +57,7 @@ from skdp.data.histories import (
     without_hidden,
 )
 from skdp.data.integers import exact_map, off_grid, on_grid
-from skdp.data.remote import narrowed
+from skdp.data.numbers import narrowed
 from skdp.data.views import InTurn
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid

@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, finite_rows, row_source
+from skdp.data.numbers import narrowed
 from skdp.data.products import row_products
-from skdp.data.remote import narrowed
 from skdp.data.views import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery

@@ -31,7 +31,7 @@ from skdp.data.blocks import (
     where_rows,
 )
 from skdp.data.integers import length_unit
-from skdp.data.remote import RowColumns, narrowed
+from skdp.data.numbers import RowColumns, narrowed
 from skdp.data.views import (
     Columns,
     GroupMap,
@@ -59,8 +59,6 @@ from skdp.queries.sums import (
 )
 
 FloatArray = NDArray[np.float64]
-
-
 
 
 _LENGTH = "length"  # of rows in their units, beside the records

@@ -21,6 +21,7 @@ from scipy.special import erf
 
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
+from skdp.data.numbers import RowColumns
 from skdp.data.records import (
     MAX_ROWS,
     DenseRecords,
@@ -31,7 +32,6 @@ from skdp.data.records import (
     SparseRecords,
     of_means,
 )
-from skdp.data.remote import RowColumns
 from skdp.data.units import Placed
 from skdp.data.views import Zipped, ZippedRows, may_be_kept
 from skdp.exceptions import PrivacyError

@@ -46,7 +46,7 @@ from skdp.data.integers import (
     row_norms,
     rows_and_squares,
 )
-from skdp.data.remote import Numbers, RowNumbers, narrowed, selected_columns
+from skdp.data.numbers import Numbers, RowNumbers, narrowed, selected_columns
 from skdp.data.views import (
     GroupMap,
     by_group,

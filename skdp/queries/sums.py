@@ -44,7 +44,7 @@ from skdp.data.integers import (
     rows_and_squares,
     wide_map,
 )
-from skdp.data.remote import RowNumbers
+from skdp.data.numbers import RowNumbers
 from skdp.data.units import GroupRows
 from skdp.data.views import GroupMap, rows_each
 from skdp.exceptions import PrivacyError

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
-from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.numbers import RowNumbers, narrowed
 from skdp.data.units import Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery

@@ -29,7 +29,6 @@ from skdp._validation import (
     check_split,
     column_bounds,
 )
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupForm, Placed, groups_of
@@ -37,7 +36,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.readout import ReadoutQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import readout_moments
+from skdp.solvers.postprocess import readout_moments, released_count
 from skdp.solvers.spectral import bought_sums
 from skdp.theory import (
     Expectation,

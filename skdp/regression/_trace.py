@@ -13,7 +13,6 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import Seed, Split, check_split
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import in_memory
 from skdp.exceptions import PrivacyWarning, warn_caller
@@ -40,6 +39,7 @@ from skdp.regression._measurements import (
 )
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
+from skdp.solvers.postprocess import released_count
 from skdp.solvers.trace import READABLE, UnreadableError, clip_multiplier, fit_trace, zero_fit
 from skdp.solvers.whitening import release_whitening, through_design, trace_attributes, whitening
 from skdp.theory import (

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.answer import Answer, released_count
+from skdp.answer import Answer
 from skdp.solvers.place import (
     FARTHEST,
     QUESTIONS,
@@ -18,6 +18,7 @@ from skdp.solvers.place import (
     finer_scales,
     raised_scales,
 )
+from skdp.solvers.postprocess import released_count
 
 FloatArray = NDArray[np.float64]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks

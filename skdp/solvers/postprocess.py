@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from skdp.answer import Answer, released_count
+from skdp.answer import Answer
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 
 FloatArray = NDArray[np.float64]
 _ROUNDING = 1e-15  # of an eigenvalue, relative to the largest and the dimension
 _NOTHING = 1e-15  # stands for a variance of zero in a logarithm
+
+
+def released_count(value: SupportsFloat, noise_scale: float) -> float:
+    """Return a released number of rows, at least 1 and two deviations of its noise: a divisor."""
+    return max(1.0, float(value), 2 * noise_scale)
 
 
 @dataclass(frozen=True)

@@ -537,8 +537,8 @@ def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
 # -- factorisations and trace regressions ----------------------------------------------
 
 FACTORIZERS = {
-    "row": {"privacy_unit": "row", "adjacency": "zero_out", "clip_norm": 5.0},
-    "row-replace": {"privacy_unit": "row", "adjacency": "replace", "clip_norm": 5.0},
+    "row": {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 5.0},
+    "row-replace": {"privacy_unit": "row", "adjacency": "replace", "unit_bound": 5.0},
     "frobenius": {},
     "entry": {"privacy_unit": "entry", "unit_bound": (-3.0, 3.0)},
 }

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from skdp.data import blocks, views
 from skdp.data.blocks import dense, finite_rows, row_source
-from skdp.data.remote import selected_columns
+from skdp.data.numbers import selected_columns
 from skdp.data.views import selected
 
 

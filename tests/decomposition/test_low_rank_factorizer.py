@@ -16,6 +16,7 @@ from skdp.decomposition import LocalAggregator, LocalRowReporter, local_report
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript, seeded_entropy
+from tools.outcomes import assert_refused
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
@@ -36,11 +37,7 @@ def ratio(model, A):
     return np.linalg.norm(A - model.reconstruct()) / reference
 
 
-def modular_sum(arrays):
-    total = np.zeros_like(arrays[0])
-    for array in arrays:
-        total = total + array
-    return total
+modular_sum = partial(np.sum, axis=0)
 
 
 # -- accuracy --------------------------------------------------------------------------------------
@@ -59,8 +56,7 @@ def modular_sum(arrays):
 )
 def test_error_of_an_exact_rank(method, size, least, most):
     A = low_rank(400, 300, 10)
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(10, method=method, sketch_size=size).fit(A)
+    model = DPLowRankFactorizer(10, method=method, sketch_size=size).fit(A)
     assert least < ratio(model, A) < most
     assert model.rank_ == 10
     np.testing.assert_allclose(model.left_.T @ model.left_, np.eye(10), atol=1e-9)
@@ -105,9 +101,8 @@ def test_no_noise_is_truncated_svd():
 
 def test_the_released_rows_and_entries():
     A = low_rank(60, 40, 2)
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(2)
-        rows = model.fit_transform(A)
+    model = DPLowRankFactorizer(2)
+    rows = model.fit_transform(A)
     np.testing.assert_array_equal(rows, model.left_ * model.singular_values_)
     whole = model.reconstruct()
     np.testing.assert_allclose(model.reconstruct([3, 5], [1, 0]), whole[[3, 5], [1, 0]])
@@ -117,15 +112,6 @@ def test_the_released_rows_and_entries():
     assert np.linalg.norm(A - model.inverse_transform(model.transform(A))) < 0.1 * (
         np.linalg.norm(A)
     )
-
-
-@pytest.mark.parametrize(("m", "n"), [(900, 90), (90, 900)])
-def test_shares_follow_the_shape(m, n):
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(2, method="two_sketch", sketch_size=(20, 40))
-        model.fit(low_rank(m, n, 2))
-    right, left = (line.noise_scale for line in model.ledger_)
-    assert left / right == pytest.approx((m / n) ** 0.25, rel=0.1)
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -190,20 +176,19 @@ def test_a_running_state_is_not_copied():
 def test_rows_arrive_in_blocks():
     A = low_rank(60, 40, 2, values=[900.0, 500.0])
     params = {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 400.0}
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(2, matrix_shape=(60, 40), epsilon=60.0, **params)
-        for block in (A[:25], sp.csr_array(A[25:26]), A[26:]):
-            model.partial_fit(block)
-        with pytest.raises(ValueError, match="60 rows, and 60 were added"):
-            model.partial_fit(A[:1])
-        model.release()
+    model = DPLowRankFactorizer(2, matrix_shape=(60, 40), epsilon=60.0, **params)
+    for block in (A[:25], sp.csr_array(A[25:26]), A[26:]):
+        model.partial_fit(block)
+    with pytest.raises(ValueError, match="60 rows, and 60 were added"):
+        model.partial_fit(A[:1])
+    model.release()
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
     with pytest.raises(ValueError, match="use partial_fit"):
         DPLowRankFactorizer(2, matrix_shape=(60, 40), **params).update([0], [0], [1.0])
 
 
 def test_updates_beyond_the_bounds_count_as_the_bound():
-    with seeded_entropy(0), record_transcript() as transcript:
+    with record_transcript() as transcript:
         model = DPLowRankFactorizer(2, method="dense", **STREAM)
         model.update([0, 1, 2], [0, 1, 2], [1e9, -1e9, 1.5]).release()
     opening = transcript.openings[0]
@@ -240,32 +225,25 @@ def test_a_stream_without_a_shape_has_no_methods():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"sketch": "isometry"}, "has no bound for sketch='isometry'"),
         ({"sketch": "sparse"}, "worst direction"),
-        ({"sketch": "srht", "privacy_unit": "rank_one"}, "worst direction"),
         ({"sketch": "sparse", "privacy_unit": "row", "adjacency": "zero_out"}, "one row"),
-        ({"privacy_unit": "row"}, "zero_out"),
         ({"sketch_size": 1}, "at least n_components"),
         ({"sketch_size": (8, 0)}, "pair of positive integers"),
         ({"matrix_shape": (3, 3)}, "must have the shape"),
         ({"n_components": 30}, "must be <= min"),
-        ({"privacy_unit": "rank_one", "adjacency": "replace"}, "adjacency"),
         ({"delta": 0.0}, "delta"),
     ],
 )
 def test_refusals_come_before_a_release(params, message):
-    params = {"method": "two_sketch", **params}
-    with record_transcript() as transcript, pytest.raises(ValueError, match=message):
-        DPLowRankFactorizer(**params).fit(low_rank(30, 20, 2))
-    assert not len(transcript)
+    model = DPLowRankFactorizer(**{"method": "two_sketch", **params})
+    assert_refused(model, message, low_rank(30, 20, 2))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "srht", "sparse", "isometry"])
 def test_worst_case_pays_the_spectral_norm(kind):
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(
-            2, method="two_sketch", sketch=kind, sensitivity_mode="worst_case", sketch_size=10
-        ).fit(low_rank(90, 80, 2))
+    model = DPLowRankFactorizer(
+        2, method="two_sketch", sketch=kind, sensitivity_mode="worst_case", sketch_size=10
+    ).fit(low_rank(90, 80, 2))
     assert [line.loss.kind for line in model.ledger_] == ["gaussian", "gaussian"]
     assert model.privacy_spent_.mu == pytest.approx(MU, rel=1e-6)
     assert 1 < model.ledger_[0].sensitivity < 6
@@ -329,8 +307,7 @@ def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
             model.merge(new().update_matrix(part).state_message())
         return model.release()
 
-    with seeded_entropy(0):
-        one, same, more = (mean_square_error(f, A) for f in (central, secure, independent))
+    one, same, more = (mean_square_error(f, A) for f in (central, secure, independent))
     assert same == pytest.approx(one, rel=0.05 + 0.1)  # 5%, and 6 sigma of three fits
     assert more / one == pytest.approx(math.sqrt(p), rel=0.15)
 
@@ -338,12 +315,11 @@ def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
 def test_servers_that_hold_rows():
     A = low_rank(240, 200, 3)
     new = partial(server_of, 3, matrix_shape=(80, 200))
-    with seeded_entropy(0):
-        model = new().partial_fit(A[:80])
-        for first in (160, 80):
-            server = new(first_row=first)
-            model.merge(server.partial_fit(A[first : first + 80]).state_message())
-        model.release()
+    model = new().partial_fit(A[:80])
+    for first in (160, 80):
+        server = new(first_row=first)
+        model.merge(server.partial_fit(A[first : first + 80]).state_message())
+    model.release()
     assert model.left_.shape == (240, 3) and ratio(model, A) < 2.2
     assert len(model.server_receipts_) == 3
     assert all(r["epsilon"] <= 1.0 for r in model.server_receipts_)
@@ -351,18 +327,16 @@ def test_servers_that_hold_rows():
 
 def test_a_secret_sketch_is_shared_inside_one_process():
     A = low_rank(100, 60, 2)
-    with seeded_entropy(0):
-        first = DPLowRankFactorizer(2, matrix_shape=A.shape, **SERVERS).update_matrix(A / 2)
-        second = first.for_server().update_matrix(A / 2)
-        assert np.array_equal(
-            first._state.running.maps[0].right.matrix, second._state.running.maps[0].right.matrix
-        )
-        noise = [
-            model._state.running.group.accumulators["right_sketch"]._state
-            for model in (first, second)
-        ]
-        assert not np.array_equal(*noise)  # the noise is its own
-        model = first.merge(second).release()
+    first = DPLowRankFactorizer(2, matrix_shape=A.shape, **SERVERS).update_matrix(A / 2)
+    second = first.for_server().update_matrix(A / 2)
+    assert np.array_equal(
+        first._state.running.maps[0].right.matrix, second._state.running.maps[0].right.matrix
+    )
+    noise = [
+        model._state.running.group.accumulators["right_sketch"]._state for model in (first, second)
+    ]
+    assert not np.array_equal(*noise)  # the noise is its own
+    model = first.merge(second).release()
     assert ratio(model, A) < 2.2
     assert second.privacy_spent_.epsilon <= 1.0
     with pytest.raises(PrivacyError):
@@ -408,8 +382,7 @@ def test_local_reports_show_what_rows_share():
     rng = np.random.default_rng(0)
     V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
     rows = rng.standard_normal((1500, 2)) * [1.0, 0.7] @ V.T
-    with seeded_entropy(0):
-        reports = [local_report(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
+    reports = [local_report(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
     model = LocalAggregator(2).add(reports[0]).add(reports[1:])
     assert np.linalg.norm(model.components_ @ V) ** 2 > 1.8
     assert model.explained_variance_[0] == pytest.approx(1.0, abs=0.4)
@@ -516,6 +489,6 @@ def test_a_release_of_noise_is_said(max_releases):
                "sensitivity_mode": "oblivious"}  # fmt: skip
     model = DPLowRankFactorizer(2, max_releases=max_releases, **options)
     model.update([1], [2], [1.0])
-    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="2 of 2 singular values.*alone"):
+    with pytest.warns(PrivacyWarning, match="2 of 2 singular values.*alone"):
         model.release()
     assert not model.singular_values_.any()

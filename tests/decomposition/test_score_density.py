@@ -121,6 +121,8 @@ def test_bad_parameters_cost_nothing(params, match):
     assert_refused(DPScoreDensity(**params), match, rows(50))
 
 
+# -- densities and ellipses from released numbers --------------------------------------------------
+
 UNIT = Frame(np.zeros(2), np.ones(2))
 
 

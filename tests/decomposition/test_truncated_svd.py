@@ -703,6 +703,8 @@ def test_degenerate_data_are_fitted(data, unit):
     assert np.isfinite(svd.explained_variance_ratio_).all()
 
 
+# -- what is said of components below the noise ----------------------------------------------------
+
 SAID = "singular values that do not stand above the noise"
 
 

@@ -12,8 +12,6 @@ from skdp import (
     DPIncrementalPCA,
     DPLowRankFactorizer,
     DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
@@ -29,7 +27,6 @@ from skdp.plotting import (
 )
 from skdp.plotting._released import COLORS, cumulative_share, noise_edge, released_values
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.solvers.linalg import symmetric_noise_edge
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport, seeded_entropy
@@ -191,15 +188,6 @@ def test_budget_says_seeded_and_not_private():
     assert "no privacy" in display.ax_.texts[0].get_text()
 
 
-def test_budget_takes_unknown_losses(canvas):
-    """Kinds of loss that are yet to come are shown as they are."""
-    from skdp.plotting._budgets import shares_of
-    from skdp.privacy.accounting.losses import Loss
-
-    line = LedgerEntry("sketch", "sketch", 1.0, 1.0, Loss("sketch", 0.3))
-    assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}
-
-
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 def test_utility_curve(canvas, tmp_path):
@@ -354,6 +342,8 @@ def test_colours_differ_in_lightness():
     assert np.abs(np.diff(lightness)).min() > 0.02
 
 
+# -- streams and factorizers -----------------------------------------------------------------------
+
 ZEROS = np.zeros((60, 40))
 
 
@@ -422,40 +412,3 @@ def test_the_edge_of_a_factorizer_separates_signal_from_noise(params, canvas, tm
     assert edge > 0 and values[0] < 1.2 * edge
     edge, values = edge_and_values(3 * edge * U @ V.T)
     assert values[1] > 2 * edge > values[2]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("estimator", "options"),
-    [
-        (DPIncrementalPCA(2, clip_norm=1.0, max_releases=12), {}),
-        (DPRidge(clip_norm=1.0), {"n_targets": 2}),
-        (DPRidgeClassifier(), {}),
-        (DPStandardScaler(), {}),
-    ],
-)
-def test_plans_fall_with_the_number_of_samples(estimator, options, tmp_path):
-    display = PlanDisplay.from_estimator(estimator, 20, **options)
-    assert display.needed_[3.0] < display.needed_[1.0] < display.needed_[0.3] < 1e6
-    assert np.all(np.diff(display.errors[1.0]) < 1e-12)
-    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
-
-
-@pytest.mark.deep
-def test_plan_of_a_factorizer_needs_a_signal():
-    sizes = [50, 500, 5000]
-    model = DPLowRankFactorizer(2, method="two_sketch")
-    display = PlanDisplay.from_estimator(model, 40, n_samples=sizes, signal=1e3)
-    assert np.all(np.diff(display.errors[1.0]) > 0)  # a taller matrix has more noise
-    with pytest.raises(ValueError, match="pass 'signal'"):
-        PlanDisplay.from_estimator(model, 40, n_samples=sizes)
-
-
-@pytest.mark.deep
-def test_budget_of_read_outs_and_scalers():
-    X = np.random.default_rng(0).standard_normal((300, 4))
-    ridge, scaler = DPRidge(epsilon=9.0).fit(X, X[:, 0]), DPStandardScaler(epsilon=9.0).fit(X)
-    for model, last in ((ridge, "readout"), (scaler, "moments")):
-        (parts,) = BudgetDisplay.from_estimator(model).shares.values()
-        assert math.isclose(sum(parts.values()), 1.0)
-        assert {"count", "column_ranks", last} <= set(parts)

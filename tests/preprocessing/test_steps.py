@@ -69,6 +69,8 @@ def test_bad_clip_norm(clip_norm):
         RowClipper(clip_norm).fit(np.eye(2))
 
 
+# -- public scaler ---------------------------------------------------------------------------------
+
 X = np.array([[18.0, -5.0, 0.0], [54.0, 0.0, 5e9], [200.0, 7.0, 1e5]])
 LOW, HIGH = [18, -10, 0], [90, 10, 2e5]
 EXPECTED = np.array([[-1.0, -0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.7, 0.5]])
@@ -153,6 +155,8 @@ def test_the_way_back_quotes_no_text():
         scaler.inverse_transform(np.full((2, 2), "Rome"))
     assert "Rome" not in str(error.value)
 
+
+# -- standard scaler -------------------------------------------------------------------------------
 
 UNITS, MEANS = np.array([1.0, 10.0, 0.1, 1e4]), np.array([0.0, 50.0, 1.0, -1e5])
 

@@ -57,6 +57,7 @@ TRACED = (
     *(HOME / "federated" / f"{name}.py" for name in ("_clients", "noise_parts", "aggregation")),
     HOME / "model_selection" / "_scorers.py",
     HOME / "base.py",
+    HOME / "privacy" / "store.py",
 )
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files need no disk here
 SECONDS = 20  # until something that waits counts as a deadlock
@@ -631,7 +632,7 @@ class Kept(Run):
                 refused.append(str(error))
         if self.twice:
             yield "unpaid: one step was released twice, with other noise"
-        if any("damaged" in text or "is behind" in text for text in refused):
+        if any("damaged" in text or "has not line" in text for text in refused):
             yield "lost: the file cannot be read"
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.bins import OctavesOfBlock, PlacesOfBlock
 from skdp.data.blocks import DenseRows
+from skdp.data.numbers import OctavesOfBlock, PlacesOfBlock
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
 

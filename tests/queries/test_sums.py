@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from skdp.data.blocks import row_source
-from skdp.data.remote import RowNumbers
+from skdp.data.numbers import RowNumbers
 from skdp.data.units import GroupRows, UserRows, in_memory
 from skdp.data.views import RecordForm, TargetScale
 from skdp.queries.columns import ColumnQuery

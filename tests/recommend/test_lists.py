@@ -85,6 +85,9 @@ def test_refusals(given, message):
         histories_of_pairs(who, what, **options)
 
 
+# -- the best items --------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("n_items", [19, 64 * 20, 64 * 20 + 7, 3000])
 @pytest.mark.parametrize("n", [1, 5, 30])
 def test_lists_are_those_of_a_sort(n_items, n):
@@ -118,6 +121,9 @@ def test_scores_of_blocks_are_the_scores(n_kept, blend):
     flips = (1.5, 0.2)
     wanted = tastes.flipped_scores(rows, *flips)
     np.testing.assert_allclose(tastes.scorer(flips)(rows), wanted, atol=1e-12)
+
+
+# -- scores of lists -------------------------------------------------------------------------------
 
 
 def test_scores_are_those_of_the_definition():

@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA, TruncatedSVD
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import (
     ReleasedMoment,
@@ -18,6 +19,7 @@ from skdp.solvers.postprocess import (
     model_covariance,
     model_precision,
     pca_attributes,
+    released_count,
     shrunk_mean,
     split_moment,
     subspace_attributes,
@@ -267,3 +269,11 @@ def test_a_mean_that_is_mostly_noise_is_shrunk():
     assert kept == 1.0
     assert np.allclose(exact, 0.25)
     assert shrunk_mean(np.zeros(4), 1.0, 2, 0.5)[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "noise_scale", "n"),
+    [(80.0, 3.0, 80.0), (np.float64(-5), 3.0, 6.0), (np.array(0.2), 0.0, 1.0), (0.2, 0.4, 1.0)],
+)
+def test_a_released_count_can_be_divided_by(value, noise_scale, n):
+    assert released_count(*Answer(value, noise_scale)) == n

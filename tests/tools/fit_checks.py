@@ -30,6 +30,7 @@ from skdp.testing._transcripts import (
 )
 from skdp.testing.audit import FitData, transcript_audit
 from skdp.testing.sensitivity import _Attack
+from skdp.units import unit_of
 from tools.calibration import SIX_SIGMA, check_calibration, cosine_pvalue
 from tools.data import STORED, contrasting_data, settings_of
 from tools.null_checks import not_private, skip
@@ -329,10 +330,13 @@ def _scaled_params(estimator, factor):
     if inner is not None:
         return {f"estimator__{name}": v for name, v in _scaled_params(inner, factor).items()}
     out = {}
-    unread = getattr(estimator, "_unread_bounds", list)()
+    bounded, clipped = hasattr(estimator, "unit_bound"), hasattr(estimator, "clip_norm")
     for name in _SCALED:
-        value = None if name in unread else getattr(estimator, name, None)
-        value = bound_of(estimator) if name == "unit_bound" and hasattr(estimator, name) else value
+        value = getattr(estimator, name, None)
+        if name == "unit_bound" and bounded:
+            value = bound_of(estimator) or (None if clipped else 1.0)
+        if name == "clip_norm" and bounded and not unit_of(estimator).reads_clip_norm:
+            continue
         if isinstance(value, str):
             value = _PUBLIC.get(name)
         if value is None:

@@ -78,15 +78,16 @@ PLANTED = {
         "return Sum.of(fit.losses, 1)",
     ),
     "any line stands for the one that was seen": (
-        "privacy/ledger/store.py", "if number and found != (head,):",
-        "if number and found is None:",
+        "privacy/store.py", "not gone and found != (head,):",
+        "not gone and found is None:",
     ),
     "remembered before it is committed": (
-        "privacy/ledger/store.py", "                yield chain\n",
-        "                yield chain\n                _SEEN[path] = chain._number, chain._head\n",
+        "privacy/store.py", "                    yield chain\n",
+        "                    yield chain\n                    _SEEN[self.path] = chain.last\n",
     ),
     "a lock that is left when its last copy is closed": (
-        "privacy/locks.py", "                _apply(descriptor, False, 0)", "                pass",
+        "privacy/store.py", "                    _apply(descriptor, False)",
+        "                    pass",
     ),
     "a late ledger pays for what was granted alone": (
         "privacy/ledger/routes.py", "accounting.compose([*granted, *more])",
@@ -163,7 +164,7 @@ PLANTED = {
         "_charge_all(_payers(None, fit.estimator)[:1], fit",
     ),
     "lines of a ledger are hashed alone": (
-        "privacy/ledger/store.py", 'sha256(f"{before}\\n{line}".encode())', "sha256(line.encode())",
+        "privacy/store.py", 'sha256(b"%s\\n%s" % (before.encode(), record))', "sha256(record)",
     ),
     "a search takes fits of another unit": (
         "privacy/ledger/routes.py", "if (fit.unit, fit.adjacency) != self.meaning:", "if False:",
@@ -244,11 +245,21 @@ PLANTED = {
         "law=SketchLaw(tuple(degrees[:1]))",
     ),
     "records that are not made durable": (
-        "privacy/streams/checkpoints.py", "        os.fsync(file.fileno())", "        file.flush()",
+        "privacy/store.py", '"locking_mode = EXCLUSIVE", "synchronous = EXTRA"',
+        '"locking_mode = EXCLUSIVE", "synchronous = NORMAL"',
     ),
-    "a count that is not made durable": (
-        "privacy/streams/checkpoints.py", "        os.fsync(self._file.fileno())",
-        "        self._file.flush()",
+    "a marker that is not made durable": (
+        "privacy/store.py", "        os.fsync(self.opened())", "        pass",
+    ),
+    "a marker that says where a stream begins alone": (
+        "privacy/store.py", "if chain.last not in (START, lock.marker()):", "if False:",
+    ),
+    "a database that stays open in a child": (
+        "privacy/store.py", "        store.disconnect()", "        pass",
+    ),
+    "a stream that goes on at two paths": (
+        "privacy/streams/checkpoints.py", "                    old.append(_MOVED)",
+        "                    pass",
     ),
     "streams without the highest level of their tree": (
         "privacy/streams/continual.py", "return math.sqrt(self.levels)",

@@ -1,19 +1,16 @@
 """The book of a ledger, in memory or in a file: a change happens whole, or not at all.
 
-A charge is on the disk before any data are read: the transaction ends with a sync of the file and
-of its directory. Who is killed between the charge and the release leaves an open entry, which
-counts with its whole budget. Writers wait for each other, so that check and charge are one step.
+A charge is on the disk before any data are read. Who is killed between the charge and the release
+leaves an open entry, which counts with its whole budget. Writers wait for each other, so that check
+and charge are one step. What a file promises is said, and kept, in `skdp.privacy.store`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -26,7 +23,7 @@ from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.ledger.balances import Balance, Terms, check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, Part, as_text, multiplied, new_token
-from skdp.privacy.locks import WAIT, alone
+from skdp.privacy.store import START, Chain, Place, Store, is_database, verify
 
 # The book of a ledger: its entries, and how they change. One change at a time, or none.
 
@@ -159,156 +156,19 @@ class Book:
             raise error
 
 
-# Lines in a database file that are only added to, each with a hash over it and all before it.
-#
-# A line that was changed, taken out or put in later breaks the hash of every line after it. Who can
-# write the file can also make all hashes anew, or take away the last lines: a process remembers the
-# last line that it saw, and refuses a file that has not got it. Against the same between two
-# processes, keep a `head` elsewhere and ask whether it is still there.
+# What the lines of a ledger file say: its datasets, their terms, and every change of a fit.
 
 
 Line: TypeAlias = dict[str, Any]
 
-_TABLE = "CREATE TABLE IF NOT EXISTS lines (number INTEGER PRIMARY KEY, line TEXT, hash TEXT)"
-_SEEN: dict[str, tuple[int, str]] = {}  # path -> number and hash of the last line seen there
-
-
-def _hash(before: str, line: str) -> str:
-    return hashlib.sha256(f"{before}\n{line}".encode()).hexdigest()
-
-
-def line_as_text(line: Line) -> str:
-    """Return a line as it is written and hashed."""
-    return json.dumps(line, sort_keys=True)
-
-
-def verify(rows: Iterable[tuple[int, str, str]], name: str, number: int = 0, head: str = "") -> str:
-    """Return the last hash of rows that go on from line `number`, with hash `head`, or refuse."""
-    for at, line, written in rows:
-        number += 1
-        if (at, _hash(head, line)) != (number, written):
-            raise PrivacyError(
-                f"line {number} of {name}, or one before it, was changed after it was "
-                "written: what was spent is not known. Nothing may be charged to it. Go back to "
-                "a copy that is whole, or take the budget to be spent."
-            )
-        head = written
-    return head
-
-
-class Chain:
-    """The lines of one file, inside a change that nobody else interrupts."""
-
-    def __init__(self, file: sqlite3.Cursor, name: str) -> None:
-        self._file, self._name = file, name
-        self._number, self._head = self._last(file) or (0, "")
-        self.added = False
-        self.check_has(*_SEEN.get(name, (0, "")))
-
-    @staticmethod
-    def _last(file: sqlite3.Cursor) -> tuple[int, str] | None:
-        found = file.execute("SELECT number, hash FROM lines ORDER BY number DESC LIMIT 1")
-        last: tuple[int, str] | None = found.fetchone()
-        return last
-
-    def check_has(self, number: int, head: str) -> None:
-        """Refuse a file without a line that this process saw there."""
-        found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
-        if number and found != (head,):
-            raise PrivacyError(
-                f"{self._name} has not line {number} that this process saw there: it is an older "
-                "copy, or was written anew, and does not know all that was spent. Nothing may be "
-                "charged to it. Put the file back, or keep a new ledger at another path."
-            )
-
-    def after(self, number: int, head: str, *, whole: bool) -> list[tuple[Line, str]]:
-        """Return lines that follow line `number`, with hashes, verified; `whole`: those before too.
-
-        `head` is the hash of that line, which is known to be whole.
-        """
-        self.check_has(number, head)
-        start = (0, "") if whole else (number, head)
-        rows = self._file.execute(
-            "SELECT number, line, hash FROM lines WHERE number > ? ORDER BY number", start[:1]
-        ).fetchall()
-        verify(rows, self._name, *start)
-        return [(json.loads(line), written) for at, line, written in rows if at > number]
-
-    def add(self, **line: Any) -> tuple[Line, str]:
-        """Add a line, with the time; return it as it will be read."""
-        line["at"] = datetime.now(UTC).isoformat(timespec="seconds")
-        text = line_as_text(line)
-        self._number, self._head = self._number + 1, _hash(self._head, text)
-        self._file.execute("INSERT INTO lines VALUES (?, ?, ?)", (self._number, text, self._head))
-        self.added = True
-        return json.loads(text), self._head
-
-    def remember(self) -> None:
-        """Look for what was just written, as anybody else would, or refuse; then remember it."""
-        last = self._number, self._head
-        if self.added:
-            with _opened(self._name) as file:
-                found = self._last(file)
-            if found != last:
-                raise PrivacyError(
-                    f"{self._name} has not got what was just written to it: it was replaced, or "
-                    "another program writes to it. Nothing may be fitted."
-                )
-        _SEEN[self._name] = last
-
-
-def make_file(path: str) -> None:
-    """Make a file that only its owner reads, if there is none."""
-    with contextlib.suppress(FileExistsError), alone(path):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
-def is_database(path: str) -> bool:
-    """Whether SQLite reads a file: nobody else may open it (see `skdp.privacy.locks`)."""
-    try:
-        with _opened(path, "ro") as file:
-            file.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.Error as error:
-        return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
-    return True
-
-
-@contextmanager
-def _opened(path: str, mode: str = "rw") -> Iterator[sqlite3.Cursor]:
-    uri = f"{Path(path).as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, timeout=WAIT, isolation_level=None, uri=True)
-    with contextlib.closing(connection), contextlib.closing(connection.cursor()) as file:
-        yield file  # one for all: half of a statement would hold the lock of a closed file
-
-
-@contextmanager
-def transaction(path: str) -> Iterator[Chain]:
-    """Begin a change that nobody else interrupts; when this is left, it is durable and there."""
-    try:
-        with alone(path):
-            with _opened(path) as file:
-                file.execute("PRAGMA synchronous = EXTRA")
-                file.execute("BEGIN IMMEDIATE")
-                tables = file.execute("SELECT name FROM sqlite_master").fetchall()
-                if not set(tables) <= {("lines",)}:
-                    raise PrivacyError(f"{path} was written by another version or program.")
-                file.execute(_TABLE)
-                chain = Chain(file, path)
-                yield chain
-                file.execute("COMMIT")  # closed without it, nothing has happened
-            chain.remember()
-    except (sqlite3.Error, json.JSONDecodeError, OSError) as error:
-        raise PrivacyError(
-            f"the PrivacyLedger in {path} cannot be read or written, so nothing was charged "
-            f"and nothing may be fitted: {error}."
-        ) from error
-
-
-# What the lines of a ledger file say: its datasets, their terms, and every change of a fit.
-
-
-FORMAT = "skdp ledger 2"
+FORMAT = "skdp ledger 3"
+_FORM = int.from_bytes(b"skL3")
 _LOSSES = ("losses", "promised")
+
+
+def line_as_record(line: Line) -> bytes:
+    """Return a line as it is written and hashed."""
+    return json.dumps(line, sort_keys=True).encode()
 
 
 @dataclass(frozen=True)
@@ -365,8 +225,9 @@ class Registry:
         self.hashes: list[str] = []
         self.datasets: dict[str, Dataset] = {}
 
-    def take(self, line: Line, written: str) -> None:
-        """Take in one more line."""
+    def take(self, record: bytes, written: str) -> None:
+        """Take in one more line, with its hash."""
+        line = json.loads(record)
         self.lines.append(line)
         self.hashes.append(written)
         if "terms" in line:
@@ -377,9 +238,22 @@ class Registry:
             self.datasets[line["dataset"]].take(change)
 
     def read(self, chain: Chain, *, whole: bool = False) -> None:
-        """Take in what is new in a file."""
-        for line, written in chain.after(len(self.lines), self.head, whole=whole):
-            self.take(line, written)
+        """Take in what is new in a file; `whole`: the lines before it are verified once more."""
+        chain.check_has(self.place)
+        known = len(self.lines) if whole else 0
+        for row in chain.after(START if whole else self.place)[known:]:
+            self.take(*row)
+
+    def add(self, chain: Chain, **line: Any) -> None:
+        """Write one more line, with the time."""
+        line["at"] = datetime.now(UTC).isoformat(timespec="seconds")
+        record = line_as_record(line)
+        self.take(record, chain.add(record))
+
+    @property
+    def place(self) -> Place:
+        """The number and the hash of the last line."""
+        return len(self.lines), self.head
 
     @property
     def head(self) -> str:
@@ -415,13 +289,15 @@ _KEPT: dict[str, Registry] = {}  # path -> what this process has read and verifi
 
 
 @contextmanager
-def opened(path: str, *, whole: bool = False) -> Iterator[tuple[Registry, Chain]]:
+def opened(
+    path: str, *, whole: bool = False, create: bool = False
+) -> Iterator[tuple[Registry, Chain]]:
     """Hold a file, and all that it says; what is added to both is durable when this is left.
 
     What this process has read and verified is kept: only lines that are new are read. `whole`: the
-    others are verified once more.
+    others are verified once more. `create`: it is made if it is not there.
     """
-    with transaction(path) as chain:
+    with Store(path, _FORM).change(create=create) as chain:
         registry = _KEPT.pop(path, None) or Registry(path)  # an error in here keeps nothing
         registry.read(chain, whole=whole)
         try:
@@ -438,19 +314,17 @@ def read_registry(path: str | os.PathLike[str]) -> Registry:
     name = os.path.realpath(path)
     registry = Registry(name)
     if is_database(name):
-        with transaction(name) as chain:
+        with Store(name, _FORM).change() as chain:
             registry.read(chain)
         return registry
     try:
-        state = json.loads(Path(name).read_text(encoding="utf-8"))
-        rows = [(dict(line), line["hash"]) for line in state["lines"]]
+        lines = [dict(line) for line in json.loads(Path(name).read_text("utf-8"))["lines"]]
+        rows = [(line.pop("hash"), line_as_record(line)) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PrivacyError(f"{name} is no PrivacyLedger, and no exported one.") from error
-    for line, _ in rows:
-        del line["hash"]
-    verify(((i, line_as_text(line), written) for i, (line, written) in enumerate(rows, 1)), name)
-    for row in rows:
-        registry.take(*row)
+    verify(((i, record, written) for i, (written, record) in enumerate(rows, 1)), name)
+    for written, record in rows:
+        registry.take(record, written)
     return registry
 
 
@@ -461,9 +335,9 @@ def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms
     known = bool(registry.datasets) if name is None else name in registry.datasets
     if terms is not None and not known:
         if not registry.lines:
-            registry.take(*chain.add(format=FORMAT, file=new_token()))
+            registry.add(chain, format=FORMAT, file=new_token())
         name = name or "data"
-        registry.take(*chain.add(dataset=name, token=new_token(), terms=asdict(terms)))
+        registry.add(chain, dataset=name, token=new_token(), terms=asdict(terms))
     dataset = registry.choose(name)
     if terms is not None and terms != dataset.terms:
         raise ValueError(
@@ -516,9 +390,7 @@ class FileBook(Book):
         token: str | None = None,
     ) -> None:
         self.path = os.path.realpath(path)
-        if terms is not None:
-            make_file(self.path)
-        with opened(self.path, whole=True) as (registry, chain):
+        with opened(self.path, whole=True, create=terms is not None) as (registry, chain):
             kept = (
                 add_dataset(registry, chain, dataset, terms)
                 if token is None
@@ -547,8 +419,7 @@ class FileBook(Book):
                 yield kept.now
                 for number, fit in sorted(kept.now.changed(before).items()):
                     state = None if fit is None else fit_state(fit)
-                    line = chain.add(dataset=self.dataset, number=number, fit=state)
-                    registry.take(*line)
+                    registry.add(chain, dataset=self.dataset, number=number, fit=state)
 
     def balance(self) -> Balance:
         """Return what stands there now; all lines are verified."""

@@ -8,14 +8,10 @@ noisy sums are stored before anybody sees them.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final
 
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
@@ -24,8 +20,8 @@ from skdp.privacy.accounting.plain_data import loss_from_state, loss_state, pack
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import Grant, Observer, PrivacySession, Spending
-from skdp.privacy.locks import lock
 from skdp.privacy.noise.words import SeededSource, SystemSource
+from skdp.privacy.store import KeptStore
 from skdp.privacy.streams.continual import (
     Read,
     Stream,
@@ -39,19 +35,11 @@ from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 # Streams that advance together: one act at a time, durable before it is acknowledged.
 
 
-class Log(Protocol):
-    """Where a group writes what it does before it says that it was done."""
-
-    def append(self, record: dict[str, Any]) -> None:
-        """Make one act durable."""
-        ...
-
-
 class StreamGroup:
     """Streams of one session that advance together, as one transaction at a time.
 
     Each act (adding data, closing the step, or both) reads and draws first, is then made durable if
-    a log is attached, and changes the state last. When a call returns it has been acknowledged.
+    it is kept in a file, and changes the state last. When a call returns it has been acknowledged.
 
     Attributes
     ----------
@@ -61,8 +49,10 @@ class StreamGroup:
         By name.
     acts : int
         How many acts were done. Their number may be private: for the owner of the data.
-    log : Log or None
-        Where acts are made durable.
+    keeper : Keeper or None
+        Makes acts durable.
+    interrupted : bool
+        Whether nobody here knows how much of the last act was done.
     notes : dict
         Public facts that go with the streams; an act may update them.
     """
@@ -71,9 +61,9 @@ class StreamGroup:
         self.session = session
         self.streams = dict(streams)
         self.acts = 0
-        self.log: Log | None = None
+        self.keeper: Keeper | None = None
         self.notes: dict[str, Any] = {}
-        self._broken = False
+        self.interrupted = False
 
     @classmethod
     def paid(
@@ -133,7 +123,7 @@ class StreamGroup:
         """Raise unless data may be added here and now."""
         for stream in self.streams.values():
             stream.check_running()
-        if self._broken:
+        if self.interrupted:
             raise PrivacyError(
                 "an earlier call on this stream was interrupted while it was made durable; go on "
                 "from its checkpoint with restore()."
@@ -167,11 +157,11 @@ class StreamGroup:
                     name: pack_sums(stream.ending(parts.get(name)))
                     for name, stream in self.streams.items()
                 }
-            self._broken = True
-            if self.log is not None:
-                self.log.append(record)
+            self.interrupted = True
+            if self.keeper is not None:
+                self.keeper.append(pack(record), self)
             self.apply(record)
-            self._broken = False
+            self.interrupted = False
 
     def sketches(self) -> SketchSource:
         """Return the source of this stream's sketches, whose key is in the notes."""
@@ -195,284 +185,13 @@ class StreamGroup:
         )
 
 
-# A file that survives being killed: a snapshot and the acts since, each made durable in its turn.
-#
-# Two files. ``path`` holds records, each chained to the one before by a SHA-256 digest. ``path`` +
-# ".count" holds a number: how many acts were acknowledged. Both have mode 0600.
-#
-# - A record is written and synchronised before the count, and the count before the act is
-#   acknowledged. Killed in between, the record is there and the count is behind: the act is done.
-# - A record that was cut off by a crash is the last one, and was not acknowledged: it is dropped.
-# - The count is ahead of the records if the file is an older copy: then it is refused. A copy of
-#   *both* files from an earlier time (a restored backup, a rolled back virtual machine) cannot be
-#   told from the true one by anything on that disk.
-# - A new snapshot goes to a temporary file that replaces the old one in one step.
-# - A second process on the same path is refused, and so are systems without locks on files.
+# Groups in files: a snapshot, and the acts since. What a file promises is said, and kept, in
+# `skdp.privacy.store`. A file is as secret as the data.
 
 
-FORMAT: Final = 1
-_MAGIC: Final = b"skdp stream %05d" % FORMAT
-_HEAD: Final = struct.Struct("<Q32s")  # length and chained digest of a record
-_SLOT: Final = struct.Struct("<16sQ32s")  # identity, number of acts, digest
-_SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
-_LOCKED_BYTE: Final = 2 * _SLOT_BYTES  # nobody may read it, so it is behind the slots
-_MOVED: Final = 2**63  # the count of a file that another one has replaced
+_FORM: Final = int.from_bytes(b"skS2")
+_MOVED: Final = pack(None)  # the last act of a stream that goes on at another path
 _SLACK: Final = 2**20  # bytes of acts beyond which a snapshot may be worth it
-
-
-def _synchronise_folder(path: Path) -> None:
-    """Make a new name durable (not offered everywhere)."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _in_use(path: Path) -> PrivacyError:
-    return PrivacyError(
-        f"{path} is in use: another stream goes on from it. Two of them would release the same "
-        "steps with other noise."
-    )
-
-
-def _open_secret(path: Path, mode: int) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDWR | mode | getattr(os, "O_BINARY", 0), 0o600)
-    return os.fdopen(descriptor, "r+b", buffering=0)
-
-
-class _Count:
-    """The number of acknowledged acts, in two slots that are written in turn."""
-
-    def __init__(self, path: Path, *, create: bool) -> None:
-        self.path = path
-        if not create and not path.exists():
-            raise PrivacyError(
-                f"{path} is missing: nothing says how far the stream had gone. Keep it beside the "
-                "checkpoint."
-            )
-        self._file = _open_secret(path, os.O_CREAT)
-        try:
-            taken = lock(self._file.fileno(), _LOCKED_BYTE)
-        except PrivacyError:
-            self._file.close()
-            raise
-        if not taken:
-            self._file.close()
-            raise _in_use(path)
-
-    def read(self) -> tuple[bytes, int]:
-        """Return identity and count; an error if no slot is whole."""
-        slots = []
-        for place in (0, 1):
-            self._file.seek(place * _SLOT_BYTES)
-            data = self._file.read(_SLOT.size)
-            if len(data) == _SLOT.size:
-                identity, count, digest = _SLOT.unpack(data)
-                if hashlib.sha256(data[:24]).digest() == digest:
-                    slots.append((count, identity))
-        if not slots:
-            raise PrivacyError(f"{self.path} is damaged: nothing says how far the stream had gone")
-        count, identity = max(slots)
-        return identity, count
-
-    def write(self, identity: bytes, count: int, *, both: bool = False) -> None:
-        """Make a count durable. `both`: forget what was there."""
-        body = struct.pack("<16sQ", identity, count)
-        slot = body + hashlib.sha256(body).digest()
-        for place in (0, 1) if both else (count % 2,):
-            self._file.seek(place * _SLOT_BYTES)
-            self._file.write(slot.ljust(_SLOT_BYTES, b"\0"))
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class Journal:
-    """An open journal, locked by this process.
-
-    Parameters
-    ----------
-    path : path-like
-        The file. Both files are as secret as the data.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.path = Path(path).absolute()
-        self._count = _Count(self.path.with_name(self.path.name + ".count"), create=create)
-        self._file: BinaryIO | None = None
-        self._digest = b""
-        self._end = 0
-        self.identity = b""
-        self.acts = 0
-        self._snapshot_bytes = 0
-
-    # -- writing -------------------------------------------------------------------------------
-
-    @classmethod
-    def start(
-        cls,
-        path: str | os.PathLike[str],
-        snapshot: bytes,
-        identity: bytes,
-        acts: int,
-        old: Journal | None = None,
-    ) -> Journal:
-        """Begin a journal with a snapshot; a file of another stream is never overwritten.
-
-        `old`, the journal that it takes over from, is retired before the new one can be resumed:
-        killed in between, the stream is lost (but for the temporary file), not doubled.
-        """
-        if Path(path).exists():
-            raise PrivacyError(
-                f"{os.fspath(path)!r} exists and is not this stream's. Use another path, or remove "
-                "it and its .count file if its stream has ended."
-            )
-        journal = cls(path, create=True)
-        try:
-            journal.identity, journal.acts = identity, acts
-            journal._count.write(identity, acts, both=True)
-            journal.rewrite(snapshot, old)
-        except BaseException:
-            journal.close()
-            raise
-        return journal
-
-    def rewrite(self, snapshot: bytes, old: Journal | None = None) -> None:
-        """Replace the file, in one step, by a snapshot of now; just before that, retire `old`."""
-        temporary = self._temporary()
-        file = _open_secret(temporary, os.O_CREAT | os.O_EXCL)
-        try:
-            head = _MAGIC + self.identity + struct.pack("<Q", self.acts)
-            digest = hashlib.sha256(head + snapshot).digest()
-            self._write(file, head + _HEAD.pack(len(snapshot), digest) + snapshot)
-            end = file.tell()
-        finally:
-            file.close()
-        self._close_records()  # Windows replaces no file that is open
-        if old is not None:
-            old.retire()
-        os.replace(temporary, self.path)
-        _synchronise_folder(self.path)
-        self._digest, self._end = digest, end
-        self._snapshot_bytes = end
-        self._file = _open_secret(self.path, 0)
-
-    def _temporary(self) -> Path:
-        """Return the name of the temporary file; one that a crash left behind is removed."""
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        return temporary
-
-    @staticmethod
-    def _write(file: BinaryIO, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-        os.fsync(file.fileno())
-
-    def append(self, record: bytes) -> None:
-        """Make one act durable: the record first, then the count."""
-        if self._file is None:
-            raise PrivacyError("this checkpoint is closed")
-        digest = hashlib.sha256(self._digest + record).digest()
-        self._file.seek(self._end)
-        self._write(self._file, _HEAD.pack(len(record), digest) + record)
-        self._digest, self._end = digest, self._end + _HEAD.size + len(record)
-        self.acts += 1
-        self._count.write(self.identity, self.acts)
-
-    @property
-    def overgrown(self) -> bool:
-        """Whether the acts take far more room than a snapshot did."""
-        return self._end > 4 * self._snapshot_bytes + _SLACK
-
-    def retire(self) -> None:
-        """Mark the file as replaced by another: it can never be resumed."""
-        if self._file is None:
-            return
-        self._count.write(self.identity, _MOVED, both=True)
-        self.close()
-
-    def close(self) -> None:
-        """Give the files free."""
-        self._close_records()  # first: without it nothing is written
-        self._count.close()
-
-    def _close_records(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied."""
-        raise PrivacyError("a checkpoint that is in use cannot be copied or pickled.")
-
-    # -- reading -------------------------------------------------------------------------------
-
-    @classmethod
-    def resume(cls, path: str | os.PathLike[str]) -> tuple[Journal, bytes, list[bytes]]:
-        """Open the journal of a stream that ended or was killed: (journal, snapshot, acts)."""
-        if not Path(path).exists():
-            raise FileNotFoundError(f"there is no checkpoint {os.fspath(path)!r}")
-        journal = cls(path)
-        try:
-            return journal, *journal._load()
-        except BaseException:
-            journal.close()
-            raise
-
-    def _load(self) -> tuple[bytes, list[bytes]]:
-        self._file = file = _open_secret(self.path, 0)
-        data = file.read()
-        head = len(_MAGIC) + 24
-        if data[:11] != _MAGIC[:11] or len(data) < head + _HEAD.size:
-            raise PrivacyError(f"{self.path} is not a checkpoint of skdp, or is damaged")
-        if data[: len(_MAGIC)] != _MAGIC:
-            raise PrivacyError(f"{self.path} was written by another version of skdp")
-        self.identity, acts = struct.unpack_from("<16sQ", data, len(_MAGIC))
-        records, self._digest, self._end = _chain(data, head, data[:head])
-        if not records:
-            raise PrivacyError(f"{self.path} is damaged: its checksum is wrong")
-        self.acts = acts + len(records) - 1
-        self._snapshot_bytes = head + _HEAD.size + len(records[0])
-        self._check_count()
-        self._temporary()
-        os.ftruncate(file.fileno(), self._end)  # what a crash cut off was never acknowledged
-        self._count.write(self.identity, self.acts, both=True)
-        return records[0], records[1:]
-
-    def _check_count(self) -> None:
-        identity, count = self._count.read()
-        if identity != self.identity:
-            raise PrivacyError(f"{self.path} and its .count file belong to different streams")
-        if count == _MOVED:
-            raise PrivacyError(f"{self.path} was replaced by a checkpoint at another path")
-        if count > self.acts:
-            raise PrivacyError(
-                f"{self.path} is behind: {count} acts were acknowledged and it holds {self.acts} "
-                "whole ones. Going on from it would release the same steps with other noise."
-            )
-
-
-def _chain(data: bytes, start: int, before: bytes) -> tuple[list[bytes], bytes, int]:
-    """Return the whole records, the digest of the last, and where it ends."""
-    records, end = [], start
-    while end + _HEAD.size <= len(data):
-        length, digest = _HEAD.unpack_from(data, end)
-        body = data[end + _HEAD.size : end + _HEAD.size + length]
-        if len(body) < length or hashlib.sha256(before + body).digest() != digest:
-            break
-        records.append(body)
-        before, end = digest, end + _HEAD.size + length
-    return records, before, end
 
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
@@ -536,20 +255,26 @@ def _restored_stream(session: PrivacySession, state: dict[str, Any]) -> Stream:
     return stream
 
 
-class _Keeper:
-    """Writes the acts of a group to its journal."""
+class Keeper:
+    """Writes the acts of a group to its file."""
 
-    def __init__(self, group: StreamGroup, journal: Journal) -> None:
-        self.group, self.journal = group, journal
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.store = KeptStore(path, _FORM)
+        self._used, self._room = 0, _SLACK
 
-    def append(self, record: dict[str, Any]) -> None:
-        try:
-            if self.journal.overgrown:  # of the state before this act
-                self.journal.rewrite(_snapshot(self.group))
-            self.journal.append(pack(record))
-        except BaseException:  # nobody knows how much was written: only a restore does
-            self.journal.close()
-            raise
+    def append(self, record: bytes, group: StreamGroup | None = None) -> None:
+        """Make one act durable; with a snapshot, at times, of a `group` as it was before."""
+        with self.store.closed_by_errors(), self.store.change() as chain:
+            if group is not None and self._used > self._room:
+                chain.replace(self.snapshot(group))
+            chain.add(record)
+        self._used += len(record)
+
+    def snapshot(self, group: StreamGroup) -> bytes:
+        """Return the state of a group: acts take room from here on."""
+        state = _snapshot(group)
+        self._used, self._room = 0, 4 * len(state) + _SLACK
+        return state
 
 
 def _snapshot(group: StreamGroup) -> bytes:
@@ -573,27 +298,24 @@ def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
     group : StreamGroup
         Running streams.
     path : path-like
-        A file with secret content, mode 0600; `path` + ".count" is written beside it.
+        A file with secret content, mode 0600; `path` + ".lock" is written beside it.
     """
     with group.session.lock:
         group.check_running()
-        old = group.log.journal if isinstance(group.log, _Keeper) else None
-        new = os.path.abspath(path)
-        if old is not None and str(old.path) == new:
-            old.rewrite(_snapshot(group))
+        old = group.keeper
+        if old is not None and old.store.path == os.path.realpath(path):
+            with old.store.change() as chain:
+                chain.replace(old.snapshot(group))
             return
-        journal, theirs = None, os.path.exists(new)
-        group._broken = True
-        try:
-            journal = Journal.start(path, _snapshot(group), os.urandom(16), group.acts, old)
-            group.log = _Keeper(group, journal)
-            group._broken = False
-        except BaseException:
-            if journal is not None:
-                journal.close()
-            # A file that can be resumed is the stream now: both would release the same steps.
-            group._broken = os.path.exists(new) and not theirs
-            raise
+        keeper = Keeper(path)
+        with keeper.store.closed_by_errors():
+            with keeper.store.change(create=True) as chain:
+                chain.begin(keeper.snapshot(group))
+                group.interrupted = True  # a file that can be resumed is the stream now
+                if old is not None:  # killed after this, the stream is lost, not doubled
+                    old.append(_MOVED)
+                    old.store.close()
+            group.keeper, group.interrupted = keeper, False
 
 
 def restore(path: str | os.PathLike[str], observer: Observer | None = None) -> StreamGroup:
@@ -601,24 +323,35 @@ def restore(path: str | os.PathLike[str], observer: Observer | None = None) -> S
 
     Raises PrivacyError if the file is damaged, in use, or older than what was acknowledged.
     """
-    journal, snapshot, acts = Journal.resume(path)
-    try:
-        state = unpack(snapshot)
-        session = _restored_session(state["session"], observer)
-        streams = {n: _restored_stream(session, s) for n, s in state["streams"].items()}
-        group = StreamGroup(session, streams)
-        group.acts, group.notes = state["acts"], state["notes"]
-        for act in acts:
-            group.apply(unpack(act))
-    except BaseException:
-        journal.close()
-        raise
-    group.log = _Keeper(group, journal)
+    missing = FileNotFoundError(f"there is no checkpoint {os.fspath(path)!r}")
+    if not os.path.exists(path):
+        raise missing
+    keeper, group = Keeper(path), None
+    with keeper.store.closed_by_errors():
+        with keeper.store.change() as chain:
+            for record in chain.since_snapshot():
+                if record == _MOVED:
+                    raise PrivacyError(f"{path} was replaced by a checkpoint at another path.")
+                if group is None:
+                    group = _restored_group(unpack(record), observer)
+                else:
+                    group.apply(unpack(record))
+        if group is None:
+            raise missing
+    group.keeper = keeper
+    return group
+
+
+def _restored_group(state: dict[str, Any], observer: Observer | None) -> StreamGroup:
+    session = _restored_session(state["session"], observer)
+    streams = {n: _restored_stream(session, s) for n, s in state["streams"].items()}
+    group = StreamGroup(session, streams)
+    group.acts, group.notes = state["acts"], state["notes"]
     return group
 
 
 def close(group: StreamGroup) -> None:
     """Give the files of a group free; the group itself can no longer go on."""
     with group.session.lock:
-        if isinstance(group.log, _Keeper):
-            group.log.journal.close()
+        if group.keeper is not None:
+            group.keeper.store.close()

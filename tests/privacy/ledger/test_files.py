@@ -1,15 +1,11 @@
 """A ledger in a file: durable before data are read, shared by processes, whoever is killed."""
 
-import errno
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -20,16 +16,15 @@ import pytest
 from sklearn.base import clone
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
-from skdp.privacy import locks
+from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger import store
+from skdp.privacy.ledger import store as ledgers
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
 from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.store import Book, FileBook, transaction
-from skdp.privacy.streams.checkpoints import Journal
+from skdp.privacy.ledger.store import Book, FileBook
 
 X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 TERMS = Terms(1.0, 1e-6)
@@ -83,8 +78,8 @@ def test_all_of_an_entry_is_kept(path):
     sketch = Loss("sketch", SketchMixture(((0.1, (40,)), (0.2, (3, 5))), 1))
     losses = tuple(Loss(kind, 0.1) for kind in ("gaussian", "pure", "range", "delta")) + (sketch,)
     entry = replace(fit(*losses), seeded=True, factor=2.0, sessions=3, parts=1.5, promised=losses)
-    kept = json.loads(json.dumps(store.fit_state(entry)))
-    assert store._fit_from_state(kept) == entry
+    kept = json.loads(json.dumps(ledgers.fit_state(entry)))
+    assert ledgers._fit_from_state(kept) == entry
 
 
 def test_a_number_is_not_used_again(path):
@@ -115,36 +110,6 @@ def test_refused_or_interrupted_changes_leave_nothing(path):
         assert len(book.refused) == 2
 
 
-def test_a_change_that_was_not_committed_is_not_remembered(path, monkeypatch):
-    """A disk that was full for a moment must not make the file an older copy for ever."""
-    book = FileBook(path, TERMS)
-    monkeypatch.setattr(store, "WAIT", 0.0)
-    with closing(sqlite3.connect(path)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM lines").fetchone()
-        with pytest.raises(PrivacyError, match="nothing was charged"):
-            book.reserve(fit(Loss("gaussian", 0.1)))
-    assert book.reserve(fit(Loss("gaussian", 0.1))) == 1
-
-
-def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(path, monkeypatch):
-    """A child that another library forks in the middle has one of the descriptor."""
-    taken, copies = locks._taken, []
-
-    def copied(name):
-        descriptor = taken(name)
-        copies.append(os.dup(descriptor))
-        return descriptor
-
-    monkeypatch.setattr(locks, "_taken", copied)
-    monkeypatch.setattr(locks, "WAIT", 0.0)
-    for _ in range(2):
-        with locks.alone(path):
-            pass
-    for descriptor in copies:
-        os.close(descriptor)
-
-
 def test_a_file_that_cannot_be_used_pays_nothing(path):
     with pytest.raises(PrivacyError, match="cannot be read or written"):
         FileBook(path)
@@ -153,35 +118,10 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
         with pytest.raises(PrivacyError, match="nothing may be fitted"):
             pca().fit(X)
         ledger._refused.clear()
-    with open(path, "w") as file:
-        file.write("something else, long enough to be read as a database page " * 50)
-    with pytest.raises(PrivacyError, match="cannot be read or written"):
-        PrivacyLedger(2, 1e-6, path=path)
     path += " of another"
     open(path, "w").close()
     with pytest.raises(PrivacyError, match="is no PrivacyLedger"):
         FileBook(path)
-    FileBook(path, TERMS)
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("CREATE TABLE others (a)")
-    with pytest.raises(PrivacyError, match="another version"):
-        FileBook(path)
-
-
-def test_a_place_without_locks_is_told_at_once(path, monkeypatch):
-    """To wait for a holder would not help, and to say that there is one is not true."""
-
-    def refused(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(locks, "_posix", refused)
-    monkeypatch.setattr(locks, "WAIT", 0.0)
-    for use in (
-        lambda: PrivacyLedger(2, 1e-6, path=path),
-        lambda: Journal.start(path, b"", b"", 0),
-    ):
-        with pytest.raises(PrivacyError, match="No locks available"):
-            use()
 
 
 # -- before data are read -------------------------------------------------------------------------
@@ -199,100 +139,21 @@ def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
 
     monkeypatch.setattr(PrivacySession, "_read", looked)
     book = FileBook(path, TERMS)
-    with transaction(path) as open_chain:
-        assert open_chain._file.execute("PRAGMA synchronous").fetchone() == (
-            3,
-        )  # file and directory
-        assert open_chain._file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     with PrivacyLedger(1, 1e-6, path=path):
         pca().fit(X)
     assert set(seen) == {"open"}
     assert [entry.state for entry in book.balance().entries.values()] == ["fitted"]
 
 
-# Another program, which has neither the lock of this one nor that of its database.
-TAKE = """
-import fcntl, sqlite3, sys
-for take in (
-    lambda: sqlite3.connect(sys.argv[1], timeout=0).execute("BEGIN IMMEDIATE"),
-    lambda: fcntl.flock(open(sys.argv[1] + ".lock"), fcntl.LOCK_EX | fcntl.LOCK_NB),
-):
-    try:
-        take()
-        print("taken")
-    except (sqlite3.OperationalError, BlockingIOError):
-        print("held")
-"""
-
-
-@forks
-def test_no_reader_of_this_process_ends_the_lock_of_a_change(path):
-    """On POSIX all locks on a file end when any thread closes it: two charges would be one."""
-
-    def others():
-        return subprocess.run(
-            [sys.executable, "-c", TAKE, path], capture_output=True, text=True, check=True
-        ).stdout.split()
-
-    def look():
-        store.is_database(path)
-        store.make_file(path + " of another")
-
-    book = FileBook(path, TERMS)
-    with book.held():
-        threads = [threading.Thread(target=work, daemon=True) for work in (look, book.registry)]
-        for thread in threads:
-            thread.start()
-        threads[0].join()
-        assert others() == ["held", "held"]
-        assert threads[1].is_alive()  # it waits
-        with pytest.raises(PrivacyError, match="changed by this thread already"):
-            book.balance()
-    threads[1].join()
-    assert others() == ["taken", "taken"]
-
-
-@forks
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_waits_for_a_change_in_another_thread(path):
-    """Its child would have half of it, and a lock that nobody gives back."""
-    book, inside = FileBook(path, TERMS), threading.Event()
-
-    def change():
-        with book.held():
-            inside.set()
-            time.sleep(0.2)
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    inside.wait()
-    if (child := os.fork()) == 0:
-        signal.alarm(20)  # where it waits for ever, it is killed
-        book.reserve(fit(Loss("gaussian", 0.1)))
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    thread.join()
-    assert len(book.balance().entries) == 1
-
-
-def test_a_charge_that_is_not_in_the_file_is_refused(path, monkeypatch):
-    """Somebody puts a backup back just after it was written: the data are not touched."""
-    book, remember = FileBook(path, TERMS), store.Chain.remember
-    shutil.copy(path, path + ".older")
-
-    def replaced(*args):
-        os.replace(path + ".older", path)
-        return remember(*args)
-
-    monkeypatch.setattr(store.Chain, "remember", replaced)
-    with pytest.raises(PrivacyError, match="has not got what was just written"):
-        book.reserve(fit(Loss("gaussian", 0.1)))
-
-
 def test_a_charge_reads_what_is_new_alone(path, monkeypatch):
     """It costs as much after a thousand fits as after one."""
-    checked, hashed, summed, plus = [], store._hash, [], Sum.plus
-    monkeypatch.setattr(store, "_hash", lambda *line: checked.append(line) or hashed(*line))
+    checked, hashed, summed, plus = [], store.chained, [], Sum.plus
+
+    def seen(before, record):
+        checked.extend([record] * record.startswith(b"{"))  # and not the marker
+        return hashed(before, record)
+
+    monkeypatch.setattr(store, "chained", seen)
     monkeypatch.setattr(Sum, "plus", lambda *sums: summed.append(1) or plus(*sums))
     book, other = FileBook(path, TERMS), FileBook(path)
     sums = []

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from skdp.data.blocks import row_source
-from skdp.data.remote import RowColumns
+from skdp.data.numbers import RowColumns
 
 
 def first(block):

@@ -1,0 +1,482 @@
+"""Files that survive being killed: a chain of records, each durable before anything rests on it.
+
+A file is a database of SQLite, which is only added to: each record has a number and a hash over it
+and the record before. A *snapshot* is a record that stands for all before it, which are then gone.
+Beside it lies a *lock file* (`path` + ".lock"), which also says the number and the hash of the last
+record: the *marker*. All three have mode 0600. Who uses this gives the records a meaning.
+
+What is promised, and what keeps it:
+
+- *Whole or not at all.* Records, and a snapshot, are one transaction of SQLite. Killed at any
+  point, the next change goes on from a whole one. An interrupt leaves what was, or what is after.
+- *Durable before the block of a change is left*: the file and its folder (``synchronous = EXTRA``),
+  then the marker, with a sync of its own.
+- *In the file that has the name*: after the commit the last record is read again.
+- *What was changed, taken out or put in later is seen*, by its hash and all hashes behind it.
+- *An older copy, or a file made anew, is refused*, by the marker and by what this process saw.
+- *One change at a time*, of all threads, processes and forks: a lock of the process, the lock file
+  and the locks of SQLite. Who dies gives them back; who leaves does, whoever has a copy of the
+  descriptor.
+- *A kept store is nobody else's* until it is closed: its lock file is held, and the next holder is
+  refused, in this process too.
+- *Forks* wait for the end of a change, and have neither half of one nor an open database.
+- *A place or a system without locks on files is refused*, at once.
+
+The marker may be behind by one change: killed between its commit and the marker, the change is
+done. A copy of *all* files from an earlier time (a restored folder, a machine that was rolled back)
+cannot be told from the true one by anything on that disk.
+
+*Why a lock file.* On POSIX every lock that SQLite has on its database ends as soon as any thread
+of the process closes any opening of that file. So nothing but SQLite opens it, and the lock that
+counts is on another file, which nothing but this module opens, once at a time in a process. That
+holds too where locks belong to processes (files of a network).
+
+*Tests:* tests/privacy/test_store.py asks both users of this, ledgers and streams, for each line of
+the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, NoReturn, TypeAlias
+
+from skdp.exceptions import PrivacyError
+
+WAIT = 60.0  # seconds for other holders
+
+# Locks on files: one holder at a time among all threads and processes of a machine.
+
+
+_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what systems say of a lock that is held
+_NO_LOCKS = (
+    "{} no locks on files, so two processes could spend the same budget, or release the same steps "
+    "with other noise. Nothing that is to be private may be kept in files there."
+)
+_SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
+_LOCKED_BYTE: Final = 2 * _SLOT_BYTES  # where a lock is on a byte, nobody may read that
+
+_TURN = threading.RLock()  # whoever of this process changes a file; forks wait for it
+_TAKEN: set[str] = set()  # paths whose lock file this process has
+
+
+def _posix(descriptor: int, take: bool) -> None:
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN)
+
+
+def _windows(descriptor: int, take: bool) -> None:
+    import msvcrt
+
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    mode = getattr(msvcrt, "LK_NBLCK" if take else "LK_UNLCK")
+    getattr(msvcrt, "locking")(descriptor, mode, 1)  # noqa: B009
+
+
+def _apply(descriptor: int, take: bool) -> None:
+    try:
+        _posix(descriptor, take)
+    except ImportError:
+        try:
+            _windows(descriptor, take)
+        except ImportError:
+            raise PrivacyError(_NO_LOCKS.format("this system has")) from None
+
+
+def _lock(descriptor: int) -> bool:
+    """Try to lock an open file; False if somebody has it."""
+    try:
+        _apply(descriptor, True)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        raise PrivacyError(_NO_LOCKS.format(f"the place of this file has ({error})")) from None
+    return True
+
+
+def _taken(name: str, wait: float) -> int:
+    """Open and lock a file, after those who have it."""
+    end, pause = time.monotonic() + wait, 0.0005
+    flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_BINARY", 0)
+    while True:
+        descriptor, taken = os.open(name, flags, 0o600), False
+        try:
+            taken = _lock(descriptor)
+        finally:
+            if not taken:
+                os.close(descriptor)
+        if taken:
+            return descriptor
+        if time.monotonic() >= end:
+            raise PrivacyError(f"{name} is in use: another process has held it for {wait:.0f} s.")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+Place: TypeAlias = tuple[int, str]  # number and hash of a record
+START: Final[Place] = 0, ""
+
+
+def _in_slot(data: bytes) -> Place:
+    """Return what a slot says; one that is damaged says nothing."""
+    text, _, written = data.rstrip().rpartition(b" ")
+    if chained("", text).encode() != written:
+        return START
+    number, head = text.decode().split()
+    return int(number), head
+
+
+class _Lock:
+    """The lock file of a path, held until it is closed, and the marker in it."""
+
+    def __init__(self, path: str, wait: float) -> None:
+        self.path, self._process = path, os.getpid()
+        self._descriptor: int | None = None
+        with _TURN:
+            if path in _TAKEN:
+                raise PrivacyError(f"{path} is in use by this process already.")
+            _TAKEN.add(path)
+            try:
+                self._descriptor = _taken(path + ".lock", wait)
+            finally:
+                if self._descriptor is None:
+                    _TAKEN.discard(path)
+
+    def opened(self) -> int:
+        """Return the descriptor, where the lock is held."""
+        if self._descriptor is None or self._process != os.getpid():
+            raise PrivacyError(f"{self.path} is closed, or was opened by another process.")
+        return self._descriptor
+
+    def marker(self) -> Place:
+        """Return how far the file had gone, as far as that is known."""
+        return max(self._slots())
+
+    def _slots(self) -> list[Place]:
+        os.lseek(self.opened(), 0, os.SEEK_SET)
+        data = os.read(self.opened(), 2 * _SLOT_BYTES)
+        return [_in_slot(data[:_SLOT_BYTES]), _in_slot(data[_SLOT_BYTES:])]
+
+    def mark(self, place: Place) -> None:
+        """Make a marker durable; the one before stays whole meanwhile."""
+        text, slots = f"{place[0]} {place[1]}".encode(), self._slots()
+        slot = b"%s %s" % (text, chained("", text).encode())
+        os.lseek(self.opened(), slots.index(min(slots)) * _SLOT_BYTES, os.SEEK_SET)
+        if os.write(self.opened(), slot.ljust(_SLOT_BYTES)) < _SLOT_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(self.opened())
+
+    def forget(self) -> None:
+        """Take the marker away."""
+        os.ftruncate(self.opened(), 0)
+
+    def close(self) -> None:
+        """Give the lock back; a copy in a child gives back nothing."""
+        with _TURN:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is None:
+                return
+            try:
+                if self._process == os.getpid():
+                    _TAKEN.discard(self.path)
+                    _apply(descriptor, False)  # now, whoever else has a copy of the descriptor
+            finally:
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:  # the end of a program may have no more than this
+            _TAKEN.discard(self.path)
+            os.close(self._descriptor)
+
+
+# Records of a file, each with a hash over it and all before it.
+#
+# A record that was changed, taken out or put in later breaks the hash of every one after it. Who
+# can write the file can also make all hashes anew, or take away the last records: against that
+# stand the marker and the memory of this process, and a hash that somebody noted elsewhere.
+
+
+_TABLE = "CREATE TABLE lines (number INTEGER PRIMARY KEY, line BLOB, hash TEXT)"
+_AFTER = "SELECT number, CAST(line AS BLOB), hash FROM lines WHERE number > ? ORDER BY number"
+_SEEN: dict[str, Place] = {}  # path -> last record seen there
+
+
+def chained(before: str, record: bytes) -> str:
+    """Return the hash of a record that follows one with the hash `before`."""
+    return hashlib.sha256(b"%s\n%s" % (before.encode(), record)).hexdigest()
+
+
+def _follows(before: str, record: bytes | None, written: str) -> bool:
+    return record is not None and chained(before, record) == written
+
+
+def verify(rows: Iterable[tuple[int, bytes, str]], name: str, place: Place = START) -> None:
+    """Refuse rows that do not go on from a place."""
+    number, head = place
+    for at, record, written in rows:
+        number += 1
+        if at != number or not _follows(head, record, written):
+            raise PrivacyError(
+                f"line {number} of {name}, or one before it, was changed after it was written: "
+                "what was spent is not known, and nothing may rest on it. Go back to a copy that "
+                "is whole, or take the budget to be spent."
+            )
+        head = written
+
+
+class Chain:
+    """The records of one file, inside a change that nobody else interrupts."""
+
+    def __init__(self, file: sqlite3.Cursor, name: str, lock: _Lock) -> None:
+        self._file, self._name, self._lock = file, name, lock
+        self.last = _end_of(file, "DESC")
+        self.added = False
+
+    def check_has(self, place: Place) -> None:
+        """Refuse a file without a record that is known to have been there, before no snapshot."""
+        number, head = place
+        gone = number < _end_of(self._file, "ASC")[0]
+        found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
+        if place != START and not gone and found != (head,):
+            raise PrivacyError(
+                f"{self._name} has not line {number} that was seen there: it is an older copy, or "
+                "was written anew, and does not know all that was spent and released. Nothing may "
+                "rest on it. Put the file back, or begin anew at another path."
+            )
+
+    def after(self, place: Place) -> list[tuple[bytes, str]]:
+        """Return the records that follow one, verified, each with its hash."""
+        rows = self._file.execute(_AFTER, place[:1]).fetchall()
+        verify(rows, self._name, place)
+        return [(record, written) for _, record, written in rows]
+
+    def add(self, record: bytes) -> str:
+        """Add a record; return its hash."""
+        number, head = self.last
+        self._insert(number + 1, record, chained(head, record))
+        return self.last[1]
+
+    def _insert(self, number: int, record: bytes, written: str) -> None:
+        self._file.execute("INSERT INTO lines VALUES (?, ?, ?)", (number, record, written))
+        self.last, self.added = (number, written), True
+
+    def begin(self, snapshot: bytes) -> None:
+        """Begin with a snapshot; what is there is never overwritten."""
+        if self.last != START:
+            raise PrivacyError(
+                f"{self._name!r} exists and is another one's. Use another path, or remove it and "
+                "its .lock file if it has ended."
+            )
+        self._insert(0, b"", os.urandom(32).hex())
+        self._lock.forget()
+        self._lock.mark(self.last)  # without it nobody goes on: it is there before the file is
+        self.add(snapshot)
+
+    def replace(self, snapshot: bytes) -> None:
+        """Add a snapshot, which stands for all records so far; its hash covers the last of them."""
+        self._file.execute("DELETE FROM lines WHERE number < ?", self.last[:1])
+        self.add(snapshot)
+
+    def since_snapshot(self) -> list[bytes]:
+        """Return the last snapshot and all records after it; nothing if none was ever there."""
+        if self.last == START:
+            return []
+        if self._lock.marker() == START:
+            raise PrivacyError(
+                f"{self._name}.lock is missing or damaged: nothing says how far it had gone. Keep "
+                "it beside the file."
+            )
+        return [record for record, _ in self.after(_end_of(self._file, "ASC"))]
+
+
+def _end_of(file: sqlite3.Cursor, order: str) -> Place:
+    """Return the first or the last place; START if there are no records."""
+    found = file.execute(f"SELECT number, hash FROM lines ORDER BY number {order} LIMIT 1")
+    return found.fetchone() or START
+
+
+def _connect(path: str, mode: str = "rw") -> sqlite3.Connection:
+    """Open a database that is there; each statement stands for itself unless it is in a BEGIN."""
+    uri = f"{Path(path).as_uri()}?mode={mode}"
+    return sqlite3.connect(
+        uri, timeout=WAIT, isolation_level=None, uri=True, check_same_thread=False
+    )
+
+
+def is_database(path: str) -> bool:
+    """Whether SQLite reads a file: nobody else may open it."""
+    try:
+        with closing(_connect(path, "ro")) as file:
+            file.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
+    return True
+
+
+class Store:
+    """A file of records, locked and open while it is changed.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    form : int
+        What its records mean, and in which version; another one is refused.
+    """
+
+    # A journal that stays takes one sync of the folder less than one that is deleted.
+    _settings: tuple[str, ...] = "synchronous = EXTRA", "journal_mode = PERSIST"
+
+    def __init__(self, path: str | os.PathLike[str], form: int) -> None:
+        self.path, self.form = os.path.realpath(path), form
+
+    @contextmanager
+    def change(self, *, create: bool = False) -> Iterator[Chain]:
+        """Begin a change that nobody else interrupts; when this is left, it is durable and there.
+
+        `create`: a file that only its owner reads is made if there is none.
+        """
+        try:
+            with self._locked() as lock:
+                if create:
+                    self._create()
+                with self._opened() as file:
+                    file.execute("BEGIN IMMEDIATE")
+                    self._check_form(file)
+                    chain = Chain(file, self.path, lock)
+                    for place in self._known(chain, lock.marker()):
+                        chain.check_has(place)
+                    yield chain
+                    file.execute("COMMIT")  # closed without it, nothing has happened
+                self._remember(chain, lock)
+        except (sqlite3.Error, OSError) as error:
+            raise PrivacyError(
+                f"{self.path} cannot be read or written, so nothing was charged or released, and "
+                f"nothing may be fitted: {error}."
+            ) from error
+
+    def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
+        return marker, _SEEN.get(self.path, START)
+
+    def _remember(self, chain: Chain, lock: _Lock) -> None:
+        """Look for what was just written, as anybody else would, or refuse; then remember it."""
+        if chain.added:
+            with self._opened() as file:
+                found = _end_of(file, "DESC")
+            if found != chain.last:
+                raise PrivacyError(
+                    f"{self.path} has not got what was just written to it: it was replaced, or "
+                    "another program writes to it. Nothing may rest on it."
+                )
+        if chain.last not in (START, lock.marker()):
+            lock.mark(chain.last)
+        _SEEN[self.path] = chain.last
+
+    def _check_form(self, file: sqlite3.Cursor) -> None:
+        (form,) = file.execute("PRAGMA application_id").fetchone()
+        if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            file.execute(f"PRAGMA application_id = {self.form}")
+            file.execute(_TABLE)
+        elif form != self.form:
+            raise PrivacyError(f"{self.path} was written by another version or program.")
+
+    def _create(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    @contextmanager
+    def _locked(self) -> Iterator[_Lock]:
+        with _TURN, closing(_Lock(self.path, WAIT)) as lock:
+            yield lock
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Cursor]:
+        with closing(self._connected()) as connection, closing(connection.cursor()) as file:
+            yield file  # one for all: half of a statement would hold the lock of a closed file
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = _connect(self.path)
+        for setting in self._settings:
+            connection.execute(f"PRAGMA {setting}")
+        return connection
+
+
+class KeptStore(Store):
+    """A file of records that nobody else opens until it is closed."""
+
+    # One sync a change, of a database that stays open.
+    _settings = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "journal_mode = WAL"
+
+    def __init__(self, path: str | os.PathLike[str], form: int) -> None:
+        super().__init__(path, form)
+        self._lock = _Lock(self.path, 0.0)
+        self._connection: sqlite3.Connection | None = None
+        with _TURN:
+            _KEPT.add(self)
+
+    def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
+        return () if chain.last == START else super()._known(chain, marker)
+
+    @contextmanager
+    def _locked(self) -> Iterator[_Lock]:
+        with _TURN:
+            self._lock.opened()
+            try:
+                yield self._lock
+            except BaseException:
+                self.disconnect()
+                raise
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Cursor]:
+        if self._connection is None:
+            self._connection = self._connected()
+        with closing(self._connection.cursor()) as file:
+            yield file
+
+    def disconnect(self) -> None:
+        """Close the database; the next change opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Give the file free; it can no longer be changed from here."""
+        with _TURN:
+            self.disconnect()
+            self._lock.close()
+
+    @contextmanager
+    def closed_by_errors(self) -> Iterator[None]:
+        """Close this where nobody knows how much was written: who opens it anew reads what is."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a file that is in use cannot be copied or pickled.")
+
+
+_KEPT: weakref.WeakSet[KeptStore] = weakref.WeakSet()
+
+
+def _hold() -> None:
+    _TURN.acquire()
+    for store in _KEPT:  # an open database in two processes would be one that both write
+        store.disconnect()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_TURN.release, after_in_child=_TURN.release)
