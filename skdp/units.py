@@ -92,9 +92,12 @@ class Unit:
         return self.single and self.symmetric
 
 
+UNKNOWN: Final = Unit()  # one that is not registered: nothing is promised of it
+
+
 def unit_named(name: str) -> Unit:
-    """Return a unit; of one that is not registered nothing is known."""
-    return UNITS.get(name, Unit())
+    """Return a unit, or `UNKNOWN`."""
+    return UNITS.get(name, UNKNOWN)
 
 
 def unit_of(estimator: Any) -> Unit:

@@ -77,9 +77,12 @@ def pytest_collect_file():
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Sort tests into tiers before `-m` chooses; seed the examples in docstrings, as tests are."""
     first, ways = {}, {}
+    gone = CHOSEN - {item.nodeid for item in items}
+    files = {item.location[0] for item in items} if not any("::" in a for a in config.args) else ()
+    config.chosen_and_gone = {test for test in gone if test.partition("::")[0] in files}
     for item in items:
         if type(item).__name__ == "DoctestItem":  # out of reach of the fixtures below
             item.runtest = partial(_run_seeded, item.runtest, _key(item.nodeid))

@@ -1,7 +1,12 @@
 """Planted slips, each of a line or two: {what: (file, is, slip)}; `select_tier.py` plants them.
 
-The first tier must catch each. `test_mutations.py` asks the same of single checks, of toys.
+The first tier must catch each. `test_mutations.py` asks the same of single checks.
 """
+
+import importlib
+import inspect
+from contextlib import contextmanager
+from pathlib import Path
 
 # What broke a privacy claim, or a number, when an audit planted it.
 PLANTED = {
@@ -236,9 +241,8 @@ PLANTED = {
         "ask._query.n_rows",
     ),
     "route by what a CSR matrix stores": (
-        "decomposition/_pca.py", "d, sparse = source.n_features, is_sparse(source)",
-        "d, sparse = source.n_features, is_sparse(source) and source.whole().nnz < "
-        "source.n_rows() * source.n_features",
+        "decomposition/_pca.py", "sparse = is_sparse(source) and (",
+        "sparse = is_sparse(source) and source.whole().nnz < source.n_rows() * d and (",
     ),
     "law of one chi-square for two": (
         "queries/sketches.py", "law=SketchLaw(tuple(degrees))",
@@ -288,6 +292,80 @@ PLANTED = {
     "rows that are not cut": (
         "data/integers.py", "over = np.flatnonzero(~(squares <= bound))",
         "over = np.flatnonzero(~(squares <= 4 * bound))",
+    ),
+    "rows that are a unit longer than their bound": (
+        "data/integers.py", "bound = self.square_bound\n        over",
+        "bound = (self.clip_norm / self.unit + 1) ** 2\n        over",
+    ),
+    "a bad entry that counts as zero in its row": (
+        "data/integers.py", "            Z = entrywise(self._rounded, rows)",
+        "            rows = entrywise(lambda z: np.where(np.isfinite(z), z, 0.0), rows)\n"
+        "            Z = entrywise(self._rounded, rows)",
+    ),
+    "less noise than the ledger says": (
+        "privacy/gate/session.py",
+        "drawn = noise.integer_gaussian(words, bound.shape, self._levels)",
+        "drawn = noise.integer_gaussian(words, bound.shape, self._levels) * 2 // 3",
+    ),
+    "the same noise in every release": (
+        "privacy/gate/session.py",
+        "drawn = noise.integer_gaussian(words, bound.shape, self._levels)",
+        "drawn = noise.integer_gaussian(lambda n: np.arange(1, n + 1, dtype=np.uint64) * "
+        "np.uint64(0x9E3779B97F4A7C15), bound.shape, self._levels)",
+    ),
+    "noise in one column": (
+        "privacy/gate/session.py",
+        "drawn = noise.integer_gaussian(words, bound.shape, self._levels)",
+        "drawn = noise.integer_gaussian(words, bound.shape, self._levels) * "
+        "(np.indices(bound.shape)[-1] == 0 if bound.shape else 1)",
+    ),
+    "noise that is added as floats": (
+        "privacy/gate/session.py", "    return total.view(np.int64).reshape(exact.shape)",
+        "    return total.view(np.int64).reshape(exact.shape) + (drawn & 0xFFFF) / 2**16",
+    ),
+    "a tiny budget with the noise of a larger one": (
+        "privacy/gate/session.py", "step = gaussian_step(bound, mu / copies)",
+        "step = gaussian_step(bound, max(mu, 0.01) / copies)",
+    ),
+    "a line at half of its price": (
+        "privacy/gate/session.py", "self.ledger += (line,)",
+        "self.ledger += (line._replace(loss=line.loss.times(0.5)),)",
+    ),
+    "words of numpy's global generator": (
+        "privacy/noise/words.py", "return _system_words",
+        "import numpy.random\n"
+        "        return lambda n: numpy.random.randint(0, 2**64, n, dtype=np.uint64)",
+    ),
+    "one seed at two budgets": (
+        "privacy/noise/words.py", '_hash(b"words", self._key, public_key)',
+        '_hash(b"words", self._key, public_key[:1])',
+    ),
+    "any epsilon for NaN": (
+        "base.py", 'epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")',
+        'epsilon = 1.0 if self.epsilon != self.epsilon else check_real(self, "epsilon", 0, '
+        'math.inf, closed="right")',
+    ),
+    # Queries that look too early, or claim what does not hold.
+    "iterate that is taken for orthonormal": (
+        "queries/rows.py",
+        "l2 = C * C * (math.hypot(*grid.norms) if self.neighbours.replace else grid.norms[0])",
+        "l2 = self.neighbours.positive(C * C, k)",
+    ),
+    "moment that is computed before it is paid": (
+        "queries/rows.py",
+        'return self._square("gram", d, self.neighbours.positive(C * C, d), answer)',
+        "early = answer(1e-9)\n        return self._square("
+        '"gram", d, self.neighbours.positive(C * C, d), lambda step: early)',
+    ),
+    "bound from the largest entry": (
+        "queries/rows.py",
+        'return self._square("gram", d, self.neighbours.positive(C * C, d), answer)',
+        "C = min(C, max((float(abs(b).max()) for b in self._source.blocks()), default=C) + 1e-3)\n"
+        '        return self._square("gram", d, self.neighbours.positive(C * C, d), answer)',
+    ),
+    "sum over rows in float32": (
+        "queries/rows.py", "block_gram(rows(block)), (d, d), step)",
+        "block_gram(rows(block).astype(np.float32)), (d, d), step)",
     ),
     # Formulas and plans: a wrong factor, a root or a square that is missing.
     "a deviation's error": (
@@ -350,3 +428,42 @@ PLANTED = {
         "found=min(1.0, moment_edge(noise, d) / (n - 1))",
     ),
 }  # fmt: skip
+
+
+@contextmanager
+def planted(bug):
+    """Plant a bug in this process: the functions of its module get the code of the slip."""
+    file, right, slip = PLANTED[bug]
+    module = importlib.import_module(f"skdp.{file.removesuffix('.py').replace('/', '.')}")
+    text = Path(module.__file__).read_text()
+    assert text.count(right) == 1, bug
+    was = dict(_codes(text, module.__file__))
+    now = dict(_codes(text.replace(right, slip), module.__file__))
+    changed = {_function(module, name): code for name, code in now.items() if code != was[name]}
+    before = {function: function.__code__ for function in changed}
+    try:
+        for function, code in changed.items():
+            function.__code__ = code
+        yield
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+
+
+def _codes(text, file):
+    """Yield (qualified name, code) of the functions and methods of a source."""
+    places = [compile(text, file, "exec", dont_inherit=True)]
+    for place in places:
+        for code in filter(inspect.iscode, place.co_consts):
+            if code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED:
+                yield code.co_qualname, code
+            else:  # the body of a class
+                places.append(code)
+
+
+def _function(module, name):
+    owner, _, last = name.rpartition(".")
+    for part in filter(None, owner.split(".")):
+        module = getattr(module, part)
+    found = vars(module)[last]
+    return inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
