@@ -394,7 +394,7 @@ class GroupUnitMixin:
 
     @property
     def _by_group(self):
-        return unit_of(self).of_groups
+        return self._protects.of_groups
 
     # -- parameters ------------------------------------------------------------------------
 
@@ -628,7 +628,7 @@ def has_cells(estimator):
 def check_unit_bound(estimator, low=0.0, high=math.inf):
     """Check that the bound is of the kind that the unit has; norms lie in (low, high)."""
     unit, given = estimator.privacy_unit, estimator.unit_bound
-    bound = unit_of(estimator).bound
+    bound = estimator._protects.bound
     if given is None:
         return
     if bound is None and hasattr(estimator, "clip_norm"):
@@ -660,7 +660,7 @@ def public_units(estimator, shape, session):
 
 def check_clip_norm_read(estimator):
     """Refuse a `clip_norm` that the unit does not read: it would bound nothing."""
-    unit = unit_of(estimator)
+    unit = estimator._protects
     default = signature(type(estimator)).parameters["clip_norm"].default
     if not unit.reads_clip_norm and estimator.clip_norm not in (default, math.inf):
         readers = [name for name in estimator._privacy_units if UNITS[name].reads_clip_norm]

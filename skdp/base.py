@@ -31,7 +31,7 @@ from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.place import find_scale, finer_scale
-from skdp.units import offered
+from skdp.units import UNITS, UNKNOWN, offered
 
 __all__ = ["DocLinkMixin"]
 
@@ -327,6 +327,11 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             session.observer.tasks = ReleaseTasks(self, context)
         self._warn_if_weak(session.budget.epsilon, session.source.seeded)
         return session
+
+    @property
+    def _protects(self):
+        """What one neighbour differs in: the registered object."""
+        return UNITS.get(getattr(self, "privacy_unit", "row"), UNKNOWN)
 
     def _offers_pure_dp(self):
         return self._pure_dp

@@ -1,7 +1,8 @@
 """Privacy units: what neighbouring data sets differ in, one registered class each.
 
-An estimator lists the units that it takes by name, and asks their objects (`unit_of`) for what
-depends on them. What a unit can change in a release is in `skdp.queries`.
+An estimator lists the units that it takes by name, and asks the object of its own for what depends
+on it (`unit_of` returns that of any estimator). What a unit changes in a release is in
+`skdp.queries`.
 """
 
 from __future__ import annotations
@@ -92,9 +93,12 @@ class Unit:
         return self.single and self.symmetric
 
 
+UNKNOWN: Final = Unit()  # one that is not registered: nothing is promised of it
+
+
 def unit_named(name: str) -> Unit:
-    """Return a unit; of one that is not registered nothing is known."""
-    return UNITS.get(name, Unit())
+    """Return a unit, or `UNKNOWN`."""
+    return UNITS.get(name, UNKNOWN)
 
 
 def unit_of(estimator: Any) -> Unit:

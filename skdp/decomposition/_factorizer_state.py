@@ -26,6 +26,7 @@ from skdp.privacy.streams.sketches import (
 from skdp.queries.sketches import SketchUnit
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import factorize
+from skdp.units import unit_named
 
 # What a factorizer will release: decided from parameters and public shapes alone.
 
@@ -423,7 +424,7 @@ def receipt_of(states):
             blocks.append([])
         blocks[-1].append(state.receipts)
         end = max(end, state.first_row + state.shape[0])
-    return merged_receipt(blocks, clipped_rows=states[0].protects[0] == "row")
+    return merged_receipt(blocks, clipped_rows=unit_named(states[0].protects[0]).by_rows)
 
 
 def all_spent(headers, received, sent):

@@ -38,7 +38,6 @@ from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
-from skdp.units import unit_of
 
 stream_method = available_if(_has_shape)
 
@@ -130,7 +129,7 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     def _refuse_rows(self, name):
-        if unit_of(self).by_rows:
+        if self._protects.by_rows:
             raise ValueError(
                 f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
             )
@@ -381,7 +380,7 @@ class FactorizerStreams(StreamingMixin):
         headers = [header_of(server._running()) for server in servers]
         check_parts(headers)
         check_message(self._state.received, headers[0], self._unit(stream=True))
-        if headers[0].protects[0] == "row" and len(servers) > 1:  # each clips its part of a row
+        if len(servers) > 1 and self._protects.by_rows:  # each clips its part of a row
             charge_parts([server._state.running.session for server in servers])
         receipts = [receipt for header in headers for receipt in header.receipts]
         total = secure_total([server._sent(receipts) for server in servers], aggregator)

@@ -33,7 +33,7 @@ from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._streaming import FactorizerPlanMixin
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
-from skdp.units import NORM, offered, unit_of
+from skdp.units import NORM, offered
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -278,7 +278,7 @@ class DPLowRankFactorizer(
     def _check_parameters(self):
         check_int(self, "n_components", 1)
         check_option(self, "privacy_unit", tuple(self._privacy_units))
-        if unit_of(self).by_rows and self.adjacency == "add_remove":
+        if self._protects.by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
                 "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
@@ -336,7 +336,7 @@ class DPLowRankFactorizer(
 
     def _unit(self, *, stream):
         more = {"stream": stream}
-        if unit_of(self).by_rows:
+        if self._protects.by_rows:
             more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
         return matrix_unit(self, SketchUnit, **more)
 

@@ -108,7 +108,7 @@ class PlansMixin:
         n, d = n_samples, n_features
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
-        unit = unit_of(self)
+        unit = self._protects
         if nnz is not None:
             check_nnz(self, nnz, n, d)
         rows, sparse = unit.by_rows, sparse or nnz is not None

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_ndtr
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -452,8 +451,7 @@ def smoothed(counts, noise_scale):
 def class_shapes(sums, noise_scale, frame):
     """Read classes from sums of a, of w and of b ww', w a place in the frame.
 
-    A class is seen where the noise of its mean is small beside the frame. Covariances are moved to
-    what classes have in common, as far as they differ by no more than their noise.
+    A class is seen where the noise of its mean is small beside the frame.
     """
     table = sums.reshape(-1, 6)
     counts = table[:, 0] / COUNT
@@ -462,50 +460,15 @@ def class_shapes(sums, noise_scale, frame):
     xx, yy = (table[:, 3:5] / SQUARE / n[:, None]).T
     xy = table[:, 5] / math.sqrt(2) / SQUARE / n
     second = np.stack([np.stack([xx, xy], -1), np.stack([xy, yy], -1)], -2)
-    square = mean[:, :, None] * mean[:, None, :]
     spread = noise_scale / n
-    push = np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
-    covariance = second - square + push
-    seen = counts > noise_scale / _NEAR
-    expected = np.square(spread) * (
-        3 / SQUARE**2  # of sums of squares, of means, of counts
-        + 6 * np.square(mean).sum(axis=1)
-        + np.square(covariance - square).sum(axis=(1, 2)) / COUNT**2
-    )
-    covariance, doubt = _shrunk(covariance, expected, n * seen)
+    covariance = second - mean[:, :, None] * mean[:, None, :]
+    covariance += np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
     values, vectors = np.linalg.eigh(covariance)
-    values = np.clip(_positive(values, np.sqrt(doubt / 3)[:, None]), _THINNEST, 1.0)
+    # A variance below its noise is drawn about as wide as the noise, not thin.
+    values = np.clip(values, np.maximum(spread / SQUARE, _THINNEST)[:, None], 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    seen = counts > noise_scale / _NEAR
     return {
         "class_counts_": counts, "means_": frame.center + frame.half * mean, "seen_": seen,
         "covariances_": covariance * (frame.half[:, None] * frame.half),
     }  # fmt: skip
-
-
-def _shrunk(covariances, noise, n):
-    """Move matrices to their weighted mean, as far as their differences are expected of noise.
-
-    `noise` is the expected squared norm of the noise on each; twice that is room for few classes.
-    That of what is returned comes with it.
-    """
-    if np.count_nonzero(n) < 2:
-        return covariances, noise
-    weights = n / n.sum()
-    common = np.average(covariances, axis=0, weights=weights)
-    away = covariances - common
-    found = np.average(np.square(away).sum(axis=(1, 2)), weights=weights)
-    expected = np.average(noise, weights=weights)
-    kept = max(0.0, 1 - 2 * expected / max(found, 1e-300))
-    return common + kept * away, kept**2 * noise + (1 - kept) ** 2 * (np.square(weights) @ noise)
-
-
-def _positive(values, noise_scale):
-    """Return the mean of what numbers above zero may be, of which these noisy ones are known.
-
-    The mean of a normal law cut at zero. A variance below its noise is drawn about as wide as the
-    noise, not thin.
-    """
-    scale = np.maximum(noise_scale, 1e-300)
-    place = np.clip(values / scale, -30.0, 30.0)
-    hazard = np.exp(-0.5 * np.square(place) - log_ndtr(place)) / math.sqrt(2 * math.pi)
-    return np.where(values > 30 * scale, values, scale * (place + hazard))

@@ -52,7 +52,7 @@ from skdp.decomposition._unit_fits import (
 )
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
-from skdp.units import DEGREE, INTERVAL, offered, unit_of
+from skdp.units import DEGREE, INTERVAL, offered
 
 
 def check_used(estimator):
@@ -61,7 +61,7 @@ def check_used(estimator):
     Decided from parameters alone.
     """
     check_clip_norm_read(estimator)
-    unit, name = unit_of(estimator), estimator.algorithm
+    unit, name = estimator._protects, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
     ignored = ignored if name not in _ITERATED else []
@@ -298,7 +298,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)
         self._check_shape(*X.shape)
-        fit = fit_interactions if unit_of(self).bound is DEGREE else fit_entries
+        fit = fit_interactions if self._protects.bound is DEGREE else fit_entries
         name, reason = unit_route(self, X.shape)
         self._warn_of_delta(*public_units(self, X.shape, session))
         return fit(self, session, X, name) | {"route_": reason}
@@ -327,7 +327,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     _offers_pure_dp, _budget_kinds = pure_units, budget_kinds
 
     def _is_pure(self, X):
-        flips = not self._by_rows and not whole_at_once(unit_of(self))
+        flips = not self._by_rows and not whole_at_once(self._protects)
         return flips and unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
@@ -346,7 +346,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
                 "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
                 f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
             )
-        flips = self.algorithm == "one_shot" and unit_of(self).bound is INTERVAL
+        flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
         if flips and not has_cells(self):
             raise ValueError(
                 "algorithm='one_shot' flips cells that are there or not: it needs "
@@ -362,7 +362,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             )
 
     def _check_shape(self, n_samples, n_features):
-        if unit_of(self).symmetric and n_samples != n_features:
+        if self._protects.symmetric and n_samples != n_features:
             raise ValueError(
                 f"privacy_unit={self.privacy_unit!r} needs a square symmetric matrix; use 'entry' "
                 f"or 'entry_change' for another one. Got shape {(n_samples, n_features)} instead."
@@ -390,7 +390,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     @property
     def _by_rows(self):
         """Whether rows are clipped, or persons, and not entries."""
-        return unit_of(self).by_rows
+        return self._protects.by_rows
 
     # -- units -----------------------------------------------------------------------------------
 

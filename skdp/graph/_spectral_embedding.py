@@ -28,7 +28,7 @@ from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehearse, zero_rows
 from skdp.theory._subspaces import choose_one_shot, flipped_side
-from skdp.units import INTERVAL, offered, unit_of
+from skdp.units import INTERVAL, offered
 
 # What an embedding shows, from released values alone.
 
@@ -303,7 +303,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         check_int(self, "n_iter", 1, also=("auto",))
         check_option(self, "algorithm", ("auto", "power", "one_shot"))
         check_unit_bound(self)
-        if self.algorithm == "one_shot" and unit_of(self).bound is not INTERVAL:
+        if self.algorithm == "one_shot" and self._protects.bound is not INTERVAL:
             raise ValueError(
                 "algorithm='one_shot' flips edges that are there or not: it needs "
                 f"privacy_unit='edge'. Got {self.privacy_unit!r}."

@@ -13,7 +13,7 @@ from skdp.papers._base import RULES, Printed, PrintedQuery, check_columns, check
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
-from skdp.units import DEGREE, unit_of
+from skdp.units import DEGREE
 
 
 class PrintedPowerMethod(LinearTransformMixin, Printed):
@@ -129,7 +129,7 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
         return {"components_": fix_signs(np.ascontiguousarray(V.T))}
 
     def _query(self, X):
-        if unit_of(self).bound is DEGREE:
+        if self._protects.bound is DEGREE:
             return InteractionQuery(X, degree_floor=1, adjacency=self.adjacency)
         return EntryQuery(X, MatrixUnit("edge", self.adjacency, *map(float, self.entry_bounds)))
 
@@ -144,5 +144,5 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
 
     def _check_shape(self, shape):
         check_columns(self, shape[1])
-        if unit_of(self).symmetric:
+        if self._protects.symmetric:
             check_square(self, shape)

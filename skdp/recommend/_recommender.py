@@ -30,7 +30,7 @@ from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
 from skdp.theory._rehearsal import rehearse
 from skdp.theory._subspaces import MOST_FLIPS
-from skdp.units import offered, unit_of
+from skdp.units import offered
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
@@ -442,7 +442,7 @@ class DPRecommender(
     @property
     def _whole(self):
         """Whether a whole history is protected, and not one interaction."""
-        return unit_of(self).by_rows
+        return self._protects.by_rows
 
     @property
     def _floor(self):

@@ -1,7 +1,6 @@
 """Rows on Dask workers: the bits of the fit in memory, and nothing but sums comes home."""
 
 import gc
-import itertools
 import os
 import pickle
 import re
@@ -13,12 +12,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from sklearn.base import clone
 
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
-    DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
@@ -27,75 +25,32 @@ from skdp import (
 )
 from skdp.data import stored_rows
 from skdp.data.stored_rows import DaskRows, lazy_blocks
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.exceptions import PrivacyError
 from skdp.preprocessing import DPStandardScaler
-from skdp.testing import null_release, record_transcript, seeded_entropy
+from skdp.testing import record_transcript
+from tools.places import (
+    CHUNKS,
+    GROUPS,
+    SECRET,
+    SECRET_TARGET,
+    SPARSE,
+    USERS,
+    D,
+    N,
+    S,
+    X,
+    Y,
+    assert_same_bits,
+    fitted,
+    lazy,
+    lazy_sparse,
+    public,
+    unknown,
+)
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
-
-RNG = np.random.default_rng(0)
-N, D = 900, 8
-SECRET = 31415.9265
-X = RNG.standard_normal((N, D)) * np.arange(1, D + 1)
-X[4, 2] = SECRET
-S = sp.random_array((N, 120), density=0.06, format="csr", rng=RNG)
-CHUNKS = (300, 6, 594)
-CENTER = np.linspace(-1, 1, D)
-
-DENSE = {
-    "pca": DPPCA(2, clip_norm=20.0),
-    "pca-auto-clip": DPPCA(2),
-    "pca-replace": DPPCA(2, adjacency="replace"),
-    "pca-spectrum": DPPCA(),
-    "pca-power": DPPCA(2, svd_solver="power"),
-    "pca-public-centre": DPPCA(2, center=CENTER, clip_norm=9.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-power": DPTruncatedSVD(2, algorithm="power", adjacency="replace"),
-}
-SPARSE = {
-    "pca": DPPCA(2),
-    "pca-spectrum": DPPCA(),
-    "pca-replace": DPPCA(2, adjacency="replace", clip_norm=1.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-screened": DPTruncatedSVD(2, algorithm="screened"),
-}
-
-
-def dense(rows=X):
-    return da.from_array(rows, chunks=(CHUNKS, 5), name=False)
-
-
-def sparse():
-    cuts = np.cumsum([0, *CHUNKS])
-    parts = [S[a:b] for a, b in itertools.pairwise(cuts)]
-    return da.concatenate([da.from_array(p, chunks=-1, asarray=False, name=False) for p in parts])
-
-
-def unknown_rows(rows=X):
-    """The same rows, with chunks of unknown size."""
-    array = da.from_array(rows, chunks=(CHUNKS, D), name=False)
-    return array[da.from_array(np.ones(N, bool), chunks=(CHUNKS,), name=False)]
-
-
-def public(estimator):
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and name not in ("ledger_", "privacy_spent_", "head_choice_")
-    }
-
-
-def fitted(estimator, *args, **kwargs):
-    with seeded_entropy(0):
-        return public(estimator.fit(*args, **kwargs))
-
-
-def assert_same_bits(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        assert np.array_equal(left[name], right[name]), name
 
 
 @pytest.fixture(autouse=True)
@@ -141,34 +96,21 @@ def any_cluster(request):
 # -- the same bits ---------------------------------------------------------------------
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("make", [dense, unknown_rows])
-def test_dense_blocks_give_the_bits_of_the_array(name, make):
-    assert_same_bits(fitted(DENSE[name], X), fitted(DENSE[name], make()))
-
-
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("name", SPARSE)
-def test_sparse_blocks_give_the_bits_of_the_matrix(name):
-    assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], sparse()))
-
-
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_epsilon_inf_agrees():
-    model = DPPCA(2, epsilon=np.inf, clip_norm=np.inf)
-    here, there = public(model.fit(X)), public(model.fit(dense()))
-    assert np.allclose(here["components_"], there["components_"], atol=1e-9)
+    for model, name, y in ((DPPCA(2), "components_", ()), (DPRidge(), "coef_", (Y,))):
+        model.set_params(epsilon=np.inf, clip_norm=np.inf)
+        here, there = public(model.fit(X, *y)), public(model.fit(lazy(X), *map(lazy, y)))
+        assert np.allclose(here[name], there[name], atol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["dense", "sparse", "files", "threads", "persisted"])
 def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
-    model, rows, blocks = DPPCA(2, center="none"), X, dense()
+    model, rows, blocks = DPPCA(2, center="none"), X, lazy(X)
     if kind == "sparse":
-        model, rows, blocks = SPARSE["svd-screened"], S, sparse()
+        model, rows, blocks = SPARSE["svd-screened"], S, lazy_sparse()
     elif kind == "files":
         for i in range(3):
             np.save(tmp_path / f"{i}.npy", X[300 * i : 300 * (i + 1)])
@@ -193,12 +135,11 @@ def test_a_cluster_fits_the_other_estimators(name, cluster):
         "ridge": (DPRidge(), (X[:, 0] + 1.0,)),
         "classes": (DPRidgeClassifier(classes=["no", "yes"]), (labels,)),
     }[name]
-    chunks = {"chunks": (CHUNKS,), "name": False}
-    lazy = [da.from_array(values, **chunks) for values in y]
+    targets = [lazy(values) for values in y]
     expected = fitted(model, X, *y)
-    assert_same_bits(expected, fitted(model, dense(), *lazy))
-    assert_same_bits(expected, fitted(model, dense(), *y))
-    assert_same_bits(expected, fitted(model, cluster.persist(dense()), *lazy))
+    assert_same_bits(expected, fitted(model, lazy(X), *targets))
+    assert_same_bits(expected, fitted(model, lazy(X), *y))
+    assert_same_bits(expected, fitted(model, cluster.persist(lazy(X)), *targets))
 
 
 @pytest.mark.thorough
@@ -234,22 +175,42 @@ def totals(monkeypatch):
     return seen
 
 
+FITS = {
+    "pca": (DPPCA(2), None),
+    "increments": (DPIncrementalPCA(2), None),
+    "scaler": (DPStandardScaler(), None),
+    "ridge": (DPRidge(), Y),
+    "classes": (DPRidgeClassifier(classes=[-1, 1]), np.where(Y > 0, 1, -1)),
+    "trace": (DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0), Y),
+}
+
+
 @pytest.mark.thorough
-def test_only_sums_of_integers_come_home(totals):
+@pytest.mark.filterwarnings("ignore:.*sees nothing of:UserWarning")
+@pytest.mark.parametrize("name", FITS)
+def test_only_sums_of_integers_come_home(name, totals):
+    model, y = FITS[name]
     with record_transcript() as transcript:
-        DPPCA(2).fit(unknown_rows())
+        model.fit(unknown(X), None if y is None else unknown(y))
     assert all(isinstance(total, np.ndarray) for total in totals)
     assert {total.dtype for total in totals} == {np.dtype(np.int64)}
-    released = {opening.bound.shape for opening in transcript}
     counts = {(), (3,)}  # numbers of rows, and of rows on both sides of a threshold
-    parts = {(D + 2 * p, p) for p in range(1, D)}  # a tangent product before its public map
-    moments = {(2 * D, D + p) for p in range(D)}  # in two limbs, with products of long rows
-    assert {total.shape for total in totals} <= released | counts | parts | moments
-    assert len(totals) >= len(transcript) - 4  # of releases of one sum, or of what it serves
+    # Octaves and places of columns, some or all, counted once for all questions of a search.
+    columns = {(columns, bins) for columns in range(1, D + 1) for bins in (484, 258)}
+    sums_of_records = {(2 * D + 1,)}  # two limbs, and the intercept's
+    allowed = {opening.bound.shape for opening in transcript} | counts | columns | sums_of_records
+    if name == "pca":
+        allowed |= {(D + 2 * p, p) for p in range(1, D)}  # a product before its public map
+        allowed |= {(2 * D, D + p) for p in range(D)}  # in two limbs, with products of long rows
+        assert len(totals) >= len(transcript) - 4  # of releases of one sum, or of what it serves
+    assert {total.shape for total in totals} <= allowed
+    searches = {opening.bound.shape for opening in transcript if "ranks" in opening.bound.name}
+    assert bool(columns & {total.shape for total in totals}) == bool(searches)
 
 
 @pytest.mark.thorough
-def test_what_travels_holds_no_rows(monkeypatch):
+@pytest.mark.filterwarnings("ignore:.*sees nothing of:UserWarning")
+def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
 
@@ -260,16 +221,23 @@ def test_what_travels_holds_no_rows(monkeypatch):
         return true(work)
 
     monkeypatch.setattr(stored_rows, "_broadcast", broadcast)
-    for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened")):
-        model.fit(dense())
-    assert len(sent) > 40
-    assert not any(np.float64(SECRET).tobytes() in message for message in sent)
+    y = np.where(np.arange(N) == 7, SECRET_TARGET, Y)
+    for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened"), DPStandardScaler(),
+                  DPIncrementalPCA(2)):  # fmt: skip
+        model.fit(lazy(X))
+    trace = FITS["trace"][0]
+    for model, targets in ((DPRidge(), lazy(y)), (DPRidge(), y), (trace, lazy(y)),
+                           (clone(trace).set_params(privacy_unit="label"), y)):  # fmt: skip
+        model.fit(lazy(X), targets)
+    assert len(sent) > 60
+    secrets = [np.float64(value).tobytes() for value in (SECRET, SECRET_TARGET)]
+    assert not any(secret in message for message in sent for secret in secrets)
     assert max(map(len, sent)) < 10_000
 
 
 def test_a_source_does_not_pickle():
     with pytest.raises(PrivacyError, match="cannot be pickled"):
-        pickle.dumps(DaskRows(dense()))
+        pickle.dumps(DaskRows(lazy(X)))
 
 
 @pytest.mark.thorough
@@ -292,18 +260,9 @@ def test_keys_are_random_and_no_hash_of_data(monkeypatch):
     assert not any(digest in key for key in first)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-def test_null_release_depends_on_the_columns_alone():
-    other = da.from_array(np.full((5, D), 1e9), chunks=(2, D), name=False)
-    with null_release():
-        with pytest.warns(PrivacyWarning, match="could not see the scale"):
-            here, there = fitted(DPPCA(2), unknown_rows()), fitted(DPPCA(2), other)
-        assert_same_bits(here, there)
-
-
 @pytest.mark.thorough
 def test_nothing_stays_on_the_cluster(cluster):
-    DPPCA(2, svd_solver="power").fit(dense())
+    DPPCA(2, svd_solver="power").fit(lazy(X))
     gc.collect()
     for _ in range(100):
         left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
@@ -327,7 +286,7 @@ def test_an_error_of_a_task_shows_no_value(any_cluster):
     """Neither where it is raised, nor in the logs of workers and scheduler."""
     model = DPPCA(2, clip_norm=1.0)
     with pytest.raises(PrivacyError, match="withheld") as raised:
-        model.fit(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
+        model.fit(lazy(X).map_blocks(failing("broken at"), meta=np.empty((0, 0))))
     assert not [name for name in vars(model) if name.endswith("_")]
     story = [str(raised.value), repr(raised.value.__context__), repr(raised.value.__cause__)]
     story += [str(logs) for logs in any_cluster.get_worker_logs().values()]
@@ -337,7 +296,7 @@ def test_an_error_of_a_task_shows_no_value(any_cluster):
 
 def test_the_control_an_error_of_plain_dask_shows_a_value(any_cluster):
     with pytest.raises(ValueError, match=r"broken at -?\d"):
-        dask.compute(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
+        dask.compute(lazy(X).map_blocks(failing("broken at"), meta=np.empty((0, 0))))
 
 
 CancelledOf31415 = type("CancelledOf31415", (OSError,), {})
@@ -345,8 +304,8 @@ CancelledOf31415 = type("CancelledOf31415", (OSError,), {})
 
 @pytest.mark.parametrize("error", [ValueError, FileNotFoundError, TimeoutError, CancelledOf31415])
 def test_an_error_among_shared_tasks_shows_neither_value_nor_type(error):
-    broken = dense().map_blocks(failing("broken at", error), meta=np.empty((0, 0)))
-    shared = dense() - broken.sum(axis=0)
+    broken = lazy(X).map_blocks(failing("broken at", error), meta=np.empty((0, 0)))
+    shared = lazy(X) - broken.sum(axis=0)
     assert type(lazy_blocks(shared.rechunk({1: -1}))[0]).__name__ == "Delayed"
     with pytest.raises(PrivacyError, match=r"summed\. Where and why") as raised:
         DPPCA(2, clip_norm=1.0).fit(shared)
@@ -360,7 +319,7 @@ def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
 
     monkeypatch.setattr(dask, "compute", compute)
     with pytest.raises(PrivacyError, match=r"summed \(KilledWorker\)\. Where") as raised:
-        DPPCA(2, clip_norm=1.0).fit(dense())
+        DPPCA(2, clip_norm=1.0).fit(lazy(X))
     assert raised.value.__context__ is None
     assert "31415" not in str(raised.value)
 
@@ -384,7 +343,7 @@ def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
     expected = fitted(model, X)
     with record_transcript() as transcript:
         model.fit(X)
-    blocks = dense().map_blocks(killing(str(tmp_path / "killed")), meta=np.empty((0, 0)))
+    blocks = lazy(X).map_blocks(killing(str(tmp_path / "killed")), meta=np.empty((0, 0)))
     with record_transcript() as after:
         got = fitted(model, blocks)
     assert (tmp_path / "killed").exists()
@@ -411,7 +370,7 @@ def test_what_all_workers_lost_is_sent_again(error, monkeypatch):
     expected = fitted(DPPCA(2), X)
     monkeypatch.setattr(dask, "compute", compute)
     with record_transcript() as transcript:
-        got = fitted(DPPCA(2), dense())
+        got = fitted(DPPCA(2), lazy(X))
     assert_same_bits(expected, got)
     assert transcript.faults == []
     assert len(calls) > 12
@@ -435,7 +394,7 @@ def test_numbers_of_records_are_made_again_where_they_were_lost(monkeypatch):
     persist = dask.persist
     monkeypatch.setattr(dask, "persist", lambda *a: (made.append(len(calls)), persist(*a))[1])
     with record_transcript() as transcript:
-        assert_same_bits(expected, fitted(model, dense(), Y))
+        assert_same_bits(expected, fitted(model, lazy(X), Y))
     assert transcript.faults == []
     assert {8, 30, 45} <= set(made)  # what is kept was made anew
 
@@ -492,15 +451,15 @@ def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
 def test_bad_arrays_are_refused_before_any_cost():
     with record_transcript() as transcript:
         with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
-            DPPCA(2).fit(dense()[:, 0])
+            DPPCA(2).fit(lazy(X)[:, 0])
         with pytest.raises(ValueError, match="must hold numbers"):
-            DPPCA(2).fit(dense().astype(str))
+            DPPCA(2).fit(lazy(X).astype(str))
         with pytest.raises(ValueError, match=r"0 sample\(s\)"):
             DPPCA(2).fit(da.zeros((0, 3)))
         with pytest.raises(ValueError, match="n_features"):
-            DPPCA(D + 1).fit(dense())
+            DPPCA(D + 1).fit(lazy(X))
         with pytest.raises(ValueError, match="in memory"):
-            DPTruncatedSVD(2, privacy_unit="entry").fit(dense())
+            DPTruncatedSVD(2, privacy_unit="entry").fit(lazy(X))
         with pytest.raises(ValueError, match="at least one block"):
             DaskRows([])
     assert len(transcript) == 0
@@ -515,35 +474,24 @@ def test_transform_stays_lazy():
         raise AssertionError("computed")
 
     with dask.config.set(scheduler=refuse):
-        lazy = [model.transform(dense()), svd.transform(sparse()), model.transform(unknown_rows())]
-        lazy.append(single.transform(dense(X.astype(np.float32))))
-    assert lazy[0].chunks == (CHUNKS, (2,))
-    assert np.isnan(lazy[2].shape[0])
+        arrays = [
+            model.transform(lazy(X)),
+            svd.transform(lazy_sparse()),
+            model.transform(unknown(X)),
+        ]
+        arrays.append(single.transform(lazy(X.astype(np.float32))))
+    assert arrays[0].chunks == (CHUNKS, (2,))
+    assert np.isnan(arrays[2].shape[0])
     expected = [model.transform(X), svd.transform(S), model.transform(X)]
     expected.append(single.transform(X.astype(np.float32)))
-    for left, right in zip(lazy, expected, strict=True):
+    for left, right in zip(arrays, expected, strict=True):
         assert left.dtype == right.dtype == left.compute().dtype
         assert np.allclose(left.compute(), right, atol=1e-4 * np.abs(right).max())
     with pytest.raises(ValueError, match="is expecting 8 features"):
-        model.transform(dense()[:, :5])
+        model.transform(lazy(X)[:, :5])
 
 
 # -- users -----------------------------------------------------------------------------
-
-GROUPS = np.repeat(np.arange(N // 6), 6)
-Y = X[:, 0] + RNG.standard_normal(N)
-USERS = {
-    "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
-    "regressor-replace": (
-        DPPersonalizedRegressor(2, epsilon=8.0, init="votes", head="voted", adjacency="replace"),
-        Y,
-    ),
-    "classifier": (DPPersonalizedClassifier(2, classes=[-1, 1], epsilon=8.0), np.sign(Y)),
-}
-
-
-def column(values):
-    return da.from_array(np.asarray(values), chunks=(CHUNKS,), name=False)
 
 
 @pytest.mark.deep
@@ -552,40 +500,36 @@ def column(values):
 def test_users_in_blocks_give_the_same_bits(name, labels):
     model, y = USERS[name]
     expected = fitted(model, X, y, groups=labels)
-    assert_same_bits(expected, fitted(model, dense(), column(y), groups=column(labels)))
-    assert_same_bits(expected, fitted(model, dense(), y, groups=labels))
+    assert_same_bits(expected, fitted(model, lazy(X), lazy(y), groups=lazy(labels)))
+    assert_same_bits(expected, fitted(model, lazy(X), y, groups=labels))
 
 
 @pytest.mark.thorough
 def test_users_on_a_cluster_give_the_same_bits(cluster):
     model, y = USERS["regressor-replace"]
     expected = fitted(model, X, y, groups=GROUPS)
-    assert_same_bits(expected, fitted(model, dense(), column(y), groups=column(GROUPS)))
+    assert_same_bits(expected, fitted(model, lazy(X), lazy(y), groups=lazy(GROUPS)))
     assert model._private is None
 
 
-def test_a_user_in_two_blocks_is_refused_and_no_label_comes_home(totals):
-    labels = np.array([f"ann{i}@example.org" for i in GROUPS])
-    labels[0] = labels[-1]
-    with pytest.raises(ValueError, match="Sort the rows by group") as raised:
-        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
+def labels_with(place, label, kind=object):
+    out = np.array([f"ann{i}@example.org" for i in GROUPS]) if kind is str else GROUPS.astype(kind)
+    out[place] = label
+    return out
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [(labels_with(0, f"ann{GROUPS[-1]}@example.org", str), ValueError, "Sort the rows by group"),
+     (labels_with(slice(300, 306), "7"), ValueError, "Sort the rows by group"),
+     (labels_with(7, np.nan, float), PrivacyError, "withheld")],
+    ids=["in two blocks", "the number 7 here and its digit there", "missing"],
+)  # fmt: skip
+def test_bad_labels_are_refused_and_none_comes_home(labels, error, message, totals):
+    with pytest.raises(error, match=message) as raised:
+        DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
     assert "ann" not in str(raised.value)
-    assert totals == [False]
-
-
-def test_labels_of_unlike_kinds_are_refused_rather_than_merged():
-    """Blocks of one object array may hold the number 7 here and the string "7" there."""
-    labels = GROUPS.astype(object)
-    labels[300:306] = "7"
-    with pytest.raises(ValueError, match="Sort the rows by group"):
-        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
-
-
-def test_a_missing_label_is_an_error():
-    labels = GROUPS.astype(float)
-    labels[7] = np.nan
-    with pytest.raises(PrivacyError, match="withheld"):
-        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
+    assert totals == ([False] if error is ValueError else [None])
 
 
 def test_columns_of_users_are_checked():
@@ -593,11 +537,11 @@ def test_columns_of_users_are_checked():
     for y, groups, message in (
         (Y[:-1], GROUPS, "X and y have inconsistent"),
         (Y, GROUPS[:-1], "X and groups have inconsistent"),
-        (column(Y)[:, None], GROUPS, "y should be a 1d array"),
-        (Y, column(GROUPS)[:, None], "groups should be a 1d array"),
+        (lazy(Y)[:, None], GROUPS, "y should be a 1d array"),
+        (Y, lazy(GROUPS)[:, None], "groups should be a 1d array"),
     ):
         with pytest.raises(ValueError, match=message):
-            model.fit(dense(), y, groups=groups)
+            model.fit(lazy(X), y, groups=groups)
     short = da.from_array(GROUPS, chunks=450, name=False)
     with pytest.raises(ValueError, match="needs the blocks of X"):
-        model.fit(dense(), column(Y), groups=short)
+        model.fit(lazy(X), lazy(Y), groups=short)

@@ -1,7 +1,6 @@
 """Blocks in files: the bits of the fit in memory, and errors before any cost."""
 
 import inspect
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,98 +11,18 @@ from skdp import (
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
-    DPTraceRegressor,
     DPTruncatedSVD,
 )
 from skdp.data import blocks, units
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
-from skdp.testing import null_release, record_transcript, seeded_entropy
+from skdp.testing import record_transcript
+from tools.places import GROUPS, USERS, D, Elsewhere, N, S, Table, X, Y, assert_same_bits, fitted
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
 )
-
-RNG = np.random.default_rng(0)
-N, D = 900, 8
-X = RNG.standard_normal((N, D)) * np.arange(1, D + 1)
-S = sp.random_array((N, 120), density=0.06, format="csr", rng=RNG)
-CENTER = np.linspace(-1, 1, D)
-
-DENSE = {
-    "pca": DPPCA(2, clip_norm=20.0),
-    "pca-auto-clip": DPPCA(2),
-    "pca-replace": DPPCA(2, adjacency="replace"),
-    "pca-spectrum": DPPCA(),
-    "pca-power": DPPCA(2, svd_solver="power"),
-    "pca-public-centre": DPPCA(2, center=CENTER, clip_norm=9.0),
-    "pca-not-centred": DPPCA(2, center="none", adjacency="replace", clip_norm=9.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-power": DPTruncatedSVD(2, algorithm="power", adjacency="replace"),
-}
-SPARSE = {
-    "pca": DPPCA(2),
-    "pca-spectrum": DPPCA(),
-    "pca-replace": DPPCA(2, adjacency="replace", clip_norm=1.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-screened": DPTruncatedSVD(2, algorithm="screened"),
-    "svd-screened-replace": DPTruncatedSVD(2, algorithm="screened", adjacency="replace"),
-}
-
-
-def public(estimator):
-    """Fitted attributes, the receipt aside."""
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and name not in ("ledger_", "privacy_spent_", "head_choice_")
-    }
-
-
-def fitted(estimator, *args, **kwargs):
-    with seeded_entropy(0):
-        return public(estimator.fit(*args, **kwargs))
-
-
-def assert_same_bits(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        assert np.array_equal(left[name], right[name]), name
-
-
-@pytest.fixture
-def npy(tmp_path):
-    cuts = [0, 1, 300, 301, N]
-    paths = []
-    for i, (a, b) in enumerate(pairwise(cuts)):
-        paths.append(tmp_path / f"rows{i}.npy")
-        np.save(paths[-1], X[a:b])
-    return paths
-
-
-@pytest.fixture
-def npz(tmp_path):
-    paths = []
-    for i, (a, b) in enumerate([(0, 500), (500, 501), (501, N)]):
-        paths.append(str(tmp_path / f"rows{i}.npz"))
-        sp.save_npz(paths[-1], S[a:b])
-    return paths
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", DENSE)
-def test_dense_files_and_maps_give_the_bits_of_the_array(name, npy, tmp_path):
-    expected = fitted(DENSE[name], X)
-    np.save(tmp_path / "all.npy", X)
-    assert_same_bits(expected, fitted(DENSE[name], npy))
-    assert_same_bits(expected, fitted(DENSE[name], np.load(tmp_path / "all.npy", mmap_mode="r")))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SPARSE)
-def test_sparse_files_give_the_bits_of_the_matrix(name, npz):
-    assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], npz))
 
 
 @pytest.mark.deep
@@ -120,17 +39,12 @@ def test_integers_and_float32_are_read_as_they_are(tmp_path):
     for dtype in (np.uint8, np.int32, np.float32):
         rows = np.abs(X * 3).astype(dtype)
         np.save(tmp_path / "a.npy", rows)
+        sp.save_npz(tmp_path / "a.npz", (9 * S).astype(dtype))
         got = fitted(DPPCA(2), [tmp_path / "a.npy"])
         assert_same_bits(fitted(DPPCA(2), rows), got)
         assert got["components_"].dtype == (np.float32 if dtype == np.float32 else np.float64)
-
-
-def test_float32_csr_keeps_its_dtype(tmp_path):
-    sp.save_npz(tmp_path / "a.npz", S.astype(np.float32))
-    assert_same_bits(
-        fitted(DPTruncatedSVD(2), S.astype(np.float32)),
-        fitted(DPTruncatedSVD(2), [tmp_path / "a.npz"]),
-    )
+        svd = DPTruncatedSVD(2)
+        assert_same_bits(fitted(svd, (9 * S).astype(dtype)), fitted(svd, [tmp_path / "a.npz"]))
 
 
 def test_a_row_that_is_not_finite_contributes_nothing(tmp_path):
@@ -138,45 +52,13 @@ def test_a_row_that_is_not_finite_contributes_nothing(tmp_path):
     bad, good = X.copy(), X.copy()
     bad[5, 3], bad[6, 0] = np.nan, np.inf
     good[5:7] = 0
-    for name, rows in (("bad", bad), ("good", good)):
-        np.save(tmp_path / f"{name}.npy", rows)
-    assert_same_bits(
-        fitted(DPPCA(2, center="none"), [tmp_path / "bad.npy"]),
-        fitted(DPPCA(2, center="none"), [tmp_path / "good.npy"]),
-    )
-    mapped = np.load(tmp_path / "bad.npy", mmap_mode="r")
-    assert_same_bits(
-        fitted(DPPCA(2, center="none"), mapped),
-        fitted(DPPCA(2, center="none"), [tmp_path / "good.npy"]),
-    )
+    np.save(tmp_path / "bad.npy", bad)
+    model = DPPCA(2, center="none")
+    for rows in ([tmp_path / "bad.npy"], np.load(tmp_path / "bad.npy", mmap_mode="r")):
+        assert_same_bits(fitted(model, good), fitted(model, rows))
 
 
-def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
-    """Headers are; rows, by `_loaded`, are not."""
-    from skdp.data import stored_rows as block_files
-    from tools.outcomes import before_payment
-
-    reads, paid = [], []
-    true = block_files._loaded
-    monkeypatch.setattr(
-        block_files, "_loaded", lambda piece: (reads.append(len(paid)), true(piece))[1]
-    )
-    with before_payment(paid.append):
-        DPPCA(2).fit(npy)
-    assert min(reads) == 1
-    assert paid
-
-
-def test_null_release_of_files_depends_on_the_columns_alone(npy, tmp_path):
-    """With nothing read, files of other rows, and of another number of rows, fit alike."""
-    np.save(tmp_path / "other.npy", np.full((3, D), 1e9))
-    with null_release():
-        assert_same_bits(fitted(DPPCA(2), npy), fitted(DPPCA(2), [tmp_path / "other.npy"]))
-
-
-def test_a_memory_map_is_neither_copied_nor_scanned(tmp_path, monkeypatch):
-    np.save(tmp_path / "a.npy", X)
-    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+def test_a_memory_map_is_neither_copied_nor_scanned(mapped, monkeypatch):
     seen = []
     true = RowQuery.__init__
     monkeypatch.setattr(
@@ -246,17 +128,6 @@ def test_other_units_ask_for_x_in_memory(unit, npy):
         DPTruncatedSVD(2, privacy_unit=unit).fit(npy)
 
 
-def test_a_trace_regression_takes_maps_and_files(npy, tmp_path):
-    np.save(tmp_path / "all.npy", X)
-    mapped, y = np.load(tmp_path / "all.npy", mmap_mode="r"), X[:, 0]
-    with pytest.warns(PrivacyWarning, match="zero matrix"):
-        here, *there = (
-            fitted(DPTraceRegressor(1, matrix_shape=(4, 2)), rows, y) for rows in (X, mapped, npy)
-        )
-    for model in there:
-        assert_same_bits(here, model)
-
-
 @pytest.mark.thorough
 def test_transform_of_files_is_a_generator(npy, npz, tmp_path):
     model = DPPCA(2, whiten=True).fit(npy)
@@ -274,42 +145,17 @@ def test_transform_of_files_is_a_generator(npy, npz, tmp_path):
 
 # -- users -------------------------------------------------------------------------------------
 
-GROUPS = np.repeat(np.arange(N // 6), 6)
-Y = X[:, 0] + RNG.standard_normal(N)
-USERS = {
-    "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
-    "regressor-replace": (
-        DPPersonalizedRegressor(2, epsilon=8.0, init="votes", head="voted", adjacency="replace"),
-        Y,
-    ),
-    "classifier": (
-        DPPersonalizedClassifier(2, classes=[-1, 1], epsilon=8.0),
-        np.where(Y > 0, 1, -1),
-    ),
-}
-
-
-@pytest.fixture
-def user_files(tmp_path):
-    paths = []
-    for i, (a, b) in enumerate([(0, 300), (300, 306), (306, N)]):
-        paths.append(tmp_path / f"users{i}.npy")
-        np.save(paths[-1], X[a:b])
-    return paths
-
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", USERS)
-def test_users_in_files_and_maps_give_the_same_bits(name, user_files, tmp_path):
+def test_users_in_files_and_maps_give_the_same_bits(name, npy, mapped):
     model, y = USERS[name]
     expected = fitted(model, X, y, groups=GROUPS)
-    assert_same_bits(expected, fitted(model, user_files, y, groups=GROUPS))
+    assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS))
     assert getattr(model, "_private", None) is None  # heads stay where the rows are
     assert model.adapt(X[:6], y[:6], groups=GROUPS[:6])._private["heads"].shape[0] == 1
     model.set_params(n_jobs=2)
-    assert_same_bits(expected, fitted(model, user_files, y, groups=GROUPS.astype(str)))
-    np.save(tmp_path / "all.npy", X)
-    mapped = np.load(tmp_path / "all.npy", mmap_mode="r")
+    assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS.astype(str)))
     assert_same_bits(expected, fitted(model, mapped, y, groups=GROUPS))
     model.set_params(n_jobs=None)
 
@@ -327,78 +173,35 @@ GROUP = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
     ],
     ids=["pca", "ridge", "regressor", "classifier"],
 )
-def test_a_person_in_a_file_of_many_chunks_is_one(model, y, user_files, monkeypatch):
+def test_a_person_in_a_file_of_many_chunks_is_one(model, y, npy, monkeypatch):
     """Files of rows are cut into ranges: a person in two of them would count twice."""
     expected = fitted(model, X, y, groups=GROUPS)
     monkeypatch.setattr(units, "_CHUNK_BYTES", 4 * 8 * D)  # four rows: persons have six
-    assert_same_bits(expected, fitted(model, user_files, y, groups=GROUPS))
+    assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS))
 
 
-def test_a_user_in_two_files_is_refused_without_a_name(user_files):
+def test_a_user_in_two_files_is_refused_without_a_name(npy):
     labels = np.array([f"ann{i}@example.org" for i in GROUPS])
     labels[0] = labels[-1]
     with (
         record_transcript() as transcript,
         pytest.raises(ValueError, match="Sort the rows") as raised,
     ):
-        DPPersonalizedRegressor(2).fit(user_files, Y, groups=labels)
+        DPPersonalizedRegressor(2).fit(npy, Y, groups=labels)
     assert "ann" not in str(raised.value)
     assert len(transcript) == 0
 
 
-def test_users_in_blocks_need_groups_and_classes(user_files):
+def test_users_in_blocks_need_groups_and_classes(npy):
     with pytest.raises(ValueError, match="needs 'classes'"):
-        DPPersonalizedClassifier(2).fit(user_files, Y > 0, groups=GROUPS)
+        DPPersonalizedClassifier(2).fit(npy, Y > 0, groups=GROUPS)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        DPPersonalizedRegressor(2).fit(user_files, Y[:-1], groups=GROUPS)
+        DPPersonalizedRegressor(2).fit(npy, Y[:-1], groups=GROUPS)
     with pytest.warns(PrivacyWarning), pytest.raises(ValueError, match="needs 'groups'"):
-        DPPersonalizedRegressor(2).fit(user_files, Y)
+        DPPersonalizedRegressor(2).fit(npy, Y)
 
 
 # -- sources of one's own ------------------------------------------------------------------------
-
-
-class Table:
-    """The source of the user guide: four members."""
-
-    def __init__(self, parts):
-        self.tables = parts
-        self.n_features = parts[0].shape[1]
-
-    def n_rows(self):
-        return sum(len(table) for table in self.tables)
-
-    def parts(self, n):
-        return [Table(self.tables[i::n]) for i in range(min(n, len(self.tables)))]
-
-    def blocks(self):
-        yield from self.tables
-
-
-class Elsewhere:
-    """A source whose parts live elsewhere: three members."""
-
-    def __init__(self, parts):
-        self.tables = parts
-        self.n_features = parts[0].shape[1]
-
-    def n_rows(self):
-        return sum(len(table) for table in self.tables)
-
-    def sum_parts(self, work):
-        return sum(work(Table([table])) for table in self.tables)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("kind", [Table, Elsewhere])
-def test_a_source_of_ones_own_gives_the_same_bits(kind, name):
-    source = kind([X[:10], X[10:500], X[500:]])
-    model = DENSE[name]
-    assert_same_bits(fitted(model, X), fitted(model, source))
-    model.set_params(n_jobs=2)
-    assert_same_bits(fitted(model, X), fitted(model, source))
-    model.set_params(n_jobs=None)
 
 
 class Floats(Elsewhere):

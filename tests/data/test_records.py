@@ -1,15 +1,22 @@
 """Blocks of rows, with targets and without, for the estimators beside PCA: the bits of memory."""
 
 import inspect
-import itertools
 import pickle
+import warnings
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from sklearn.base import clone
 
-from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifier, DPTraceRegressor
-from skdp.data import blocks, stored_rows, units
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+)
+from skdp.data import blocks, units
 from skdp.data import stored_rows as block_files
 from skdp.data.stored_rows import DaskRows
 from skdp.data.units import Placed
@@ -20,6 +27,24 @@ from skdp.queries import records as record_queries
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
 from tools.outcomes import before_payment
+from tools.places import (
+    CHUNKS,
+    DENSE,
+    SECRET_TARGET,
+    SPARSE,
+    D,
+    Elsewhere,
+    N,
+    S,
+    Table,
+    X,
+    assert_same_bits,
+    fitted,
+    lazy,
+    lazy_sparse,
+    public,
+    unknown,
+)
 
 # A few hundred records show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
@@ -29,25 +54,18 @@ pytestmark = pytest.mark.filterwarnings(
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 
-RNG = np.random.default_rng(0)
-N, D = 900, 8
-SECRET, SECRET_TARGET = 31415.9265, 27182.8182
-X = RNG.standard_normal((N, D)) * np.arange(1, D + 1)
-X[4, 2] = SECRET
-S = sp.random_array((N, 40), density=0.1, format="csr", rng=RNG)
+RNG = np.random.default_rng(1)
 Y = X[:, :1] * [1.0, -2.0] + RNG.standard_normal((N, 2))
 Y[7, 0] = SECRET_TARGET
 LABELS = np.array(["no", "yes", "perhaps"])[np.digitize(X[:, 0], [-0.5, 0.5])]
 M = np.outer([1.0, 0.0, -1.0, 0.5], [0.3, -0.2])
 TRACED = X @ M.ravel() + RNG.standard_normal(N)
-CHUNKS = (300, 6, 594)
-ENDS = list(itertools.pairwise(np.cumsum([0, *CHUNKS])))
 WIDE = (-60.0, 60.0)
 
-ROWS = {
-    "pca": DPIncrementalPCA(2),
-    "pca-replace": DPIncrementalPCA(2, adjacency="replace", clip_norm=9.0),
-    "pca-not-centred": DPIncrementalPCA(2, center="none", clip_norm=9.0),
+ROWS = DENSE | {
+    "increments": DPIncrementalPCA(2),
+    "increments-replace": DPIncrementalPCA(2, adjacency="replace", clip_norm=9.0),
+    "increments-not-centred": DPIncrementalPCA(2, center="none", clip_norm=9.0),
     "scaler": DPStandardScaler(),
     "scaler-replace": DPStandardScaler(adjacency="replace"),
     "scaler-bounds": DPStandardScaler(entry_bounds=WIDE),
@@ -74,82 +92,10 @@ TRACES = {
 }
 
 
-def public(estimator):
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        if name.endswith("_") and name not in ("ledger_", "privacy_spent_", "server_receipts_")
-    }
-
-
-def fitted(estimator, *args):
-    with seeded_entropy(0):
-        return public(estimator.fit(*args))
-
-
-def assert_same_bits(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        assert np.array_equal(left[name], right[name]), name
-
-
 @pytest.fixture(autouse=True)
 def here():
     with dask.config.set(scheduler="synchronous"):
         yield
-
-
-@pytest.fixture(scope="module")
-def npy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("npy")
-    for i, (a, b) in enumerate(ENDS):
-        np.save(folder / f"{i}.npy", X[a:b])
-    return [folder / f"{i}.npy" for i in range(len(ENDS))]
-
-
-@pytest.fixture(scope="module")
-def npz(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("npz")
-    for i, (a, b) in enumerate(ENDS):
-        sp.save_npz(folder / f"{i}.npz", S[a:b], compressed=False)
-    return [folder / f"{i}.npz" for i in range(len(ENDS))]
-
-
-@pytest.fixture(scope="module")
-def mapped(tmp_path_factory):
-    path = tmp_path_factory.mktemp("map") / "all.npy"
-    np.save(path, X)
-    return np.load(path, mmap_mode="r")
-
-
-def lazy(values):
-    chunks = (CHUNKS, *((5,) if np.ndim(values) == 2 and np.shape(values)[1] > 5 else (-1,)))
-    return da.from_array(values, chunks=chunks[: np.ndim(values)], name=False)
-
-
-def unknown(values):
-    return lazy(values)[da.from_array(np.ones(N, bool), chunks=(CHUNKS,), name=False)]
-
-
-class Table:
-    def __init__(self, parts):
-        self.tables, self.n_features = parts, parts[0].shape[1]
-
-    def n_rows(self):
-        return sum(len(table) for table in self.tables)
-
-    def parts(self, n):
-        return [Table(self.tables[i::n]) for i in range(min(n, len(self.tables)))]
-
-    def blocks(self):
-        yield from self.tables
-
-
-class Elsewhere(Table):
-    parts = blocks = None
-
-    def sum_parts(self, work):
-        return sum(work(Table([table])) for table in self.tables)
 
 
 # -- rows alone ------------------------------------------------------------------------
@@ -158,20 +104,20 @@ class Elsewhere(Table):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ROWS)
 def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
-    model = ROWS[name]
+    model, tables = ROWS[name], [X[:1], X[1:500], X[500:]]
     expected = fitted(model, X)
-    tables = [X[a:b] for a, b in ENDS]
     for rows in (npy, mapped, lazy(X), unknown(X), DaskRows(npy), Table(tables), Elsewhere(tables)):
         assert_same_bits(expected, fitted(model, rows))
+    if "n_jobs" in model.get_params():
+        for rows in (Table(tables), Elsewhere(tables)):
+            assert_same_bits(expected, fitted(clone(model).set_params(n_jobs=2), rows))
 
 
-@pytest.mark.deep
-def test_sparse_blocks_of_an_incremental_pca(npz):
-    array = da.concatenate(
-        [da.from_array(S[a:b], chunks=-1, asarray=False, name=False) for a, b in ENDS]
-    )
-    for rows in (npz, array):
-        assert_same_bits(fitted(DPIncrementalPCA(2), S), fitted(DPIncrementalPCA(2), rows))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_blocks_give_the_bits_of_the_matrix(name, npz):
+    for rows in (npz, lazy_sparse()):
+        assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], rows))
         with pytest.raises(TypeError, match="dense data"):
             DPStandardScaler().fit(rows)
 
@@ -255,6 +201,12 @@ def test_transform_of_a_scaler_stays_lazy(npy, mapped):
 def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeypatch):
     model, y = RECORDS[name]
     expected = fitted(model, X, y)
+    single = fitted(model, X.astype(np.float32), y)
+    assert single["coef_"].dtype == np.float32
+    assert_same_bits(single, fitted(model, lazy(X.astype(np.float32)), y))
+    if name == "ridge":  # the control: targets in another order fit otherwise
+        wrong = fitted(model, npy, np.roll(y, 300))
+        assert not np.allclose(expected["coef_"], wrong["coef_"], atol=1e-3)
     for rows in (npy, mapped, lazy(X), DaskRows(npy)):
         assert_same_bits(expected, fitted(model, rows, y))
     assert_same_bits(expected, fitted(model, lazy(X), lazy(y)))
@@ -272,27 +224,9 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
 @pytest.mark.parametrize("name", ["ridge", "classes"])
 def test_sparse_records(name, npz):
     model, y = RECORDS[name]
-    expected = fitted(model, S, y)
-    array = da.concatenate(
-        [da.from_array(S[a:b], chunks=-1, asarray=False, name=False) for a, b in ENDS]
-    )
+    expected, array = fitted(model, S, y), lazy_sparse()
     for rows, targets in ((npz, y), (array, y), (array, lazy(y)), (DaskRows(npz), y)):
         assert_same_bits(expected, fitted(model, rows, targets))
-
-
-@pytest.mark.deep
-def test_the_control_targets_in_another_order_fit_otherwise(npy):
-    model, y = RECORDS["ridge"]
-    right, wrong = fitted(model, npy, y), fitted(model, npy, np.roll(y, 300))
-    assert not np.allclose(right["coef_"], wrong["coef_"], atol=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
-def test_without_noise_blocks_agree():
-    model = DPRidge(epsilon=np.inf, clip_norm=np.inf)
-    here = public(model.fit(X, Y))
-    there = public(model.fit(lazy(X), lazy(Y)))
-    np.testing.assert_allclose(here["coef_"], there["coef_"], atol=1e-9)
 
 
 def test_classes_of_targets_in_memory_may_be_taken_from_them(npy):
@@ -301,13 +235,6 @@ def test_classes_of_targets_in_memory_may_be_taken_from_them(npy):
     assert model.classes_.tolist() == ["no", "perhaps", "yes"]
     with pytest.raises(ValueError, match="needs the 'classes' parameter"):
         DPRidgeClassifier(clip_norm=9.0).fit(lazy(X), lazy(LABELS))
-
-
-def test_float32_files_keep_their_dtype(tmp_path):
-    np.save(tmp_path / "a.npy", X.astype(np.float32))
-    left = fitted(DPRidge(), X.astype(np.float32), Y)
-    assert left["coef_"].dtype == np.float32
-    assert_same_bits(left, fitted(DPRidge(), [tmp_path / "a.npy"], Y))
 
 
 def test_a_record_that_is_not_finite_contributes_nothing():
@@ -357,7 +284,7 @@ def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
 @pytest.mark.filterwarnings("ignore:.*no singular value:skdp.exceptions.PrivacyWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
     """Wide records keep coordinates beside the rows, in small blocks too."""
-    model = DPTraceRegressor(1, matrix_shape=(8, 5), epsilon=1e3)
+    model = DPTraceRegressor(1, matrix_shape=(12, 10), epsilon=1e3)
     expected = fitted(model, S, TRACED)
     for rows in (npz, DaskRows(npz)):
         assert_same_bits(expected, fitted(model, rows, TRACED))
@@ -391,56 +318,6 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
 
 
 # -- what comes home, and what is said -------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_only_sums_of_integers_come_home(monkeypatch):
-    totals, true = [], dask.compute
-
-    def compute(*args, **kwargs):
-        out = true(*args, **kwargs)
-        totals.extend(out)
-        return out
-
-    monkeypatch.setattr(dask, "compute", compute)
-    with record_transcript() as transcript:
-        DPRidge().fit(unknown(X), unknown(Y))
-        DPRidgeClassifier(classes=["no", "yes"]).fit(lazy(X), lazy(LABELS))
-        DPStandardScaler().fit(unknown(X))
-        DPIncrementalPCA(2).fit(unknown(X))
-        TRACES["row"].fit(unknown(X), unknown(TRACED))
-    assert {total.dtype for total in totals} == {np.dtype(np.int64)}
-    sums_of_records = {(2 * X.shape[1] + 1,)}  # two limbs, and the intercept's
-    # Octaves and places of columns, some or all, counted once for all questions of a search.
-    columns = {(columns, bins) for columns in range(1, D + 1) for bins in (484, 258)}
-    allowed = {opening.bound.shape for opening in transcript} | {(), (3,)} | columns
-    allowed |= sums_of_records
-    assert {total.shape for total in totals} <= allowed
-    searches = {opening.bound.shape for opening in transcript if "ranks" in opening.bound.name}
-    assert bool(columns & {total.shape for total in totals}) == bool(searches)
-
-
-@pytest.mark.thorough
-def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
-    import cloudpickle
-
-    sent, true = [], stored_rows._broadcast
-
-    def broadcast(work):
-        sent.append(cloudpickle.dumps(work))
-        return true(work)
-
-    monkeypatch.setattr(stored_rows, "_broadcast", broadcast)
-    DPRidge().fit(lazy(X), lazy(Y))
-    DPRidge().fit(lazy(X), Y)
-    DPStandardScaler().fit(lazy(X))
-    DPIncrementalPCA(2).fit(lazy(X))
-    TRACES["row"].fit(lazy(X), lazy(TRACED))
-    TRACES["label"].fit(lazy(X), TRACED)
-    assert len(sent) > 20
-    secrets = [np.float64(value).tobytes() for value in (SECRET, SECRET_TARGET)]
-    assert not any(secret in message for message in sent for secret in secrets)
-    assert max(map(len, sent)) < 10_000
 
 
 def test_targets_in_memory_are_cut_to_their_tasks():
@@ -507,6 +384,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
         block_files, "_loaded", lambda piece: (reads.append(len(paid)), true(piece))[1]
     )
     fits = (
+        lambda: DPPCA(2).fit(npy),
         lambda: DPRidge().fit(npy, Y),
         lambda: TRACES["row"].fit(npy, TRACED),
         lambda: DPStandardScaler().fit(npy),
@@ -524,14 +402,19 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
 
 @pytest.mark.thorough
 def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
+    """With nothing read, other rows, and another number of rows, fit alike."""
     np.save(tmp_path / "other.npy", np.full((3, D), 1e9))
     other = [tmp_path / "other.npy"]
     with null_release():
-        for model, y in ((DPStandardScaler(), ()), (DPIncrementalPCA(2), ())):
-            assert_same_bits(fitted(model, npy, *y), fitted(model, other, *y))
-        assert_same_bits(fitted(DPRidge(), npy, Y), fitted(DPRidge(), other, np.zeros((3, 2))))
-        left = fitted(DPRidge(), unknown(X), unknown(Y))
-        assert_same_bits(left, fitted(DPRidge(), other, np.zeros((3, 2))))
+        for model in (DPPCA(2), DPStandardScaler(), DPIncrementalPCA(2)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrivacyWarning)
+                here, *there = (fitted(model, rows) for rows in (npy, other, unknown(X)))
+            for found in there:
+                assert_same_bits(here, found)
+        here = fitted(DPRidge(), npy, Y)
+        for rows, y in ((other, np.zeros((3, 2))), (unknown(X), unknown(Y))):
+            assert_same_bits(here, fitted(DPRidge(), rows, y))
 
 
 # -- factorisations and trace regressions ----------------------------------------------

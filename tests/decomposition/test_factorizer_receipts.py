@@ -247,25 +247,21 @@ def test_a_message_of_another_version_is_refused(header):
         coordinator().merge(body + hashlib.sha256(body).digest())
 
 
-def test_no_receipt_is_known_where_rows_are_split_between_budgets():
-    model = coordinator(**ROWS).merge(server(1.0, **ROWS).state_message())
-    other = server(0.5, **ROWS)
+@pytest.mark.parametrize(
+    ("common", "unlike"), [(ROWS, {"epsilon": 0.5}), ({}, {"sensitivity_mode": "worst_case"})]
+)
+def test_no_receipt_is_known_of_unlike_parts(common, unlike):
+    """Of rows that are split between budgets, and of exact beside random sketches."""
+    model = coordinator(**common).merge(server(1.0, **common).state_message())
+    other = server(**common | unlike)
+    own = server(**common | unlike).merge(server(1.0, **common).state_message())
+    with pytest.raises(PrivacyError, match="no receipt"):
+        own.release()
+    assert own._state.running is not None
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.merge(other)
     assert other._state.running is not None  # nothing was opened
     assert not hasattr(other, "privacy_spent_")
-
-
-def test_no_receipt_is_known_of_exact_and_random_sketches():
-    model = coordinator().merge(server(1.0).state_message())
-    other = server(1.0, sensitivity_mode="worst_case")
-    with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
-        model.merge(other)
-    assert other._state.running is not None and not hasattr(other, "privacy_spent_")
-    own = server(1.0, sensitivity_mode="worst_case").merge(server(1.0).state_message())
-    with pytest.raises(PrivacyError, match="no receipt"):
-        own.release()
-    assert own._state.running is not None
 
 
 @pytest.mark.parametrize(

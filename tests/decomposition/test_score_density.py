@@ -166,19 +166,6 @@ def test_exact_moments_give_exact_shapes():
     np.testing.assert_allclose(shapes["class_counts_"], [50, 9])
 
 
-def test_noisy_covariances_are_those_that_classes_share():
-    """With noise as large as the covariances, all classes get their mean; and none is thin."""
-    rng = np.random.default_rng(0)
-    groups = [c + 0.1 * rng.standard_normal((150, 2)) for c in rng.uniform(-0.5, 0.5, (10, 2))]
-    sums = np.concatenate([sums_of(g) for g in groups])
-    noisy = class_shapes(sums + 6.0 * rng.standard_normal(sums.size), 6.0, UNIT)
-    raw = class_shapes(sums, 0.0, UNIT)
-    assert noisy["seen_"].all()
-    assert np.linalg.norm(noisy["covariances_"] - raw["covariances_"], axis=(1, 2)).max() < 0.09
-    assert np.ptp(noisy["covariances_"], axis=0).max() < 1e-12
-    assert np.linalg.eigvalsh(noisy["covariances_"]).min() > 0
-
-
 def test_noise_does_not_make_classes_thin():
     """Where a variance is below its noise, a class is drawn about as wide as that may be."""
     rng = np.random.default_rng(0)

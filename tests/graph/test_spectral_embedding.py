@@ -271,6 +271,7 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"algorithm": "one_shot", "epsilon": 0.5}, "larger 'epsilon' or another 'algorithm'"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
+        ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
         ({"privacy_unit": "mixed", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"unit_bound": 2.0}, "a pair of floats"),
         ({"privacy_unit": "edge_change", "unit_bound": 0.0}, "unit_bound"),

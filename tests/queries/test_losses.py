@@ -68,6 +68,7 @@ def test_users_count_once():
     rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove", owners=owners)
     assert rows.total().answer(0.0) == 0.0 + 0.5  # means .5 and 5, cut to 1
     assert rows.count().answer(0.0) == 2
+    assert rows.count().bound.l2 == 1.0
 
 
 @pytest.mark.parametrize("release", ["total", "count"])

@@ -140,6 +140,10 @@ def test_infinite_epsilon_is_exact():
     answer = gate.release(constant(VECTOR, 0.1), 0.7)
     assert np.array_equal(answer.value, np.full(4, 0.1))
     assert answer.noise_scale == 0
+    accumulator = gate.accumulate(VECTOR, 0.3)
+    for value in (0.25, 0.5):
+        accumulator.add(constant(VECTOR, value).answer)
+    assert np.array_equal(accumulator.open().value, np.full(4, 0.75))
     assert gate.spent().epsilon == math.inf
 
 
@@ -167,13 +171,6 @@ def test_an_accumulator_is_noisy_from_birth_and_opens_once():
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(PrivacyError, match="copied"):
             copied(accumulator)
-
-
-def test_an_exact_accumulator_sums():
-    accumulator = session(math.inf).accumulate(VECTOR, 1.0)
-    accumulator.add(constant(VECTOR, 0.25).answer)
-    accumulator.add(constant(VECTOR, 0.5).answer)
-    assert np.array_equal(accumulator.open().value, np.full(4, 0.75))
 
 
 SCORES = Bound("scores", (3,), 0.0, linf=1.0)

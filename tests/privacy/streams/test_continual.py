@@ -123,13 +123,6 @@ def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
         assert np.linalg.norm(C @ D) <= schedule.factor * (1 + 1e-12)
 
 
-@pytest.mark.thorough
-def test_a_bound_on_the_root_of_squares_would_be_short():
-    C, schedule = encoding("tree", 33)
-    D = np.ones(33) / math.sqrt(33)
-    assert np.linalg.norm(C @ D) > 2.5 * schedule.factor
-
-
 @pytest.mark.parametrize("shape", [(), (1,)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
@@ -251,10 +244,10 @@ def test_streams_differ_and_seeded_ones_repeat():
     assert not np.equal(*values).any()
     seeded = []
     for _ in range(2):
-        stream = new_stream("tree", 3, session=seeded_session(5))
-        seeded.append([stream.open().value for _ in range(3)])
+        stream = new_stream("tree", 4, session=seeded_session(5))
+        seeded.append([stream.open().value for _ in range(4)])
     assert np.array_equal(*seeded)
-    assert len(np.unique(seeded[0])) == 9  # each node has noise of its own
+    assert len(np.unique(seeded[0])) == 12  # each node has noise of its own, the last one too
 
 
 @pytest.mark.parametrize("kind", KINDS)
