@@ -34,7 +34,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.exceptions import PrivacyError
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy import (
     PrivacyBudget,
@@ -185,16 +185,14 @@ def is_finite(value):
     return not isinstance(value, float) or math.isfinite(value)
 
 
+@contextlib.contextmanager
 def quiet():
     """Our own warnings are allowed, scikit-learn's on strange names too; numpy's are errors."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(warnings.catch_warnings())
-    warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-    warnings.simplefilter("ignore", FutureWarning)
-    warnings.simplefilter("ignore", UserWarning)
-    warnings.simplefilter("ignore", DeprecationWarning)
-    return stack
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in (FutureWarning, UserWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
 
 
 def use_everything(fitted, X):
@@ -213,11 +211,8 @@ def target_for(estimator, X):
     """A target with ordinary and hostile values, where one is needed."""
     if not get_tags(estimator).target_tags.required:
         return None
-    shape = X.shape if hasattr(X, "shape") else np.shape(X)
-    n = shape[0] if shape else 1
-    if is_classifier(estimator):
-        return np.arange(n) % 2
-    return np.resize(NUMBERS, n)
+    n = (*(X.shape if hasattr(X, "shape") else np.shape(X)), 1)[0]
+    return np.arange(n) % 2 if is_classifier(estimator) else np.resize(NUMBERS, n)
 
 
 def try_case(estimator, case):

@@ -512,28 +512,24 @@ def test_users_on_a_cluster_give_the_same_bits(cluster):
     assert model._private is None
 
 
-def test_a_user_in_two_blocks_is_refused_and_no_label_comes_home(totals):
-    labels = np.array([f"ann{i}@example.org" for i in GROUPS])
-    labels[0] = labels[-1]
-    with pytest.raises(ValueError, match="Sort the rows by group") as raised:
+def labels_with(place, label, kind=object):
+    out = np.array([f"ann{i}@example.org" for i in GROUPS]) if kind is str else GROUPS.astype(kind)
+    out[place] = label
+    return out
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [(labels_with(0, f"ann{GROUPS[-1]}@example.org", str), ValueError, "Sort the rows by group"),
+     (labels_with(slice(300, 306), "7"), ValueError, "Sort the rows by group"),
+     (labels_with(7, np.nan, float), PrivacyError, "withheld")],
+    ids=["in two blocks", "the number 7 here and its digit there", "missing"],
+)  # fmt: skip
+def test_bad_labels_are_refused_and_none_comes_home(labels, error, message, totals):
+    with pytest.raises(error, match=message) as raised:
         DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
     assert "ann" not in str(raised.value)
-    assert totals == [False]
-
-
-def test_labels_of_unlike_kinds_are_refused_rather_than_merged():
-    """Blocks of one object array may hold the number 7 here and the string "7" there."""
-    labels = GROUPS.astype(object)
-    labels[300:306] = "7"
-    with pytest.raises(ValueError, match="Sort the rows by group"):
-        DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
-
-
-def test_a_missing_label_is_an_error():
-    labels = GROUPS.astype(float)
-    labels[7] = np.nan
-    with pytest.raises(PrivacyError, match="withheld"):
-        DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
+    assert totals == ([False] if error is ValueError else [None])
 
 
 def test_columns_of_users_are_checked():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.data.integers import GRID_BITS, Wide, limbs_of, on_grid
+from skdp.data.integers import Wide, on_grid
 
 
 def numbers(wide):
@@ -54,11 +54,3 @@ def test_scales_of_columns_are_never_rounded_up():
     fine = a.in_steps(scales, 30)
     assert (fine <= scales * 2.0**50).all()
     assert np.allclose(fine[0, :2], scales[:2] * 2.0**50, rtol=1e-6)
-
-
-def test_limbs_of_a_block_are_joined_again():
-    rng = np.random.default_rng(5)
-    exact = np.rint(rng.standard_normal((4, 4)) * 2.0**50)
-    high, low = limbs_of(exact).astype(np.int64)
-    assert (numbers(Wide.joined(high, low)) == np.vectorize(int, otypes=[object])(exact)).all()
-    assert GRID_BITS == 26

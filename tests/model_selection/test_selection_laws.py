@@ -55,12 +55,6 @@ def test_total_epsilon_of_a_run_of_one(law, totals):
         assert random_stopping_epsilon(ONE, law, mean, 1e-6) == pytest.approx(total, abs=0.005)
 
 
-def test_composing_eight():
-    total = epsilon_from_mu_delta(ONE * math.sqrt(8), 1e-6)
-    assert total == pytest.approx(3.11, abs=0.005)
-    assert epsilon_from_mu_delta(ONE * 3, 1e-6) == pytest.approx(3.32, abs=0.005)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("law", "mean", "epsilon"),

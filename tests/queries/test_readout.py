@@ -96,15 +96,6 @@ def test_replace_bound_is_reached(case):
     assert max(ratios) > 0.75
 
 
-def test_dropping_the_target_block_is_less_noise():
-    """For a record that comes or goes; a replaced one moves the block X'X, X'Y as much as all."""
-    U, t = math.hypot(C, 0.5), 1.0
-    bound = make_query(BALL, "add_remove")(np.zeros((0, 4))).readout(0.5, t).bound
-    assert bound.l2 == pytest.approx(math.sqrt((U * U + t * t) ** 2 - t**4))
-    replaced = make_query(BALL, "replace")(np.zeros((0, 4))).readout(0.5, t).bound
-    assert replaced.l2 == pytest.approx(math.sqrt(2) * (U * U + t * t))
-
-
 def test_brute_force_of_the_proof():
     """The sup over random unit vectors, angles and signs, at several lengths of the targets."""
     rng = np.random.default_rng(0)
@@ -156,30 +147,25 @@ def test_a_long_record_is_weighted_down_as_a_whole():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_kept_columns_are_clipped_again(adjacency):
-    """A selection is the query over these columns: its bound holds, and is reached."""
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_kept_columns_are_clipped_again(adjacency, form):
+    """A selection is the query over these columns, however often it is narrowed."""
     kept = np.array([2, 0])
     Z = np.random.default_rng(3).standard_normal((200, 5)) * [1.0, 50.0, 2.0, 1.0, 1.0]
-    for form in (np.asarray, sp.csr_array):
-        whole = make_query(BALL, adjacency)(form(Z))
-        alone = make_query(BALL, adjacency)(form(Z[:, [2, 0, 4]]))
-        for one, two in ((whole.selected(kept), alone), (whole.selected(kept[::-1]).selected(
-            np.array([1, 0])), alone)):  # fmt: skip
-            a, b = one.readout(0.5, 1.0), two.readout(0.5, 1.0)
-            assert a.bound == b.bound
-            np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
-            np.testing.assert_array_equal(one.rows(C).sums().answer(1e-9),
-                                          two.rows(C).sums().answer(1e-9))  # fmt: skip
+    whole = make_query(BALL, adjacency)(form(Z))
+    alone = make_query(BALL, adjacency)(form(Z[:, [2, 0, 4]]))
+    for some in (whole.selected(kept), whole.selected(kept[::-1]).selected(np.array([1, 0]))):
+        a, b = some.readout(0.5, 1.0), alone.readout(0.5, 1.0)
+        assert a.bound == b.bound
+        np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
+        sums = [query.rows(C).sums().answer(1e-9) for query in (some, alone)]
+        np.testing.assert_array_equal(*sums)
     Z[7, 1] = np.inf
-    bad = make_query(BALL, adjacency)(Z).selected(kept).readout(0.5, 1.0).answer(1e-9)
-    rest = make_query(BALL, adjacency)(np.delete(Z, 7, 0)).selected(kept).readout(0.5, 1.0)
-    np.testing.assert_array_equal(bad, rest.answer(1e-9))
-    report = check_sensitivity(
-        lambda Z: at_the_bound(BALL, adjacency)(Z).selected(kept),
-        "readout", 0.5, 1.0, adjacency=adjacency, scale=C, shape=(6, 4), max_starts=60,
-        n_climb=25, budgets=(0.02, 2.0),
-    )  # fmt: skip
-    assert report.ratio > 0.9
+    bad, rest = (
+        make_query(BALL, adjacency)(form(data)).selected(kept).readout(0.5, 1.0).answer(1e-9)
+        for data in (Z, np.delete(Z, 7, 0))
+    )
+    np.testing.assert_array_equal(bad, rest)
 
 
 QUESTIONS = {

@@ -32,6 +32,8 @@ from skdp.papers import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
 
+BETWEEN = {"privacy_unit": "entry", "adjacency": "replace", "unit_bound": (-1.0, 2.0)}
+WORST_CASE = {"method": "two_sketch", "sensitivity_mode": "worst_case"}
 # One line for each way that a fit can take.
 ESTIMATORS = [
     PrintedPowerMethod(),
@@ -66,22 +68,9 @@ ESTIMATORS = [
     DPTruncatedSVD(privacy_unit="entry"),
     DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
     DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
-    DPTruncatedSVD(
-        privacy_unit="entry",
-        adjacency="replace",
-        unit_bound=(-1.0, 2.0),
-        algorithm="deflation",
-        delta=0.0,
-    ),
+    DPTruncatedSVD(algorithm="deflation", delta=0.0, **BETWEEN),
     DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
-    DPTruncatedSVD(
-        1,
-        privacy_unit="entry",
-        adjacency="replace",
-        unit_bound=(-1.0, 2.0),
-        algorithm="gram",
-        clip_norm=3.0,
-    ),
+    DPTruncatedSVD(1, algorithm="gram", clip_norm=3.0, **BETWEEN),
     DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
     DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
     DPTruncatedSVD(privacy_unit="edge", delta=0.0),
@@ -102,31 +91,12 @@ ESTIMATORS = [
     ),
     DPLowRankFactorizer(),
     DPLowRankFactorizer(method="two_sketch", sketch_size=5, unit_bound=2.0),
-    DPLowRankFactorizer(
-        method="two_sketch",
-        sketch_size=(5, 20),
-        sensitivity_mode="worst_case",
-        sketch="srht",
-        privacy_unit="rank_one",
-    ),
+    DPLowRankFactorizer(sketch_size=(5, 20), sketch="srht", privacy_unit="rank_one", **WORST_CASE),
     DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out"),
-    DPLowRankFactorizer(
-        privacy_unit="row",
-        adjacency="replace",
-        method="two_sketch",
-        sketch_size=4,
-        sensitivity_mode="worst_case",
-    ),
+    DPLowRankFactorizer(privacy_unit="row", adjacency="replace", sketch_size=4, **WORST_CASE),
     DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
     DPLowRankFactorizer(privacy_unit="entry", unit_bound=(-0.5, 2.0)),
-    DPLowRankFactorizer(
-        privacy_unit="entry",
-        adjacency="replace",
-        method="two_sketch",
-        sketch="sparse",
-        sketch_size=5,
-        unit_bound=(-1.0, 2.0),
-    ),
+    DPLowRankFactorizer(method="two_sketch", sketch="sparse", sketch_size=5, **BETWEEN),
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
