@@ -1,7 +1,8 @@
 """Privacy units: what neighbouring data sets differ in, one registered class each.
 
-An estimator lists the units that it takes by name, and asks their objects (`unit_of`) for what
-depends on them. What a unit can change in a release is in `skdp.queries`.
+An estimator lists the units that it takes by name, and asks the object of its own for what depends
+on it (`unit_of` returns that of any estimator). What a unit changes in a release is in
+`skdp.queries`.
 """
 
 from __future__ import annotations

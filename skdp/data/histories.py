@@ -24,6 +24,7 @@ from skdp.data.blocks import (
     finite_rows,
     largest_entries,
     plain_block,
+    row_source,
     scale_rows,
     where_rows,
 )
@@ -143,28 +144,14 @@ def _scaled(rows: Any, *, whole: bool = False) -> Any:
     return rows
 
 
-class JudgedCells:
-    """All users of a matrix in blocks: 1 for a known item, -1 for one that is hidden by cell."""
+def judged_cells(R: Any, kept: NDArray[np.intp], judged: float, share: float) -> RowSource:
+    """Return all users of a matrix on some items: 1 for a known one, -1 for one hidden by cell.
 
-    def __init__(self, R: Any, kept: NDArray[np.intp], judged: float, share: float) -> None:
-        self._R = R
-        self._kept = kept
-        self._hidden = judged, share
-        self.n_features = len(kept)
-
-    def n_rows(self) -> int:
-        """Return the public number of users."""
-        return int(self._R.shape[0])
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Return one part: what is hidden depends on the number of a user."""
-        return [self]
-
-    def blocks(self) -> Iterator[Any]:
-        """Yield one CSR block of the kept items."""
-        rows = binary_rows(self._R)
-        rows.data[hidden_cells(rows, *self._hidden, by_cell=True)] = -1.0
-        yield rows[:, self._kept]
+    What is hidden depends on the number of a user: all of them are looked at together.
+    """
+    rows = binary_rows(R)
+    rows.data[hidden_cells(rows, judged, share, by_cell=True)] = -1.0
+    return row_source(rows[:, kept])
 
 
 # Whether public filters find more hidden items of a history than popularity does, row by row.

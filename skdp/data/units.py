@@ -6,6 +6,7 @@ Which batch a unit is in, and beside whom, never changes what is computed for it
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
@@ -216,21 +217,19 @@ class GroupRows:
             self._codes = np.zeros(0, np.intp)  # not needed again
         return self._sorted
 
-    def _bytes_of_row(self) -> int:
-        """Return about what a row takes in a batch."""
-        return 8 * self.n_features
-
     def _batches(self) -> list[IntArray]:
         """Groups in batches of equal size; which batch one is in never changes a result."""
         if self._chosen is None:
             sizes = self._sort().sizes
             by_size = np.argsort(sizes, kind="stable")
             edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
+            beside = sum(math.prod(column.shape[1:]) for column in self._columns.values())
+            bytes_of_row = 8 * (self.n_features + beside)
             self._chosen = []
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
                     continue
-                bytes_each = int(sizes[groups[0]]) * self._bytes_of_row()
+                bytes_each = int(sizes[groups[0]]) * bytes_of_row
                 n = int(np.clip(_BATCH_BYTES // bytes_each, 1, _MAX_GROUPS))
                 self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
         return self._chosen
@@ -467,9 +466,6 @@ class UserRows(GroupRows):
         self.n_outputs = int(Y.shape[1])
         self.memory = Memory()
         self._known: dict[int, _Units] = {}
-
-    def _bytes_of_row(self) -> int:
-        return 8 * (self.n_features + self.n_outputs)
 
     def labelled_blocks(self) -> Iterator[tuple[IntArray, Batch]]:
         """Yield (numbers of the users, batch)."""

@@ -305,7 +305,7 @@ def _end_of(file: sqlite3.Cursor, order: str) -> Place:
     return found.fetchone() or START
 
 
-def _connect(path: str, mode: str = "rw") -> sqlite3.Connection:
+def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
     """Open a database that is there; each statement stands for itself unless it is in a BEGIN."""
     uri = f"{Path(path).as_uri()}?mode={mode}"
     return sqlite3.connect(
@@ -316,7 +316,7 @@ def _connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 def is_database(path: str) -> bool:
     """Whether SQLite reads a file: nobody else may open it."""
     try:
-        with closing(_connect(path, "ro")) as file:
+        with closing(connect(path, "ro")) as file:
             file.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.Error as error:
         return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
@@ -405,7 +405,7 @@ class Store:
             yield file  # one for all: half of a statement would hold the lock of a closed file
 
     def _connected(self) -> sqlite3.Connection:
-        connection = _connect(self.path)
+        connection = connect(self.path)
         for setting in self._settings:
             connection.execute(f"PRAGMA {setting}")
         return connection

@@ -48,16 +48,17 @@ from skdp.data.blocks import (
 from skdp.data.factorisations import of_public
 from skdp.data.histories import (
     HIDDEN,
-    JudgedCells,
     Tastes,
     binary_rows,
     history_rows,
+    judged_cells,
     votes,
     with_unit_pairs,
     without_hidden,
 )
 from skdp.data.integers import exact_map, off_grid, on_grid
 from skdp.data.numbers import narrowed
+from skdp.data.views import InTurn
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.rows import RowQuery
@@ -576,7 +577,7 @@ class InteractionHistories(_Histories, PrivateQuery):
     def _judged(
         self, kept: NDArray[np.intp], judged: float, hidden: float
     ) -> Callable[..., VoteQuery]:
-        rows = JudgedCells(self._R, kept, judged, hidden)
+        rows = InTurn([partial(judged_cells, self._R, kept, judged, hidden)], len(kept))
         # One interaction changes what is found of one row, whether it comes, goes or moves.
         return partial(VoteQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
 

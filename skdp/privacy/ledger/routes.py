@@ -31,6 +31,7 @@ from skdp.privacy.ledger.balances import at_end_of_part
 from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
 from skdp.privacy.ledger.store import FileBook
+from skdp.privacy.store import connect
 
 # What was paid for by name, before it is fitted: reservations, and who may draw on them.
 #
@@ -183,7 +184,7 @@ class SearchReservation(Prepaid):
         os.close(descriptor)
         lists: list[tuple[int | None, Iterable[LedgerFit]]] = [(None, fits), *enumerate(refits)]
         rows = [(k, i, n) for i, each in lists for k, n in Counter(map(_kind, each)).items()]
-        with contextlib.closing(_connect(path)) as file:
+        with contextlib.closing(connect(path)) as file:
             file.execute("CREATE TABLE reserved (kind TEXT, candidate INTEGER, n INTEGER)")
             file.execute("CREATE TABLE taken (what TEXT)")
             file.execute("BEGIN")
@@ -198,7 +199,7 @@ class SearchReservation(Prepaid):
     def reserve(self, fit: LedgerFit) -> int:
         """Take one fit, or refuse."""
         try:
-            with contextlib.closing(_connect(self.path)) as file:
+            with contextlib.closing(connect(self.path)) as file:
                 file.execute("BEGIN IMMEDIATE")
                 found = _take(file, _kind(fit))
                 file.execute("INSERT INTO taken VALUES (?)", (fit.estimator,))
@@ -221,24 +222,18 @@ class SearchReservation(Prepaid):
     def used(self) -> bool:
         """Whether any fit drew on it."""
         if Path(self.path).exists():
-            with contextlib.closing(_connect(self.path)) as file:
+            with contextlib.closing(connect(self.path)) as file:
                 return bool(file.execute("SELECT count(*) FROM taken").fetchone()[0])
         return self._drawn_on
 
     def end(self) -> bool:
         """Take away what was not used, from all processes; return whether anything was."""
         if Path(self.path).exists():
-            with contextlib.closing(_connect(self.path)) as file:
+            with contextlib.closing(connect(self.path)) as file:
                 file.execute("DELETE FROM reserved")  # nobody draws on it between these two
             self._drawn_on = self.used()
             Path(self.path).unlink(missing_ok=True)
         return self._drawn_on
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    """Open a file that is there; each statement stands for itself unless it is in a BEGIN."""
-    uri = Path(path).absolute().as_uri() + "?mode=rw"
-    return sqlite3.connect(uri, timeout=60, isolation_level=None, uri=True)
 
 
 def _kind(fit: LedgerFit) -> str:
