@@ -258,6 +258,21 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
     assert np.linalg.norm(W @ V) ** 2 > 0.93 * popular
 
 
+def test_what_is_kept_is_a_function_of_the_noisy_sums():
+    """The same answers on other data: the same columns."""
+    W = wide_rows()
+
+    class Replayed(Rows):
+        def sums(self, *, share):
+            self.log.append(("sums", share))
+            return Answer(np.linspace(1000.0, 0.0, 400), 10.0)
+
+    kept = [screened_subspace(Replayed(rows, 1.0, 4.0), 400, 3, 0.8, noisy(4.0, 3000.0))[2]
+            for rows in (W, np.zeros_like(W))]  # fmt: skip
+    assert np.array_equal(*kept)
+    assert np.array_equal(kept[0], np.arange(len(kept[0])))
+
+
 ROUTES = {
     "gram": lambda ask, share: gram_subspace(ask, 30, 3, share, noisy(5.0)),
     "screened": lambda ask, share: screened_subspace(ask, 30, 3, share, noisy(5.0))[0],
