@@ -108,6 +108,8 @@ def check_numbers(y, name="y"):
 
 def check_targets(estimator, y, *, numbers=True, name="y"):
     """Return numbers beside the rows, one or several for each, or their labels, as an array."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
     y = advised(estimator, check, as_labels(y), dtype="numeric" if numbers else None)
     return check_numbers(y, name) if numbers else y

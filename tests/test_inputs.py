@@ -157,6 +157,7 @@ def test_scores_quote_no_target(model):
             calls.append(lambda given=given: model.score(X, given, **params))
         for text in map(told, calls):
             assert remedy in text and SECRET not in text
+    assert "needs 'y'. Got None" in told(lambda: model.score(X, None, **params))
     if hasattr(model, "classes_"):
         y = model.predict(X, **params).astype(object)
         y[:2] = SECRET, HUGE

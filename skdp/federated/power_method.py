@@ -136,6 +136,9 @@ default="row"
     rows of its own nodes: that of the smaller node number counts it, and the other copy, below the
     diagonal, is not looked at.
 
+    Errors about the client's own data are raised where it is made, and may quote them, as the text
+    of a cell: they are for its holder, and not to be sent.
+
     Examples
     --------
     >>> import numpy as np

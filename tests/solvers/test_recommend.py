@@ -93,33 +93,34 @@ def test_a_way_must_be_clearly_better_than_popularity():
         assert best_way(there, votes, ways.doubts(10.1 / way.doubts[0], 0.0)) is None
 
 
-def test_much_noise_is_no_reason_against_tastes_that_stand_out():
-    ways = ways_of(2, 6)
-    none, against = np.zeros(3), np.full(3, -80.0)
-    assert best_way(ways.there, none, ways.doubts(70.0, 5.0)) == WAYS[0]
-    assert best_way(ways.there, against, ways.doubts(70.0, 5.0)) is None
-    assert best_way(ways.there, none, ways.doubts(5.0, 5.0)) is None  # votes say enough
-    assert best_way(ways.there, none, ways_of(8, 9).doubts(70.0, 5.0)) == WAYS[1]  # many: bolder
+CLEAR = ways_of(0, 6)._replace(energy=6.0)  # nothing stands out, but single items say much
+CHOICES = {
+    "votes say enough": (ways_of(2, 6), 0.0, (5.0, 5.0), None),
+    "much noise is no reason against tastes": (ways_of(2, 6), 0.0, (70.0, 5.0), WAYS[0]),
+    "votes against them are": (ways_of(2, 6), -80.0, (70.0, 5.0), None),
+    "many tastes: bolder": (ways_of(8, 9), 0.0, (70.0, 5.0), WAYS[1]),
+    **{f"{rank} beside others": (ways_of(rank, 6), 0.0, (70.0, 5.0, True), WAYS[3])
+       for rank in (1, 2, 8)},
+    "votes against all": (ways_of(2, 6), -80.0, (70.0, 5.0, True), None),
+    "the careful way": (CLEAR, 0.0, (70.0, 5.0, True), WAYS[2]),
+    "votes against energy": (CLEAR, -80.0, (70.0, 5.0, True), None),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("rank", [1, 2, 8])
-def test_where_votes_drown_what_stands_out_is_read_with_what_is_beside_it(rank):
-    ways = ways_of(rank, 6)
-    doubt = ways.doubts(70.0, 5.0, drowned=True)
-    assert best_way(ways.there, np.zeros(3), doubt) == WAYS[3]
-    assert best_way(ways.there, np.full(3, -80.0), doubt) is None
+@pytest.mark.parametrize("case", CHOICES)
+def test_what_is_chosen_where_votes_say_little(case):
+    """Where votes drown in noise, what stands out is read with what is beside it."""
+    ways, vote, (noise, step, *drowned), expected = CHOICES[case]
+    doubts = ways.doubts(noise, step, drowned=bool(drowned))
+    assert best_way(ways.there, np.full(len(ways.there), vote), doubts) == expected
 
 
 def test_energy_speaks_for_single_items():
     """Where nothing stands out: little is not voted on, and much is taken where votes drown."""
     assert not ways_of(0, 6)._replace(energy=3.0).there
     assert ways_of(1, 6)._replace(energy=3.0).there == ways_of(1, 6).there
-    clear = ways_of(0, 6)._replace(energy=6.0)
-    assert clear.there == [WAYS[2], WAYS[3]]
-    doubt = clear.doubts(70.0, 5.0, drowned=True)
-    assert best_way(clear.there, np.zeros(2), doubt) == WAYS[2]  # the careful way
-    assert best_way(clear.there, np.full(2, -80.0), doubt) is None
-    assert np.all(clear.doubts(9.0, 5.0) > 0)  # votes say it
+    assert CLEAR.there == [WAYS[2], WAYS[3]]
+    assert np.all(CLEAR.doubts(9.0, 5.0) > 0)  # votes say it
 
 
 def test_one_choice_is_slower_to_be_bold():

@@ -81,9 +81,9 @@ def mirrors(tree, bug):
     for path in sorted((tree / "tests").rglob("test_*.py")):
         text = path.read_text()
         same = path.parent == (tree / "tests" / file).parent
-        if same or name in text:  # beside it, or an import of it
+        alike = len(words & set(path.stem.split("_")))
+        if same or alike or name in text:  # beside it, of its name, or an import of it
             named = sum(bool(re.search(rf"\b{place}\b", text)) for place in places)
-            alike = len(words & set(path.stem.split("_")))
             taken = bool(re.search(rf"import.*\b{module.stem}\b", text))
             found[path.relative_to(tree).as_posix()] = -(2 * alike + 2 * named + taken)
     return sorted(found, key=found.get)[:_FILES]
