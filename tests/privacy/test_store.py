@@ -587,6 +587,10 @@ def test_a_child_takes_nothing_from_the_stream_of_its_parent(path):
             Acts(path)
         told.append(this.step())
     assert (told, this.state()) == (expected, state)
+    for end in SUFFIXES:  # as if the parent were killed now
+        if os.path.exists(f"{path}{end}"):
+            shutil.copy(f"{path}{end}", f"{path}3{end}")
+    assert Acts(f"{path}3").state() == state
     this.close()
 
 

@@ -135,7 +135,9 @@ def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
         change(path, "DELETE FROM lines")
     elif way == "written anew":
         os.unlink(path)
-        FileBook(path + " anew", Terms(2.0, 1e-6), "patients")
+        book = FileBook(path + " anew", Terms(2.0, 1e-6), "patients")
+        for _ in range(10):  # as many lines as there were, and more
+            book.reserve(a_fit())
         shutil.copy(path + " anew", path)
     else:
         shutil.copy(older, path)
