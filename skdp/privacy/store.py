@@ -66,7 +66,8 @@ _SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
 _LOCKED_BYTE: Final = 2 * _SLOT_BYTES  # where a lock is on a byte, nobody may read that
 
 _TURN = threading.RLock()  # whoever of this process changes a file; forks wait for it
-_TAKEN: set[str] = set()  # paths whose lock file this process has
+# path -> who of this process has, or had, its lock file: nothing need be taken out of it
+_TAKEN: weakref.WeakValueDictionary[str, _Lock] = weakref.WeakValueDictionary()
 
 
 def _posix(descriptor: int, take: bool) -> None:
@@ -104,25 +105,6 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _taken(name: str, wait: float) -> int:
-    """Open and lock a file, after those who have it."""
-    end, pause = time.monotonic() + wait, 0.0005
-    flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_BINARY", 0)
-    while True:
-        descriptor, taken = os.open(name, flags, 0o600), False
-        try:
-            taken = _lock(descriptor)
-        finally:
-            if not taken:
-                os.close(descriptor)
-        if taken:
-            return descriptor
-        if time.monotonic() >= end:
-            raise PrivacyError(f"{name} is in use: another process has held it for {wait:.0f} s.")
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)
-
-
 Place: TypeAlias = tuple[int, str]  # number and hash of a record
 START: Final[Place] = 0, ""
 
@@ -137,20 +119,36 @@ def _in_slot(data: bytes) -> Place:
 
 
 class _Lock:
-    """The lock file of a path, held until it is closed, and the marker in it."""
+    """The lock file of a path, from `take` to `close`, and the marker in it.
 
-    def __init__(self, path: str, wait: float) -> None:
+    Who takes it closes it, also where taking is interrupted: what was opened belongs to this object
+    from the start.
+    """
+
+    def __init__(self, path: str) -> None:
         self.path, self._process = path, os.getpid()
         self._descriptor: int | None = None
+
+    def take(self, wait: float) -> None:
+        """Open and lock the file, after other processes that have it."""
+        end, pause = time.monotonic() + wait, 0.0005
+        flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_BINARY", 0)
         with _TURN:
-            if path in _TAKEN:
-                raise PrivacyError(f"{path} is in use by this process already.")
-            _TAKEN.add(path)
-            try:
-                self._descriptor = _taken(path + ".lock", wait)
-            finally:
-                if self._descriptor is None:
-                    _TAKEN.discard(path)
+            other = _TAKEN.get(self.path)
+            if other is not None and other._descriptor is not None:
+                raise PrivacyError(f"{self.path} is in use by this process already.")
+            _TAKEN[self.path] = self
+            while True:
+                self._descriptor = os.open(self.path + ".lock", flags, 0o600)
+                if _lock(self._descriptor):
+                    return
+                self._free()
+                if time.monotonic() >= end:
+                    raise PrivacyError(
+                        f"{self.path}.lock is in use: another process has held it for {wait:.0f} s."
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
 
     def opened(self) -> int:
         """Return the descriptor, where the lock is held."""
@@ -183,19 +181,23 @@ class _Lock:
     def close(self) -> None:
         """Give the lock back; a copy in a child gives back nothing."""
         with _TURN:
-            descriptor, self._descriptor = self._descriptor, None
-            if descriptor is None:
-                return
             try:
-                if self._process == os.getpid():
-                    _TAKEN.discard(self.path)
-                    _apply(descriptor, False)  # now, whoever else has a copy of the descriptor
-            finally:
-                os.close(descriptor)
+                self._free()
+            except BaseException:  # interrupted: it is given back all the same
+                self._free()
+                raise
+
+    def _free(self) -> None:
+        if self._descriptor is None:
+            return
+        if self._process == os.getpid():
+            with contextlib.suppress(OSError, PrivacyError):  # closing does it in the end
+                _apply(self._descriptor, False)  # now, whoever else has a copy of the descriptor
+        descriptor, self._descriptor = self._descriptor, None
+        os.close(descriptor)
 
     def __del__(self) -> None:
         if self._descriptor is not None:  # the end of a program may have no more than this
-            _TAKEN.discard(self.path)
             os.close(self._descriptor)
 
 
@@ -396,7 +398,8 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[_Lock]:
-        with _TURN, closing(_Lock(self.path, WAIT)) as lock:
+        with _TURN, closing(_Lock(self.path)) as lock:
+            lock.take(WAIT)
             yield lock
 
     @contextmanager
@@ -419,10 +422,11 @@ class KeptStore(Store):
 
     def __init__(self, path: str | os.PathLike[str], form: int) -> None:
         super().__init__(path, form)
-        self._lock = _Lock(self.path, 0.0)
+        self._lock = _Lock(self.path)
         self._connection: sqlite3.Connection | None = None
-        with _TURN:
+        with _TURN, self.closed_by_errors():
             _KEPT.add(self)
+            self._lock.take(0.0)
 
     def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:
         return () if chain.last == START else super()._known(chain, marker)

@@ -523,14 +523,13 @@ def test_one_stream_at_a_time(path):
 
 def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(user, path, monkeypatch):
     """A child that another library forks in the middle has one of the descriptor."""
-    taken, copies = store._taken, []
+    take, copies = store._Lock.take, []
 
-    def copied(*args):
-        descriptor = taken(*args)
-        copies.append(os.dup(descriptor))
-        return descriptor
+    def copied(lock, wait):
+        take(lock, wait)
+        copies.append(os.dup(lock.opened()))
 
-    monkeypatch.setattr(store, "_taken", copied)
+    monkeypatch.setattr(store._Lock, "take", copied)
     monkeypatch.setattr(store, "WAIT", 0.0)
     for n in range(2):
         this = user(path)
