@@ -181,11 +181,7 @@ class _Lock:
     def close(self) -> None:
         """Give the lock back; a copy in a child gives back nothing."""
         with _TURN:
-            try:
-                self._free()
-            except BaseException:  # interrupted: it is given back all the same
-                self._free()
-                raise
+            self._free()
 
     def _free(self) -> None:
         if self._descriptor is None:
@@ -398,9 +394,17 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[_Lock]:
-        with _TURN, closing(_Lock(self.path)) as lock:
-            lock.take(WAIT)
-            yield lock
+        lock = _Lock(self.path)
+        with _TURN:
+            try:
+                lock.take(WAIT)
+                yield lock
+            finally:
+                try:
+                    lock.close()
+                except BaseException:  # interrupted: it is given back all the same
+                    lock.close()
+                    raise
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Cursor]:
