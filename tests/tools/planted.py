@@ -5,8 +5,10 @@ The first tier must catch each. `test_mutations.py` asks the same of single chec
 
 import importlib
 import inspect
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FunctionType
+from unittest import mock
 
 # What broke a privacy claim, or a number, when an audit planted it.
 PLANTED = {
@@ -91,8 +93,8 @@ PLANTED = {
         "                    yield chain\n                    _SEEN[self.path] = chain.last\n",
     ),
     "a lock that is left when its last copy is closed": (
-        "privacy/store.py", "                    _apply(descriptor, False)",
-        "                    pass",
+        "privacy/store.py", "                _apply(self._descriptor, False)",
+        "                pass",
     ),
     "a late ledger pays for what was granted alone": (
         "privacy/ledger/routes.py", "accounting.compose([*granted, *more])",
@@ -439,15 +441,20 @@ def planted(bug):
     assert text.count(right) == 1, bug
     was = dict(_codes(text, module.__file__))
     now = dict(_codes(text.replace(right, slip), module.__file__))
-    changed = {_function(module, name): code for name, code in now.items() if code != was[name]}
-    before = {function: function.__code__ for function in changed}
-    try:
-        for function, code in changed.items():
-            function.__code__ = code
-        yield
-    finally:
-        for function, code in before.items():
-            function.__code__ = code
+    changed = [(*_function(module, name), code) for name, code in now.items() if code != was[name]]
+    before = [function.__code__ for *_, function, _ in changed]
+    with ExitStack() as stack:
+        try:
+            for owner, name, function, code in changed:
+                if function.__code__.co_filename == module.__file__:
+                    function.__code__ = code
+                else:  # the test put another one in its place
+                    own = FunctionType(code, vars(module), name)
+                    stack.enter_context(mock.patch.object(owner, name, own))
+            yield
+        finally:
+            for (*_, function, _), code in zip(changed, before, strict=True):
+                function.__code__ = code
 
 
 def _codes(text, file):
@@ -466,4 +473,5 @@ def _function(module, name):
     for part in filter(None, owner.split(".")):
         module = getattr(module, part)
     found = vars(module)[last]
-    return inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
+    function = inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
+    return module, last, function
