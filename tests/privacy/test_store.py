@@ -521,6 +521,24 @@ def test_one_stream_at_a_time(path):
     assert others(path) == ["taken", "taken"]  # whoever is gone holds nothing
 
 
+def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
+    lock, write = store._Lock(str(tmp_path / "file")), os.write
+
+    def torn(descriptor, data):
+        write(descriptor, data[:20])
+        raise OSError
+
+    with closing(lock):
+        lock.take(0.0)
+        for n in range(1, 6):
+            monkeypatch.setattr(os, "write", write)
+            lock.mark((n, "head"))
+            monkeypatch.setattr(os, "write", torn)
+            with pytest.raises(OSError):  # noqa: PT011
+                lock.mark((n + 1, "longer" * 5))
+            assert lock.marker() == (n, "head")
+
+
 def test_a_lock_is_free_when_it_is_left_whoever_has_a_copy(user, path, monkeypatch):
     """A child that another library forks in the middle has one of the descriptor."""
     take, copies = store._Lock.take, []

@@ -254,6 +254,14 @@ PLANTED = {
         "privacy/store.py", '"locking_mode = EXCLUSIVE", "synchronous = EXTRA"',
         '"locking_mode = EXCLUSIVE", "synchronous = NORMAL"',
     ),
+    "a marker over the newest one": (
+        "privacy/store.py", "slots.index(min(slots))", "slots.index(max(slots))",
+    ),
+    "a stream that goes on beside its first file": (
+        "privacy/streams/checkpoints.py",
+        "                group.interrupted = True  # a file that can be resumed is the stream now",
+        "                pass",
+    ),
     "a marker that is not made durable": (
         "privacy/store.py", "        os.fsync(self.opened())", "        pass",
     ),

@@ -99,13 +99,15 @@ def test_a_second_path_takes_over(tmp_path):
         restore(tmp_path / "c")
 
 
-def test_interrupted_while_a_second_path_takes_over(tmp_path):
-    """At no moment may two go on: they would release the same steps twice."""
+@pytest.mark.parametrize("kept", [True, False])
+def test_interrupted_while_a_path_takes_over(kept, tmp_path):
+    """From another path or from memory: at no moment may two go on, and release a step twice."""
     strikes, again = itertools.count(), True
     while again:
         first, second = (tmp_path / f"{name}{(strike := next(strikes))}" for name in "ab")
         group, left = new_group(), [strike]
-        checkpoint(group, first)
+        if kept:
+            checkpoint(group, first)
         group.open()
 
         def event(name, half, left=left):
