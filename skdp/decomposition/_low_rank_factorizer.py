@@ -305,6 +305,12 @@ class DPLowRankFactorizer(
                 f"Got window={window!r}, max_releases={horizon!r}, mechanism={mechanism!r}."
             )
 
+        if horizon > 1 and self._server is not None:
+            raise ValueError(
+                "a factorizer of 'for_server' has a single release, since others share its "
+                f"sketches; use max_releases=1. Got max_releases={horizon!r}."
+            )
+
     def _check_fit(self):
         self._check_parameters()
         if self._state.running is not None or self._running_stream() is not None:
