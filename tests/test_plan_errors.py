@@ -461,9 +461,9 @@ def users(n, **settings):
 @pytest.mark.thorough
 def test_expected_error_of_a_subspace():
     rows, groups, _, basis, inside = users(1000)
-    split = {"init": 0.89, "head": 0.05, "columns": 0.02, "global": 0.03, "reach": 0.01}
+    split = {"votes": 0.9, "head": 0.05, "columns": 0.02, "global": 0.03}
     bounds = {"target_bounds": (-9, 9)}
-    model = DPPersonalizedRegressor(2, n_rounds=0, whiten=False, budget_split=split, **bounds)
+    model = DPPersonalizedRegressor(2, whiten=False, budget_split=split, **bounds)
     with seeded_entropy(0):
         fits = [model.fit(*rows, groups=groups).components_ for _ in range(3)]
     errors = [outside(basis.T, components) for components in fits]

@@ -140,9 +140,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
-        Extra columns of the routes that take products. "auto" has them join (row unit: from the
-        start) when released answers show that there is little noise; on half steps, up to all that
-        a small matrix has where its singular values fall slowly.
+        Extra columns of the routes that take products. "auto" takes ten at most for rows and
+        interactions, and none for other units, where each costs noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None

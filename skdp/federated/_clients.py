@@ -218,11 +218,6 @@ def is_subspace(query: Any, value: Argument) -> bool:
     return math.isfinite(query.clip_norm) and is_matrix(query, value)
 
 
-def is_components(query: Any, value: Argument) -> bool:
-    """The transpose of such a matrix."""
-    return is_floats(value, 2) and is_matrix(query, value.T)
-
-
 def is_center(query: Any, value: Argument) -> bool:
     """One finite number for each feature."""
     return is_floats(value, 1) and len(value) == query.n_features
