@@ -9,7 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,7 +19,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_n_jobs, check_option, check_real
-from skdp.data.blocks import one_blas_thread
+from skdp.data.blocks import is_paths, one_blas_thread
+from skdp.data.stored_rows import BlockFiles
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import cautions, privacy_card
 from skdp.privacy.gate.bounds import PrivacyBudget
@@ -235,6 +236,11 @@ def _is_narrow(args, kwargs):
     A decomposition of 64 columns takes ten times as long with two threads as with one.
     """
     X = args[0] if args else kwargs.get("X")
+    with suppress(Exception):  # what is no matrix gets its error from the fit
+        if is_paths(X):
+            X = BlockFiles(X[:1])
+        elif isinstance(X, list) and np.ndim(X[0]) == 1:
+            X = np.empty((0, len(X[0])))
     width = getattr(X, "n_features", None)
     shape = getattr(X, "shape", ()) if width is None else (0, width)
     return len(shape) == 2 and isinstance(shape[1], int) and shape[1] <= _NARROW

@@ -209,7 +209,7 @@ def sentences(page):
 LONGEST = 25  # words of a sentence
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_sentences_are_short(page):
     long = [s for s in sentences(page) if len(re.findall(r"[^\W_]\S*", s)) > LONGEST]
     assert long == []
@@ -223,7 +223,7 @@ UNPLAIN = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_words_are_plain(page):
     text = re.sub(r"`[^`]*`|\]\([^)\s]*\)", "", without_code(page))
     assert [found[0] for found in UNPLAIN.finditer(text)] == []
