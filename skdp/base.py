@@ -465,12 +465,13 @@ _BLURRED = 3.0  # times the noise of a variance: below it nothing says that a sc
 _SHOWN = 10  # column numbers in a warning
 
 
-def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
+def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
     """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
 
-    `of` says what of, `remedy` which public parameter takes its place.
+    `of` says what of, `remedy` which public parameter takes its place, `finer` what part of the
+    share asks for its place in an octave (0: the octave's end).
     """
-    found = find_scale(rank, (1 - _FINER) * share, near=near)
+    found = find_scale(rank, (1 - finer) * share, near=near)
     if not found.found:
         warn_caller(
             f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
@@ -478,7 +479,7 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
             f"larger 'epsilon', or a public {remedy}.",
             PrivacyWarning,
         )
-    return found._replace(value=finer_scale(rank, found, _FINER * share))
+    return found._replace(value=finer_scale(rank, found, finer * share)) if finer else found
 
 
 def column_weights(d):

@@ -369,8 +369,6 @@ def expect_rows(estimator, rehearsal, n, shares, spread):
     elif moments:
         noise = _relative(moments[0], Neighbours(estimator.adjacency).positive(1.0))
         facts["level"] = getattr(estimator, "_level", lambda _: DIRECTION_LEVEL)(d)
-        ranks = [line.noise_scale for line in rehearsal.named("size_rank")]
-        facts["rank"] = ranks[0] / math.sqrt(len(products)) if ranks else 0.0
         loss = partial(lost_of_rows, moment=noise, tangents=noises, **facts)
         if moments[0].size < d * d:
             assumed.append("the error of the screened route depends on how columns are spread")
@@ -402,7 +400,7 @@ def _relative(line, change):
 
 
 def lost_of_rows(
-    n, spectrum, k, *, moment, tangents, spread, least, level=DIRECTION_LEVEL, rank=0.0, width=0
+    n, spectrum, k, *, moment, tangents, spread, least, level=DIRECTION_LEVEL, width=0
 ):
     """Return the expected loss of n rows, which are cut at a level that suits the noise.
 
@@ -416,7 +414,7 @@ def lost_of_rows(
         rows = cut_rows(n, spectrum, k, spread=spread, goal=goal)
     if width:
         return power_loss(rows, k, width=width, noises=tangents)
-    return gram_loss(rows, k, moment=moment, tangents=tangents, rank=rank)
+    return gram_loss(rows, k, moment=moment)
 
 
 def _lengths_said(estimator, spread):

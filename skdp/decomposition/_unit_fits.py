@@ -203,7 +203,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
     level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
-    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near).value
+    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near)
     rows = rows.clipped(clip_norm)
     share = _SUBSPACE + (0.0 if estimator.clip_norm == "auto" else _CLIP)
     if route == "gram" or exact:

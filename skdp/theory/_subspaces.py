@@ -31,14 +31,10 @@ from scipy.special import ndtri
 
 from skdp.answer import Answer
 from skdp.solvers.one_shot import flip_deviation, flip_probability
-from skdp.solvers.place import chances_of_levels, clip_levels
 from skdp.solvers.spectral import (
-    MOST_CLIPPED,
-    TANGENT_LEVEL,
     RowNoise,
     largest_term,
     power_subspace,
-    refining_rounds,
 )
 from skdp.theory._plan import PlannedRelease, sampled_normals, sampled_squares
 
@@ -191,10 +187,8 @@ def moment_edge(noise: float, d: int) -> float:
     return noise * math.sqrt(2 * d)
 
 
-def gram_loss(
-    rows: SeenRows, k: int, *, moment: float, tangents: Sequence[float] = (), rank: float = 0.0
-) -> float:
-    """Return the expected loss of the "gram" route: a moment, then tangent rounds.
+def gram_loss(rows: SeenRows, k: int, *, moment: float) -> float:
+    """Return the expected loss of the "gram" route: one moment.
 
     Parameters
     ----------
@@ -204,11 +198,6 @@ def gram_loss(
         Number of components.
     moment : float
         Noise scale of the moment, in squares of the level of `rows`.
-    tangents : sequence of float
-        Noise scale of each tangent round, per unit of its clip level; how many rounds there are
-        follows from what they can mend, as in the fit.
-    rank : float
-        Noise scale of a question about that level, where there is one round.
 
     Returns
     -------
@@ -218,41 +207,7 @@ def gram_loss(
     d = len(rows.seen)
     if k >= d:
         return 0.0
-    noise, weight = moment**2 / 2, float(rows.seen.sum())
-    edge = moment * math.sqrt(d / 2)
-    first = _turned(rows, k, noise)
-    rounds = refining_rounds(rows.seen[:k], edge, weight, d) if tangents and noise else 0
-    if not rounds:
-        return first
-    together = sum(scale**-2 for scale in tangents) ** -0.5  # which share one budget
-    tangents, rank = [together * math.sqrt(rounds)] * rounds, rank * math.sqrt(rounds)
-    goal = TANGENT_LEVEL * tangents[0] * math.sqrt(d)
-    grid = clip_levels(largest_term(1.0))
-    above = rows.n * np.mean(rows.sizes[:, None] > grid, axis=0)
-    chances = chances_of_levels(grid, above, min(goal, MOST_CLIPPED * rows.n), max(rank, 1e-9))
-    return math.fsum(
-        chance * _turned(rows, k, _refined(rows, noise, tangents, level, min(1.0, first)))
-        for level, chance in zip(grid, chances, strict=True)
-        if chance > _SELDOM
-    )
-
-
-def _refined(
-    rows: SeenRows, noise: float, tangents: Sequence[float], level: float, lost: float
-) -> float:
-    """Return the variance of an entry after tangent rounds at a subspace that lost a share.
-
-    A clip level shortens the answer as it shortens noise, which the fit does not know: it mends so
-    much less of what is wrong.
-    """
-    first, precision = noise, 1 / noise
-    kept = float(np.minimum(rows.sizes, level) @ rows.sizes / (rows.sizes @ rows.sizes))
-    for scale in tangents:
-        brought = (scale * level) ** 2
-        gain = 1 / (1 + brought * precision)
-        noise = noise * (1 - gain * kept) ** 2 + gain**2 * brought
-        precision += 1 / brought
-    return (1 - lost) * noise + lost * first
+    return _turned(rows, k, moment**2 / 2)
 
 
 class _Eigenbasis:
