@@ -212,7 +212,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)
+        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)[:2]
     left = products.right(V, share=_LEFT).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
     return U @ W, np.sqrt(squares), V
