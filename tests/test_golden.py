@@ -30,7 +30,6 @@ from skdp import (
     DPPCA,
     DPIncrementalPCA,
     DPLowRankFactorizer,
-    DPPersonalizedRegressor,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
@@ -39,8 +38,6 @@ from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    FederatedRounds,
-    PersonalizedClient,
     PlainAggregator,
     PowerMethodClient,
 )
@@ -125,17 +122,6 @@ def federated(estimator, **options):
     return run
 
 
-def federated_rounds():
-    pilot = DPPersonalizedRegressor(1)
-    data = ordinary(pilot)
-    model = data.fit(fresh(pilot)).released()
-    clients = [
-        PersonalizedClient(model, data.X, data.y, CONFIG, groups=data.fit_params["groups"])
-        for _ in range(4)
-    ]
-    rounds = FederatedRounds(model, CONFIG)
-    rounds.fit(PlainAggregator([client.respond for client in clients]))
-    return [rounds, clients[0]]
 
 
 TRACE = {"matrix_shape": (2, 2), "epsilon": 25.0}
@@ -155,7 +141,6 @@ MORE = {
         DPTruncatedSVD(2, algorithm="power", clip_norm=1.5, adjacency="replace"), n_samples=60
     ),
     "federated pca": federated(DPPCA(2)),
-    "federated rounds": federated_rounds,
     "trace, public design": fitted(DPTraceRegressor(1, design=1.0, **TRACE)),
     "trace, private design": fitted(DPTraceRegressor(1, max_iter=3, **TRACE)),
     "trace, label": fitted(DPTraceRegressor(1, privacy_unit="label", **TRACE)),

@@ -259,8 +259,8 @@ class SparseRecords:
     at_once = MAX_ROWS
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> SparseRecords:
-        """Return the form of records with entry (a, b) times W1[a, a] W2[b, b]."""
-        return replace(self, scales=(np.diagonal(W1).copy(), np.diagonal(W2).copy()))
+        """Return the form of records with entry (a, b) times W1[a] W2[b], of public vectors."""
+        return replace(self, scales=(W1, W2))
 
     def coordinates(self, rank: int) -> int:
         """Return 0: nothing is kept."""

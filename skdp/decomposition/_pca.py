@@ -38,7 +38,8 @@ from skdp.decomposition._base import (
     check_in_range,
     check_normalizer,
     is_sparse,
-    kept_rows,
+    lengthened,
+    middle_norm,
     public_range,
     rotate_by_ritz,
     row_clip_norm,
@@ -48,7 +49,6 @@ from skdp.decomposition._base import (
     warn_of_outcome,
 )
 from skdp.decomposition._planning import DecompositionPlans
-from skdp.solvers.place import Level
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     pca_attributes,
@@ -158,7 +158,8 @@ class DPPCA(
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
-    whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
+    whatever the data are: rows longer than `clip_norm` are scaled down, also about the released
+    mean.
     Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
@@ -188,11 +189,10 @@ class DPPCA(
         Divide the projections by the released standard deviations.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
 "screened"}, default="auto"
-        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment and refines the
-        leading subspace; "power" (and "randomized") takes power steps; "screened" first finds the
-        columns that rise above the noise. "auto" looks at public shapes. Where the whole spectrum
-        is asked for (`n_components` is not an int, or more than a third of the features), one
-        release of the moment pays for it.
+        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment; "power"
+        (and "randomized") takes power steps; "screened" first finds the columns that rise above the
+        noise. "auto" looks at public shapes. Where the whole spectrum is asked for (`n_components`
+        is not an int, or more than a third of the features), one release of the moment pays for it.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
     iterated_power : int or "auto", default="auto"
@@ -356,22 +356,24 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        search = partial(row_clip_norm, self, session, d=d, level=self._level(d))
-        level = Level(clip_norm, 0.0)
+        search = partial(middle_norm, self, session)
+        lengthen = partial(lengthened, session, d=d, level=self._level(d))
+        learn = partial(row_clip_norm, self, session, d=d, level=self._level(d))
         if clip_norm is None:
-            level = search(ask, shares.get("clip_norm"))
+            learn = search if "spread" in shares else learn
+            clip_norm = learn(ask, share=shares.get("clip_norm"))
         if "moment" in shares:  # in one release, as centred rows would not be sparse
-            moment, count = self._joint_moment(ask, level.value, n, shares)
+            moment, count = self._joint_moment(ask, clip_norm, n, shares)
             fit = self._spectrum(session, moment, count, 0.0, d)
         else:
             count = self._count(ask, n, shares)
-            noise = row_noise(session, self.adjacency, float(count.value), level.value)
+            noise = row_noise(session, self.adjacency, float(count.value), clip_norm)
             if centers:
-                centre = centred(ask, noise, level.beyond, d, shares, search)
+                centre = centred(ask, noise, d, shares, search, lengthen)
             else:
-                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(level.value), *level)
-            level = Level(centre.clip_norm, centre.beyond)
-            noise = row_noise(session, self.adjacency, noise.n, level.value)
+                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(clip_norm), clip_norm)
+            clip_norm = centre.clip_norm
+            noise = row_noise(session, self.adjacency, noise.n, clip_norm)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
@@ -381,8 +383,8 @@ class DPPCA(
                 fit = self._subspace(session, centre, count, noise, shares, route)
         # Attributes, from released numbers.
         attributes, doubt = fit
-        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": level.value}
-        warn_of_outcome(self, attributes, doubt, level.beyond / attributes["n_samples_"])
+        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": clip_norm}
+        warn_of_outcome(self, attributes, doubt)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
@@ -441,7 +443,7 @@ class DPPCA(
         d = len(centre.mean)
         if session.budget.exact and route == "screened":
             route = "power"
-        ask = kept_rows(session, centre.rows, route, d, noise)
+        ask = centre.rows
         V, _ = row_subspace(
             session, ask, route, d, self.n_components, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",

@@ -30,7 +30,6 @@ from skdp.decomposition._base import (
     check_normalizer,
     components_of,
     is_sparse,
-    kept_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
@@ -126,7 +125,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         ``fit``; it is no feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
+        Row unit: "gram" (and "arpack") releases the second moment; "power" (and
         "randomized") takes power steps; "screened" first finds the columns that rise above the
         noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
         moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
@@ -141,9 +140,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
-        Extra columns of the routes that take products. "auto" has them join (row unit: from the
-        start) when released answers show that there is little noise; on half steps, up to all that
-        a small matrix has where its singular values fall slowly.
+        Extra columns of the routes that take products. "auto" takes ten at most for rows and
+        interactions, and none for other units, where each costs noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
@@ -405,11 +403,11 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
             shares["subspace"] /= 2
         query = self._unit_query(X)
         ask = session.ask(query)
-        clip_norm, beyond = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         count = None if self._total_is_public() else ask.count(share=shares["count"])
         n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
-        ask = kept_rows(session, ask.clipped(clip_norm), route, d, noise)
+        ask = ask.clipped(clip_norm)
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
@@ -419,5 +417,5 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
         attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, 0.0, beyond / n)
+        warn_of_outcome(self, attributes, 0.0)
         return attributes

@@ -24,7 +24,7 @@ from skdp.solvers.graphs import (
     embed_across,
     released_degrees,
 )
-from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric, late_columns
+from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import Made, PlansMixin
@@ -379,7 +379,6 @@ def _flipped(ask, _share, project, _ones_first, *, n, k):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    first, late = late_columns(session.law, k, "auto", n, n - 1, symmetric=True)
-    start = session.random_start(n, first, late=late, ones_first=ones_first)
-    options = {"law": session.law, "n_iter": n_iter, "first": first, "project": project}
+    start = session.random_start(n, k, ones_first=ones_first)
+    options = {"law": session.law, "n_iter": n_iter, "project": project}
     return iterate_symmetric(ask, start, k, share, **options)

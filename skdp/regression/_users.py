@@ -10,13 +10,9 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import checked
-from skdp.answer import Answer
 from skdp.base import atomic
 from skdp.exceptions import PrivacyError
-from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import Count, Shared
-from skdp.solvers.shared_subspace import ResidualRound, residual_step
+from skdp.solvers.local_fits import folded
 
 # User labels: how they are passed, checked and looked up; and the head on a user's own device.
 
@@ -40,17 +36,18 @@ def same_kind(known, labels):
 
 
 def within_bounds(X, bounds):
-    """Return rows with entries cut to the bounds (2, d) of their columns; None cuts nothing."""
+    """Return rows whose entries beyond the bounds (2, d) are folded; None leaves them."""
     if bounds is None:
         return X
-    low, high = bounds
-    if not sp.issparse(X):
-        return np.clip(X, low, high)
-    if (low > 0).any() or (high < 0).any():  # zeros are cut too
-        return np.clip(X.toarray(), low, high)
+    if sp.issparse(X) and ((bounds[0] > 0).any() or (bounds[1] < 0).any()):  # zeros are beyond
+        X = X.toarray()
     X = X.copy()
-    X.sum_duplicates()
-    X.data = np.clip(X.data, low[X.indices], high[X.indices])
+    if sp.issparse(X):
+        X.sum_duplicates()
+    values, limits = (X.data, bounds[:, X.indices]) if sp.issparse(X) else (X, bounds[:, None])
+    far = (values < limits[0]) | (values > limits[1])
+    limits = np.broadcast_to(limits, (2, *values.shape))
+    values[far] = folded(values[far], limits[:, far])
     return X
 
 
@@ -119,11 +116,11 @@ class UserHead(BaseEstimator):
         return self._model.predict(X, groups=np.zeros(n, int))
 
 
-# What leaves the house: public copies, heads for devices, messages and steps of further rounds.
+# What leaves the house: public copies, and heads for devices.
 
 
 class PublicationMixin:
-    """Publication and federation of a personalised estimator."""
+    """Publication of a personalised estimator, and a fit whose users are elsewhere."""
 
     @atomic
     def _fit_elsewhere(self, schema, connect):
@@ -179,55 +176,3 @@ class PublicationMixin:
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)
 
-    def client_update(self, X: Any, y: Any) -> Any:
-        """Compute the message of one user for a further round; what a device sends.
-
-        It is private: it may only enter a sum to which noise is added, by secure aggregation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_rows, n_features)
-            All rows of the user.
-        y : array-like of shape (n_rows,)
-            Targets.
-
-        Returns
-        -------
-        message : ndarray of shape (k * n_features + k * k,)
-            Norm at most ``0.5 * sqrt(1 + 1/9)``; add the messages of all users.
-        """
-        check_is_fitted(self, "components_")
-        X, y = checked(self, X, y, accept_sparse="csr", reset=False, y_numeric=self._y_numeric)
-        query = self._query(X, self._encoded(y, reset=False), np.zeros(X.shape[0], int))
-        return self._round(query, self.components_).answer(0.0)
-
-    def _round(self, query, components):
-        """Return the bounded sum of the messages of a query's users at public components."""
-        return ResidualRound(self._public_view(), components.T, self._clip_level).asked(query)
-
-    def server_update(self, total: Any, noise_scale: Any) -> Any:
-        """Return a public copy after one more round, from the noisy sum of all messages.
-
-        Parameters
-        ----------
-        total : ndarray of shape (k * n_features + k * k,)
-            Sum of the users' messages plus Gaussian noise.
-        noise_scale : float
-            Its standard deviation: the norm bound of a message (twice that under "replace") over
-            the mu of the round. Its loss is not part of any receipt here.
-
-        Returns
-        -------
-        public : object
-            A copy without heads and without a receipt, with new `components_`.
-        """
-        check_is_fitted(self, "components_")
-        released = Answer(np.asarray(total, np.float64), float(noise_scale))
-        start = Shared(self.components_.T, 1.0, Count())
-        shared = residual_step(start, released, self._clip_level)
-        copy = self._copy()
-        copy.components_ = fix_signs(shared.U.T)
-        # This round was paid elsewhere: a receipt without it would claim too little.
-        for name in ("privacy_spent_", "ledger_"):
-            vars(copy).pop(name, None)
-        return copy

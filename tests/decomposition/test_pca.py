@@ -79,7 +79,7 @@ def test_automatic_clip_norm():
     median = np.median(np.linalg.norm(rows, axis=1))
     assert median / 1.5 < pca.clip_norm_ < median * 3
     spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_median"]
-    assert sum(spent) == pytest.approx(0.8 * 0.11 * pca.privacy_spent_.mu**2)
+    assert sum(spent) == pytest.approx((0.06 + 0.8 * 0.05 / 2) * pca.privacy_spent_.mu**2)
 
 
 def test_automatic_clip_norm_of_rows_far_from_zero():
@@ -241,24 +241,6 @@ def test_components_of_noise_are_said_and_others_are_not(kind):
     assert all(said_of(kind(2), Y) == "" for _ in range(5))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
-def test_rows_that_may_all_be_shortened_are_said(kind):
-    """Amounts that one row in ten has hold the variance: 600 rows do not show that they do."""
-    rng = np.random.default_rng(0)
-    X = np.column_stack([
-        np.where(rng.random((600, 5)) < 0.9, 0.0, rng.lognormal(8, 0.5, (600, 5))),
-        rng.gamma(2.0, 50, 600),
-    ])  # fmt: skip
-    model = kind(2, epsilon=0.4)
-    said = [" ".join(messages_of(model.fit, X)) for _ in range(5)]
-    assert all(said)
-    if kind is DPTruncatedSVD:  # of DPPCA more important things are said
-        assert any("several times as long as 'clip_norm_'" in text for text in said)
-    many = np.tile(X, (50, 1))
-    assert not any("shortened" in text for _ in range(5) for text in messages_of(model.fit, many))
-
-
 @pytest.mark.parametrize(
     ("n", "shift"), [(400, 5.0), (400, 500.0), (2000, 50.0), (2000, 300.0), (2000, 5000.0)]
 )
@@ -272,13 +254,16 @@ def test_rows_far_from_zero_lose_little_by_default(n, shift):
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_where_rows_lie_changes_no_receipt(adjacency):
+def test_rows_far_from_zero_have_a_second_mean_and_the_same_receipt(adjacency):
     rows = np.random.default_rng(0).standard_normal((2000, 4))
-    receipts = set()
-    for shift in (0.0, 0.2, 30.0, 1e3):
+    means = {}
+    for shift in (0.0, 0.2, 1e3):
         pca = DPPCA(2, adjacency=adjacency, epsilon=3.0).fit(rows + shift)
-        receipts.add(tuple(release[0] for release in pca.ledger_))
-    assert len(receipts) == 1
+        means[shift] = sum(release.name == "sums" for release in pca.ledger_)
+        spent = math.fsum(release.loss.value**2 for release in pca.ledger_)
+        assert spent == pytest.approx(pca.privacy_spent_.mu**2)
+        assert len(pca.ledger_) <= 40 or shift > 1
+    assert means[0.0] == means[0.2] == 2 < means[1e3] <= 4
 
 
 # -- synthetic rows follow the released model, and nothing else ------------------------------------

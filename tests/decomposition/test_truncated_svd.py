@@ -546,18 +546,6 @@ def test_receipt_adds_up_to_the_whole_budget(kwargs):
     assert svd.privacy_spent_.epsilon == pytest.approx(svd.epsilon, rel=1e-6)
 
 
-def test_a_refinement_left_out_is_paid():
-    """What is spent may not tell whether the released spectrum was already good enough."""
-    rough = fit(CENTRED, 5, algorithm="gram", clip_norm=1.0)
-    good = fit(np.tile(CENTRED, (40, 1)), 5, algorithm="gram", clip_norm=1.0, epsilon=4.0)
-    names = [{entry.name for entry in svd.ledger_} for svd in (rough, good)]
-    assert "tangent_product" in names[0] and "left_out" not in names[0]
-    assert "left_out" in names[1] and "tangent_product" not in names[1]
-    left_out = next(entry for entry in good.ledger_ if entry.name == "left_out")
-    assert left_out.loss.value > 0
-    assert good.privacy_spent_.epsilon == pytest.approx(4.0, rel=1e-6)
-
-
 SHARES = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_norm": 2}
 
 

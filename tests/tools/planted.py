@@ -20,9 +20,6 @@ PLANTED = {
     "tangent product under replace": (
         "queries/sums.py", "self.neighbours.array(level) * LOOSE,", "level * LOOSE,",
     ),
-    "tangent product of a kept moment under replace": (
-        "queries/rows.py", "l2 = self.neighbours.array(level) * LOOSE", "l2 = level * LOOSE",
-    ),
     "tangent product of persons under replace": (
         "queries/sums.py", "change = self.neighbours.array(level)\n", "change = level\n",
     ),
