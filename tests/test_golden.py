@@ -122,8 +122,6 @@ def federated(estimator, **options):
     return run
 
 
-
-
 TRACE = {"matrix_shape": (2, 2), "epsilon": 25.0}
 MORE = {
     "batches, add_remove": batches(),

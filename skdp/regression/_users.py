@@ -175,4 +175,3 @@ class PublicationMixin:
             public.n_features_in_ = public.components_.shape[1]
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)
-
