@@ -327,6 +327,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         name = type(self).__name__
         if (opened := _OPENED.get()) is not None:
             opened.append(session)  # first: whoever is stopped while it is charged settles it
+        session.observer.of_made_data = routes.is_on_made_data(self)
         routes.charge(session, name, self._reservation_key, change_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
             context = self._init_callback_context(max_subtasks=None)

@@ -46,7 +46,8 @@ from skdp.decomposition._base import (
     row_noise,
     warn_of_verdict,
 )
-from skdp.decomposition._streaming import IncrementalPlanMixin, StreamingMixin
+from skdp.decomposition._planning import IncrementalPlans
+from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
@@ -295,7 +296,7 @@ class FactsMixin:
 class DPIncrementalPCA(
     FactsMixin,
     GroupUnitMixin,
-    IncrementalPlanMixin,
+    IncrementalPlans,
     StreamingMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,

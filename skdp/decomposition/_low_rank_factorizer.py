@@ -30,7 +30,7 @@ from skdp.decomposition._factorizer_state import (
     random_start,
 )
 from skdp.decomposition._factorizer_streams import FactorizerStreams
-from skdp.decomposition._streaming import FactorizerPlanMixin
+from skdp.decomposition._planning import FactorizerPlans
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.units import NORM, offered
@@ -40,7 +40,7 @@ _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
 class DPLowRankFactorizer(
-    FactorizerPlanMixin, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
+    FactorizerPlans, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
 ):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 

@@ -48,7 +48,7 @@ from skdp.decomposition._base import (
     row_subspace,
     warn_of_verdict,
 )
-from skdp.decomposition._planning import PlansMixin
+from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     pca_attributes,
@@ -151,7 +151,7 @@ class DPPCA(
     GroupUnitMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,
-    PlansMixin,
+    DecompositionPlans,
     BaseDPEstimator,
 ):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.

@@ -37,7 +37,7 @@ from skdp.decomposition._base import (
     row_subspace,
     warn_of_verdict,
 )
-from skdp.decomposition._planning import PlansMixin
+from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
     _ITERATED,
     _OF_ROWS,
@@ -87,7 +87,7 @@ def check_used(estimator):
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
-class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, BaseDPEstimator):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row

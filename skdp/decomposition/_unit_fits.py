@@ -48,8 +48,13 @@ from skdp.solvers.spectral import (
     screened_moment,
     shows_all_columns,
 )
-from skdp.theory import IteratedSide
-from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
+from skdp.theory._subspaces import (
+    MOST_CELLS,
+    MOST_FLIPS,
+    MOST_WHOLE,
+    choose_one_shot,
+    products_threshold,
+)
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -412,7 +417,7 @@ def _edge_of_products(session, unit, n):
     products = [line for line in session.ledger if line.name == "right_product"]
     if not unit.kind.symmetric or not products:
         return 0.0
-    return _OF_NOISE * IteratedSide.of(products, n, laplace=session.law == "laplace").threshold
+    return _OF_NOISE * products_threshold(products, n, laplace=session.law == "laplace")
 
 
 def _means(session, ask, unit, m, n, values, route):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr, ndtr
+from scipy.special import expit, log_ndtr
 
 from skdp.answer import Answer
 
@@ -234,7 +234,6 @@ _LEVEL_DOUBTS = (3.5, 3.0, 2.5, 2.0)
 _FINER = 2  # questions about parts of an octave
 # Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
 _RAISE_DOUBTS = (4.5, 4.0, 3.0)
-_NEVER = 1e-9  # chance of a way through a search that is not followed
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 
 
@@ -414,25 +413,6 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
 def clip_levels(largest: float) -> FloatArray:
     """Return the public grid of clip levels up to `largest`, upwards."""
     return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE))
-
-
-def chances_of_levels(grid: FloatArray, above: FloatArray, goal: float, noise: float) -> FloatArray:
-    """Return how likely `private_clip_level` ends at each level, where so many rows lie above.
-
-    `noise` is that of one count.
-    """
-    chances = np.zeros(len(grid))
-    open_ends = [(0, len(grid) - 1, 1.0)]
-    for _ in range(_questions(grid)):
-        ends = []
-        for low, high, chance in open_ends:
-            middle = (low + high) // 2
-            lower = chance * float(ndtr((goal - above[middle]) / noise))
-            ends += [(low, middle, lower), (min(middle + 1, high), high, chance - lower)]
-        open_ends = [end for end in ends if end[2] > _NEVER]
-    for _, high, chance in open_ends:
-        chances[high] += chance
-    return np.asarray(chances / chances.sum())
 
 
 def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:

@@ -403,8 +403,6 @@ class PrivacySession:
         Who hears of payments.
     """
 
-    most_rows: int | None = None  # of sketches, for who needs their bounds alone
-
     def __init__(
         self,
         budget: PrivacyBudget,
