@@ -35,7 +35,7 @@ from skdp.decomposition._base import (
     row_noise,
     row_route,
     row_subspace,
-    warn_of_outcome,
+    warn_of_verdict,
 )
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
@@ -51,6 +51,7 @@ from skdp.decomposition._unit_fits import (
 )
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
+from skdp.solvers.verdict import share_kept
 from skdp.units import DEGREE, INTERVAL, offered
 
 
@@ -412,10 +413,11 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total = ask.square_sum(share=shares["trace"])
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
-        attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
+        facts = sums / n, float(total.value) / n, n, noise / n
+        attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, 0.0)
+        warn_of_verdict(self, ritz.found, k, share_kept(ritz.held, total), k / d)
         return attributes
