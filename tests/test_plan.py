@@ -92,7 +92,7 @@ WAYS += [
     for estimator in [
         DPPCA(2, svd_solver="power", adjacency="replace"),
         DPTruncatedSVD(2, privacy_unit="edge", n_iter=3),
-        DPPersonalizedRegressor(2, whiten="diag"),
+        DPPersonalizedRegressor(2, whiten=False),
         DPPersonalizedRegressor(1, head="hybrid", adjacency="replace"),
         DPLowRankFactorizer(2, method="two_sketch", sketch="srht", sketch_size=8, **ROW),
         DPLowRankFactorizer(2, method="two_sketch", sketch_size=8, **ROW),
