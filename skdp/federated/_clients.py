@@ -142,8 +142,6 @@ def _plain(value: Any) -> Argument:
 class FederatedSession:
     """What a solver shell sees of a session whose data lie elsewhere: the same public numbers."""
 
-    holds_rows = False
-
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._session = federation.session

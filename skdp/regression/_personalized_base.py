@@ -43,11 +43,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
+from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
     PublicationMixin,
-    expect_risk,
-    expect_users,
-    no_users,
     positions,
     same_kind,
     within_bounds,
@@ -74,7 +72,6 @@ from skdp.solvers.user_heads import (
     fixed_choice,
     usable,
 )
-from skdp.theory import FitPlan, check_counts, rehearse
 from skdp.units import offered
 
 _COLUMNS = 0.1
@@ -179,50 +176,6 @@ class ParametersMixin:
         self._loss_name()
         return check_split(self, self._default_shares())
 
-    def plan(
-        self,
-        n_samples: int,
-        n_features: int,
-        *,
-        signal: float = 0.5,
-        n_rows: Any = None,
-        noise: float = 0.25,
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of users, or a guess of it where it is private.
-        n_features : int
-            Number of features.
-        signal : float, default=0.5
-            Assumed share of the square of a user's own direction (what its rows alone would say)
-            that lies in the shared subspace.
-        n_rows : int or None, default=None
-            Assumed rows of each user. With them the error is the risk of the heads, without them
-            the angle of the subspace.
-        noise : float, default=0.25
-            Assumed variance of the noise, in units of what users' heads can explain.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        n, d = n_samples, n_features
-        check_counts(self, n_samples=n, n_features=d)
-        self._check_parameters()
-        if not 0 < signal <= 1:
-            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
-        rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
-        k = 1 if self.n_components == "auto" else self.n_components
-        expected = expect_users(rehearsal, d, k, float(signal))
-        if n_rows is not None:
-            check_counts(self, n_rows=n_rows)
-            expected = expect_risk(expected, k, n_rows, float(noise))
-        return rehearsal.plan(n, d, expected)
-
     def _default_shares(self):
         skipped = [] if self.whiten else ["whitener"]
         skipped += [] if self.head == "voted" else ["head"]
@@ -240,7 +193,7 @@ class ParametersMixin:
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
-class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
+class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
     """Shared structure under user-level privacy; a private head for each user."""
 
     __metadata_request__fit = {"groups": True}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,11 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.base import atomic
-from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
-from skdp.queries.users import UserQuery
-from skdp.theory import Expectation, constant_error, vote_error, vote_threshold, zero_rows
-from skdp.theory._plan import _HALF_MISSED, _SHARP
 
 # User labels: how they are passed, checked and looked up; and the head on a user's own device.
 
@@ -184,66 +178,3 @@ class PublicationMixin:
             public.n_features_in_ = public.components_.shape[1]
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)
-
-
-# -- users -------------------------------------------------------------------------------------
-
-
-def no_users(n, d, adjacency):
-    """Return a query of so many users without numbers; one output, as more change no norm.
-
-    A private number of users is not asked for.
-    """
-    n = n if adjacency == "replace" else 1
-    rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
-    return UserQuery(rows, adjacency=adjacency)
-
-
-def user_risk(n, angle, k, rows, noise, found):
-    """Return the expected risk of least-squares heads, relative to the model of all.
-
-    With fewer users than `found` the subspace is missed more and more often.
-
-    A head of h numbers on m rows costs h/(m - h - 1) of what it cannot explain: the noise, and what
-    lies outside the subspace.
-    """
-    error, spare = angle(n), rows - k - 1
-    cost = k / (spare - 1) if spare > 1 else math.inf
-    risk = min(1.0, error + (error + noise) * cost)
-    missed = 1 / (1 + (n / (_HALF_MISSED * found)) ** _SHARP) if found else 0.0
-    return missed + (1 - missed) * risk
-
-
-def expect_risk(expected, k, rows, noise):
-    """Expect the risk of heads on so many rows, in place of the angle of the subspace."""
-    facts = {"angle": expected.error, "k": k, "rows": rows, "found": expected.found}
-    assumed = (
-        f"users have {rows:g} rows, with noise of {noise:g} times the variance to be explained"
-    )
-    return replace(
-        expected,
-        error=partial(user_risk, noise=noise, **facts),
-        meaning="risk of heads, 1 is the model of all",
-        assumptions=(*expected.assumptions[:1], f"{k} components of equal weight", assumed),
-        goal=0.5,
-    )
-
-
-def expect_users(rehearsal, d, k, alignment):
-    """Expect the angle that votes leave."""
-    votes = rehearsal.named("votes")
-    facts = {"d": d, "k": k, "alignment": alignment}
-    known = bool(votes) and math.isfinite(rehearsal.mu)
-    if known:
-        facts["noise_scale"] = votes[0].noise_scale
-    return Expectation(
-        error=partial(vote_error, **facts) if known else constant_error,
-        meaning="squared sine between released and true subspace",
-        found=vote_threshold(**facts) if known else 0.0,
-        signal="users from which the subspace stands out",
-        assumptions=(
-            f"{alignment:g} of the square of a user's own direction lies in the subspace",
-            f"{k} components of equal weight",
-        ),
-        goal=0.5 * (1 - k / d) if known and k < d else 0.0,
-    )
