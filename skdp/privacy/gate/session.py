@@ -403,9 +403,6 @@ class PrivacySession:
         Who hears of payments.
     """
 
-    holds_rows = True  # False where others read them, each a part
-    most_rows: int | None = None  # of sketches, for who needs their bounds alone
-
     def __init__(
         self,
         budget: PrivacyBudget,
