@@ -391,7 +391,7 @@ def targets_of_records(blocks: Iterable[Zipped | Groups]) -> Iterator[Any]:
     for block in blocks:
         if isinstance(block, Groups):
             targets = block.targets.reshape(-1, block.each, block.targets.shape[1])
-            good = np.isfinite(targets).all(axis=(1, 2))
+            good = np.asarray(np.isfinite(targets).all(axis=(1, 2)))
             yield np.where(good[:, None], targets[:, block.each // 2], np.nan)
         else:
             yield np.where(good_records(block)[:, None], block.targets, np.nan)
