@@ -110,7 +110,7 @@ class FitsPrivateRows:
         return np.asarray(self.values, dtype)
 
 
-@pytest.mark.filterwarnings("ignore:.*noisy variances:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
 def test_others_pay_inside_a_plan():
     """The door is open for one object: the copy that the plan made."""
     copy, other = DPPCA(1, clip_norm=1.0), DPPCA(1, clip_norm=1.0, epsilon=0.5)

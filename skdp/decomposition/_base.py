@@ -25,6 +25,7 @@ from skdp._inputs import (
     rows_to_map,
 )
 from skdp._validation import FLOATS, check_option, column_bounds
+from skdp.answer import Answer
 from skdp.base import FitsElsewhereMixin, learn_scale
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning, warn_caller
@@ -37,7 +38,6 @@ from skdp.solvers.linalg import (
 )
 from skdp.solvers.place import raised_level
 from skdp.solvers.postprocess import (
-    debias_eigenvalues,
     log_likelihood_rows,
     mean_push,
     model_covariance,
@@ -50,11 +50,9 @@ from skdp.solvers.spectral import (
     power_subspace,
     screened_subspace,
 )
+from skdp.solvers.verdict import nonnegative, share_kept, trace_held, unused
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
-
-
-_DOUBT = 0.5  # of the largest variance: more is said
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -215,57 +213,31 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_outcome(estimator, attributes, doubt, below=None):
-    """Say what lies below the noise: from released and public numbers alone.
+def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
+    """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
 
-    Of a whole spectrum some variances always lie below: half of it is said. `below` says how many
-    do, None counts those that were cut to zero; where none do, `doubt` says how far known noise
-    moves the largest variance, relative to it.
+    `asked` is how many components may be missed, None where the whole spectrum was asked for: some
+    of it always lies below the noise.
     """
     if estimator.epsilon == math.inf:
         return
-    name, variances = type(estimator).__name__, attributes["explained_variance_"]
-    sizes = attributes["singular_values_"]
-    cut = " below the noise, cut to 0" if below is None else " no larger than those of noise alone"
-    below = int(np.count_nonzero(sizes == 0)) if below is None else below
-    if estimator.n_components is None and below < len(variances) / 2:
-        below = 0
-    said, known, auto = "", "'clip_norm'", ""
-    if hasattr(estimator, "bounds"):
-        known, auto = "'bounds'", " n_components='auto' leaves them out."
-    if len(variances) == 0 and estimator.n_components == "auto":
-        said = f"{name} found no component: no released eigenvalue is clearly larger than noise "
-        said += "alone would show."
-    elif below:
-        said = f"{name} released {below} of {len(variances)} variances{cut}: "
-        said += "these components may be noise alone."
-        said += auto
-    elif doubt > _DOUBT:
-        said = f"{name} released noisy variances: mean, number of rows and moment together move "
-        said += f"the largest by about {min(doubt, 9.99):.0%}. Only directions may be of use."
-    if said:
-        remedy = f"Use more rows, a larger 'epsilon' or public {known}; plan() says how many rows"
-        message = f"{said} {remedy} a signal needs."
-        warn_caller(message, PrivacyWarning)
-
-
-def warn_below_noise(estimator, values, edge=0.0):
-    """Say which singular values lie below the noise, from released and public numbers alone.
-
-    Those that were cut to 0; or all of them, where the largest is no larger than the `edge` that
-    noise alone reaches.
-    """
-    if estimator.epsilon == math.inf:
-        return
-    below = int(np.count_nonzero(values == 0)) if np.max(values) > edge else len(values)
+    name = type(estimator).__name__
+    least = 1 if asked is None else max(asked, 1)
+    below = unused(min(found, least), least, kept, chance, min(positive, least))
     if not below:
         return
-    warn_caller(
-        f"{type(estimator).__name__} released {below} of {len(values)} singular values that do not "
-        "stand above the noise: these components may be noise alone. Use a larger 'epsilon', "
-        "fewer components, or more data; plan() says what a signal needs.",
-        PrivacyWarning,
-    )
+    if below == least:
+        said = f"{name} learnt nothing: its components do not stand above the noise, they may be "
+        said += "noise alone. Use more rows or a larger 'epsilon'"
+    else:
+        said = f"{name} released {below} of {asked} components that do not stand above the noise: "
+        said += f"they may be noise alone. Use n_components={asked - below}"
+    warn_caller(f"{said}; plan() says what a signal needs.", PrivacyWarning)
+
+
+def found_of(values):
+    """Return how many released values were not cut to 0, and how many there are."""
+    return int(np.count_nonzero(values)), len(values)
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):
@@ -359,31 +331,71 @@ def step_shares(n_iter, share, mu):
 
 
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
-    """Return the leading subspace (d x k) by a route, and the column sums if it released them."""
+    """Return the leading subspace (d x k) by a route.
+
+    With it, the column sums if it released them, and how many of its directions a whole moment
+    shows; None where there is no such moment.
+    """
     if route == "gram":
-        return gram_subspace(ask, d, k, share, noise), None
+        V, found = gram_subspace(ask, d, k, share, noise)
+        return V, None, found
     if route == "screened" and noise.psd:
         V, sums, _ = screened_subspace(ask, d, k, share, noise)
-        return V, sums
+        return V, sums, None
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
         each = _EXACT_SHARE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
-        return V, None
+        return V, None, None
     shares = step_shares(n_iter, share, session.budget.mu)
-    return power_subspace(ask, start, k, shares, noise), None
+    return power_subspace(ask, start, k, shares, noise), None, None
+
+
+class Ritz(NamedTuple):
+    """What a public subspace holds.
+
+    Attributes
+    ----------
+    values : ndarray
+        None is negative, and they sum to the unbiased estimate of what the subspace holds.
+    vectors : ndarray
+        Their vectors, in the subspace.
+    held : Answer
+        That estimate, and its noise.
+    edge : float
+        The largest value that noise alone makes.
+    """
+
+    values: Any
+    vectors: Any
+    held: Answer
+    edge: float
 
 
 def rotate_by_ritz(project, V, share):
-    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors).
+    """Rotate a subspace to its Ritz vectors.
 
     ``project(V, share=...)`` releases the moment in the subspace.
     """
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
     edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
-    return debias_eigenvalues(values, edge), V @ Q
+    held = trace_held(answer.value, answer.noise_scale)
+    return Ritz(nonnegative(values), V @ Q, held, edge)
+
+
+def verdict_of_ritz(ritz, total, d, found=None):
+    """Return what `warn_of_verdict` takes, of a subspace and the released total of all d columns.
+
+    `found`: of its directions, how many the moment that it came from shows. Without that, each
+    value must exceed what a direction holds by chance.
+    """
+    k = len(ritz.values)
+    kept = share_kept(ritz.held, total)
+    if found is None:
+        found = int(np.count_nonzero(ritz.values > float(total.value) / d + ritz.edge))
+    return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
 
 
 def components_of(V):
@@ -448,8 +460,8 @@ def located(ask, noise, d, shares, search, lengthen):
         rows = ask.centered(place)
         found = search(rows, searches, level)
         hidden = mean_push(sums.noise_scale, n, d) > _HIDDEN * n * found**2
-        far = hidden and found < _NEARER * level
-        again = again - 1 if far or step @ step > (_CUT * level) ** 2 else 0
+        far = found < _NEARER * level if hidden else step @ step > (_CUT * level) ** 2
+        again = again - 1 if far else 0
         level, rows = found, rows.clipped(found)
     return Located(place, lengthen(rows, level, last), means + searches)
 

@@ -37,13 +37,14 @@ from skdp.decomposition._base import (
     ProbabilisticModelMixin,
     as_input_dtype,
     check_center,
+    found_of,
     is_sparse,
     lengthened,
     located,
     middle_norm,
     row_clip_norm,
     row_noise,
-    warn_of_outcome,
+    warn_of_verdict,
 )
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
@@ -506,7 +507,7 @@ class DPIncrementalPCA(
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
         attributes = self._fitted(answers, facts)
-        warn_of_outcome(self, attributes, 0.0, below_edge(attributes, answers, facts))
+        self._warn(attributes, below_edge(attributes, answers, facts))
         return attributes
 
     @atomic
@@ -561,7 +562,7 @@ class DPIncrementalPCA(
         self._keep_stream(group)
         below = self._below(group)
         if below > before:  # what was said of an earlier release stands
-            warn_of_outcome(self, vars(self), 0.0, below)
+            self._warn(vars(self), below)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -599,6 +600,11 @@ class DPIncrementalPCA(
         steps = {name: stream.step for name, stream in group.streams.items()}
         below = below_edge(vars(self), decoded(group.answers(), steps, facts), facts)
         return int(np.count_nonzero(self.singular_values_ == 0)) if below is None else below
+
+    def _warn(self, attributes, below):
+        found, asked = found_of(attributes["singular_values_"])
+        found = found if below is None else asked - below
+        warn_of_verdict(self, found, None if self.n_components is None else asked)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

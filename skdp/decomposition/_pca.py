@@ -46,7 +46,8 @@ from skdp.decomposition._base import (
     row_noise,
     row_route,
     row_subspace,
-    warn_of_outcome,
+    verdict_of_ritz,
+    warn_of_verdict,
 )
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers.postprocess import (
@@ -55,7 +56,6 @@ from skdp.solvers.postprocess import (
     released_count,
     split_moment,
     subspace_attributes,
-    variance_doubt,
 )
 from skdp.solvers.spectral import clipped_gram
 
@@ -223,7 +223,8 @@ class DPPCA(
     explained_variance_ : ndarray of shape (n_components,)
         Released variances, with the push of the noise taken off.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Their share of the released total variance.
+        Their share of the released total variance. Of few components it sums to an unbiased
+        estimate of what they hold.
     singular_values_ : ndarray of shape (n_components,)
         Singular values that belong to `explained_variance_`.
     mean_ : ndarray of shape (n_features,)
@@ -364,7 +365,7 @@ class DPPCA(
             clip_norm = learn(ask, share=shares.get("clip_norm"))
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             moment, count = self._joint_moment(ask, clip_norm, n, shares)
-            fit = self._spectrum(session, moment, count, 0.0, d)
+            fit = self._spectrum(session, moment, d)
         else:
             count = self._count(ask, n, shares)
             noise = row_noise(session, self.adjacency, float(count.value), clip_norm)
@@ -377,14 +378,14 @@ class DPPCA(
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
-                fit = self._spectrum(session, moment, count, centre.pushes[1], d)
+                fit = self._spectrum(session, moment, d)
             else:
                 route = row_route(self.svd_solver, d, self.n_components, sparse)
-                fit = self._subspace(session, centre, count, noise, shares, route)
+                fit = self._subspace(session, centre, noise, shares, route)
         # Attributes, from released numbers.
-        attributes, doubt = fit
+        attributes, *verdict = fit
         attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, doubt)
+        warn_of_verdict(self, *verdict)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
@@ -427,33 +428,31 @@ class DPPCA(
         moment = split_moment(answer.value, corner, answer.noise_scale, clip_norm, n)
         return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / corner**2)
 
-    def _spectrum(self, session, moment, count, push, d):
-        """Return attributes of a released moment, and their doubt."""
+    def _spectrum(self, session, moment, d):
+        """Return attributes of a released moment, how many variances are found and were asked."""
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
         attributes = pca_attributes(moment, self.n_components, limit, rank)
         variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, moment.noise_scale, push)
+        asked = len(variances) if isinstance(self.n_components, Integral) else None
+        return attributes, int(np.count_nonzero(variances)), asked
 
-    def _subspace(self, session, centre, count, noise, shares, route):
+    def _subspace(self, session, centre, noise, shares, route):
         """Release the leading subspace about the centre, its Ritz values and the total.
 
-        Return attributes, and their doubt.
+        Return attributes, and what `warn_of_verdict` takes.
         """
-        d = len(centre.mean)
+        d, k = len(centre.mean), self.n_components
         if session.budget.exact and route == "screened":
             route = "power"
         ask = centre.rows
-        V, _ = row_subspace(
-            session, ask, route, d, self.n_components, shares["subspace"], noise,
+        V, _, found = row_subspace(
+            session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, noise.n, self._rank(noise.n, d))
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total, rank = ask.square_sum(share=shares["trace"]), self._rank(noise.n, d)
+        whole = float(total.value)
+        attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean
-        scale = 0.0
-        if noise.psd:
-            scale = noise.psd * noise.clip_norm**2 / math.sqrt(shares["ritz"])
-        variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, scale, centre.pushes[1])
+        return attributes, *verdict_of_ritz(ritz, total, d, found)

@@ -35,7 +35,8 @@ from skdp.decomposition._base import (
     row_noise,
     row_route,
     row_subspace,
-    warn_of_outcome,
+    verdict_of_ritz,
+    warn_of_verdict,
 )
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
@@ -408,14 +409,15 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
         ask = ask.clipped(clip_norm)
-        V, sums = row_subspace(
+        V, sums, found = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total = ask.square_sum(share=shares["trace"])
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
-        attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
+        facts = sums / n, float(total.value) / n, n, noise / n
+        attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, 0.0)
+        warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
         return attributes

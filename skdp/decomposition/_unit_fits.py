@@ -11,9 +11,10 @@ from skdp._inputs import bound_of, has_cells, matrix_unit
 from skdp.decomposition._base import (
     DIRECTION_LEVEL,
     components_of,
+    found_of,
     rotate_by_ritz,
     row_clip_norm,
-    warn_below_noise,
+    warn_of_verdict,
 )
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
@@ -125,7 +126,7 @@ def fit_interactions(estimator, session, X, route):
         squares, V = _moment_pairs(estimator, session, ask, X.shape, route)
         total = float(ask.square_sum(share=0.01).value)
         sums, noise = ask.sums(share=0.04)
-    warn_below_noise(estimator, squares)
+    warn_of_verdict(estimator, *found_of(squares))
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     extra = {"n_samples_seen_": m}
     if session.budget.mu:
@@ -141,7 +142,7 @@ def _moment_pairs(estimator, session, ask, shape, route):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n), 1e-150)
         V = screened_moment(ask, n, k, _REST - _ITEM_RITZ, signal)
-        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
+        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)[:2]
     start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     options["spread"] = False  # popular items hold most of the signal
@@ -216,7 +217,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)
+        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)[:2]
     left = products.right(V, share=_LEFT).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
     return U @ W, np.sqrt(squares), V
@@ -342,7 +343,8 @@ def fit_entries(estimator, session, X, route):
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
-    warn_below_noise(estimator, values, _edge_of_products(session, unit, n))
+    edge = _edge_of_products(session, unit, n)
+    warn_of_verdict(estimator, *found_of(values * (np.max(values) > edge)))
     components = components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     means, noise, total = _means(session, ask, unit, m, n, values, route)
