@@ -335,8 +335,8 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     if route == "gram":
         return gram_subspace(ask, d, k, share, noise), None
     if route == "screened" and noise.psd:
-        V, sums, _ = screened_subspace(ask, d, k, share, noise)
-        return V, sums
+        rounds = len(step_shares("auto", share, session.budget.mu)) // 3
+        return screened_subspace(ask, d, k, share, noise, rounds)
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
