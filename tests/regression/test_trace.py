@@ -468,3 +468,11 @@ def test_enough_records_of_another_design_are_not_asked_to_be_more():
     assert poor < 0.3
     X = X.reshape(len(X), -1)
     assert DPRidge(epsilon=3.0).fit(X, y).score(X, y) > 0.5
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_matrices_of_one_entry(form):
+    """The diagonals of their covariances are as long as these."""
+    X = np.random.default_rng(0).standard_normal((3000, 1))
+    model = DPTraceRegressor(1, matrix_shape=(1, 1), epsilon=8.0).fit(form(X), 2 * X[:, 0])
+    assert model.coef_[0, 0] == pytest.approx(2.0, rel=0.1)
