@@ -29,7 +29,7 @@ from skdp._validation import (
     check_split,
     column_bounds,
 )
-from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
+from skdp.base import BaseDPEstimator, learn_scale, warn_unclear_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupForm, Placed, groups_of
 from skdp.data.views import RowScale, TargetScale
@@ -106,7 +106,7 @@ def find_targets(
 
 
 def _unclear(columns):
-    return ~(columns.found & columns.placed) | columns.coarse
+    return ~(columns.found & columns.placed)
 
 
 def model_share(shares):
@@ -442,7 +442,6 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             self, ~columns.found, columns.needed, remedy="'bounds'",
             outcome="which get no coefficient" if any_found else "and takes rows as they came",
         )  # fmt: skip
-        warn_far_columns(self, columns, remedy="'bounds'")
         if not any_found:
             unit = self._public_units(d)
             return unit, unit

@@ -32,6 +32,7 @@ SIGHT = np.full((2, D), [[-np.inf], [np.inf]]), ZERO
 VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL, *SIGHT)
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
 FILTER = (KEPT, ONE, np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5, 0.5)
+GRID = np.array([[-1.0, 0.5, 2.0]] * D)
 PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "clipped": [(1.5,)], "columns": [(), (KEPT,)], "centered": [(ONE,)],
     "tangent": [(V, 3.0, None)], "kept_below": [(0.5,)], "norms_above": [(0.5,)],
@@ -42,8 +43,8 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "pooled": [(ZERO, ONE, LEVEL, 1.0)], "reach_votes": [(ZERO, ONE, VIEW[1], LEVEL)],
     "second_moment": [(ONE, *SIGHT)], "variances": [(ONE, *SIGHT)], "votes": [(), VIEW],
     "round": [(*VIEW, LINE), (LINE.T.copy(),)], "head_votes": [(*VIEW, LINE, RULES)],
-    "mean_head": [(np.eye(D), *SIGHT, LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
-    "places": [(ZERO, ONE)], "ranks": [(ONE,)],
+    "mean_head": [(np.eye(D), *SIGHT, LINE, LEVEL, 1.0)], "grid": [(GRID,)],
+    "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),)],
 }  # fmt: skip
 
 

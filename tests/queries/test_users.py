@@ -63,7 +63,9 @@ def make_local(name, p=1):
             Recorder(q), COLUMNS, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
         "reach_votes": ReachVotes(np.ones(D), SPREAD, model, True).asked,
-        "column_ranks": lambda q: q.columns().octaves(np.ones(D)).ranks(np.ones(D)),
+        "column_ranks": lambda q: (
+            q.columns().distances(np.ones(D), np.ones((D, 1))).ranks(np.zeros(D, int))
+        ),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
         "count": lambda q: q.count(),
     }[name]
@@ -90,7 +92,7 @@ class Recorder:
 
 
 COLUMNS = Columns(
-    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool), np.zeros(D, bool)
+    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool)
 )  # one of them was not found
 SPREAD = np.where(np.arange(D) < D - 1, 0.1, np.inf)
 NAMES = [

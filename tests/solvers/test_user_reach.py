@@ -17,7 +17,7 @@ MODEL = GlobalModel(np.ones((D, 1)), np.zeros(1))
 
 
 def columns(found=ALL):
-    return Columns(np.zeros(D), np.ones(D), found, float(N), 1.0, 10, ALL, ~ALL)
+    return Columns(np.zeros(D), np.ones(D), found, float(N), 1.0, 10, ALL)
 
 
 class Exact:
