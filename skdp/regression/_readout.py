@@ -267,6 +267,7 @@ _SHORT_TAILS = (
     f"columns have short tails: entries are cut {_REACH:g} units from the centre; a target that is "
     "linear in an exponential column loses 4% of that, in a lognormal one of deviation 1 31%"
 )
+_BY_CHANCE = 0.05  # of columns: no more may have shown their scale by chance
 _CORRELATED = 0.9  # of columns at the far end of what a plan expects without a spectrum
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
@@ -437,7 +438,8 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         none shows its own, as with many dummies that are rarely 1, rows are left as they came.
         """
         columns = self._found(ask.columns(), d, share, n)
-        any_found = bool(columns.found.any())
+        any_found = bool(np.mean(columns.found) >= _BY_CHANCE)
+        columns = columns._replace(found=columns.found & any_found)
         warn_unclear_columns(
             self, ~columns.found, columns.needed, remedy="'bounds'",
             outcome="which get no coefficient" if any_found else "and takes rows as they came",

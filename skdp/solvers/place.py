@@ -319,10 +319,14 @@ class Likely:
         return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
 
     def found(self) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell, or clear ranks lie on both sides."""
+        """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
+
+        A column in which no rank stands clear of its noise has the doubts of the others.
+        """
         off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
         narrow = (self.posterior * (off <= _NEAR)).sum(axis=1) > _SURE
-        return np.asarray(narrow | ((self.lowest < -_CLEAR_RANK) & (self.highest > _CLEAR_RANK)))
+        low, high = self.lowest < -_CLEAR_RANK, self.highest > _CLEAR_RANK
+        return np.asarray(narrow & (low | high) | low & high)
 
     def zoomed(self, tails: float, cells: int = 64) -> Likely:
         """Return the same in cells that are about equally likely, between round numbers."""
