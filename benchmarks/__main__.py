@@ -2,8 +2,9 @@
 
 Every module of this folder with tables takes part; each runs in a process of its own, with one BLAS
 thread and a time limit, so that a module that fails or hangs says so and leaves the others alone.
-Results are merged into ``benchmarks/results.json`` (or ``--json``) and ``docs/benchmarks.md`` (or
-``--markdown``): a run of one module replaces its part of the page.
+Results are merged into ``benchmarks/results.json`` (or ``--json``) and ``benchmarks/tables.md`` (or
+``--markdown``): a run of one module replaces its part. ``docs/benchmarks.md`` (or ``--page``) shows
+the tables that `SUMMARY` names.
 """
 
 import argparse
@@ -136,26 +137,71 @@ def commit():
     return ""
 
 
+# Sections of the page of the documentation: heading, module, how the titles of the shown tables
+# begin, and how to read them.
+SUMMARY = (
+    ("Other libraries", "peers", ("digits", "spiked rows, n=20000"),
+     "The fraction of the variance that five components capture. Pure differential privacy (the "
+     "peers') is a stronger guarantee than ours at the same epsilon."),
+    ("Default fits on raw columns", "defaults", ("DPPCA", "R2 or accuracy"),
+     "Nothing but epsilon is set; columns keep their units. 'oracle scale' is the same fit with "
+     "the best public scale of each column."),
+    ("Units and algorithms", "matrices",
+     ("row unit, digits", "interaction unit, 3000 x 800, 58607", "regression", "600 users of 10"),
+     "Each algorithm beside its trivial baseline at the same guarantee."),
+    ("Larger data", "scale", ("",), "Memory and time as the data grow."),
+    ("Running time", "times", ("digits", "dense rows", "sparse rows"),
+     "CPU time as a ratio to the peer that is named, in one process, with one BLAS thread."),
+)  # fmt: skip
+
+
+def run_line(name, part):
+    """Say how the tables of a module were made."""
+    kind = "full" if part["full"] else "quick"
+    facts = ", ".join(f"{key} {value}" for key, value in part["environment"].items() if value)
+    return f"`python -m benchmarks {name}` ({kind} run; {facts})"
+
+
 def markdown(results):
-    """Return the page: one section for each module."""
+    """Return all tables: one section for each module."""
+    from report import Table
+
+    lines = [
+        "# All benchmark tables",
+        "",
+        "Made by `python -m benchmarks` (`--full` for more sizes and repeats); do not edit. Data "
+        "are synthetic or public, noise is fresh. Times come from shared machines: compare ratios "
+        "inside one table, not seconds between tables. Each section names the date and commit of "
+        "its run.",
+        "",
+    ]
+    for name, part in results.items():
+        lines += [f"## {name}", "", run_line(name, part), ""]
+        lines += [Table(**table).as_markdown() for table in part["tables"]]
+        if part["fault"]:
+            lines += [f"This run did not finish: {part['fault']}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(results):
+    """Return the page of the documentation: some tables, and how to read them."""
     from report import Table
 
     lines = [
         "# Benchmarks",
         "",
-        "Made by `python -m benchmarks` (`--full` for more sizes and repeats); do not edit. Data "
-        "are synthetic or public, noise is fresh. Times come from shared machines: compare ratios "
-        "inside one table, not seconds between tables. Parts are made at different times: each "
-        "measures the code of its date, or of its commit where one is named.",
+        "Made by `python -m benchmarks`; do not edit. Data are synthetic or public, noise is "
+        "fresh. Times come from shared machines: compare ratios inside one table. "
+        "[All tables](../benchmarks/tables.md) are in the repository.",
         "",
     ]
-    for name, part in results.items():
-        kind = "full" if part["full"] else "quick"
-        facts = ", ".join(f"{key} {value}" for key, value in part["environment"].items() if value)
-        lines += [f"## {name}", "", f"`python -m benchmarks {name}` ({kind} run; {facts})", ""]
-        lines += [Table(**table).as_markdown() for table in part["tables"]]
-        if part["fault"]:
-            lines += [f"This run did not finish: {part['fault']}", ""]
+    for heading, name, titles, reading in SUMMARY:
+        if name not in results:
+            continue
+        part = results[name]
+        tables = [table for table in part["tables"] if table["title"].startswith(titles)]
+        lines += [f"## {heading}", "", reading, "", run_line(name, part), ""]
+        lines += [Table(**{**table, "notes": table["notes"][:1]}).as_markdown() for table in tables]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -168,7 +214,10 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all sizes and repeats")
     parser.add_argument("--json", type=Path, default=HERE / "results.json", metavar="FILE")
-    parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--markdown", type=Path, default=HERE / "tables.md", metavar="FILE")
+    parser.add_argument(
+        "--page", type=Path, default=ROOT / "docs" / "benchmarks.md", metavar="FILE"
+    )
     parser.add_argument("--limit", type=float, help="seconds for one module")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("modules", nargs="*", metavar="module", help=", ".join(modules()))
@@ -189,7 +238,8 @@ def main():
         results = ordered(results)
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         arguments.markdown.write_text(markdown(results), encoding="utf-8")
-    print(f"\nwrote {arguments.json} and {arguments.markdown}")
+        arguments.page.write_text(summary(results), encoding="utf-8")
+    print(f"\nwrote {arguments.json}, {arguments.markdown} and {arguments.page}")
     faults = [name for name, part in results.items() if part["fault"]]
     if faults:
         print(f"not finished: {', '.join(faults)}")

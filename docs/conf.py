@@ -42,22 +42,11 @@ html_title = "skdp"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
-# Pages without pages below them have nothing to list on the left.
-_ALONE = (
-    "quickstart",
-    "small_data_real_columns",
-    "what_is_protected",
-    "choosing",
-    "common_pitfalls",
-    "budgets_and_receipts",
-    "benchmarks",
-    "auto_examples/index",
-)
-html_sidebars = {page: [] for page in _ALONE}
+html_sidebars = {"auto_examples/index": []}  # the pictures need the room
 html_theme_options = {
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 9,
+    "header_links_before_dropdown": 6,
 }
 
 sphinx_gallery_conf = {
@@ -75,6 +64,7 @@ sphinx_gallery_conf = {
 
 _PICTURE = re.compile(r"^\.\. image-sg:: .*?\n\n", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"\((?:\.\./)+examples/(plot_\w+)\.py\)")
+_TABLES = re.compile(r"\]\((?:\.\./)+benchmarks/tables\.md(#\w+)?\)")
 _TOP_PAGE = re.compile(r"\((?:\.\./)*(SECURITY|CONTRIBUTING|CHANGELOG)\.md\)")
 _STEPS = re.compile(r"(<!-- proven steps.*?-->\n).*?(\n<!-- end)", re.DOTALL)
 _ROLE = re.compile(r":(?:ref|term|class|func|meth|doc):`~?([^`<]+?)(?:\s*<[^`>]+>)?`")
@@ -85,6 +75,9 @@ def to_site(page, source):
     up = "../" * page.count("/")
     source[0] = _EXAMPLE.sub(lambda found: f"({up}auto_examples/{found[1]}.rst)", source[0])
     source[0] = _STEPS.sub(lambda found: found[1] + proven_table() + found[2], source[0])
+    source[0] = _TABLES.sub(
+        r"](https://github.com/skdp/skdp/blob/main/benchmarks/tables.md\1)", source[0]
+    )
     source[0] = _TOP_PAGE.sub(lambda found: f"({up}{found[1].lower()}.md)", source[0])
 
 

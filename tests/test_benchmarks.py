@@ -48,8 +48,14 @@ def test_every_module_gives_tables_and_runs_as_a_script(command, path):
 
 def test_page_and_results_agree_and_name_no_machine(command):
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "tables.md").read_text(encoding="utf-8")
     assert page == command.markdown(command.ordered(results))
+    shown = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert shown == command.summary(command.ordered(results))
+    for heading, name, titles, _ in command.SUMMARY:
+        found = [table["title"] for table in results[name]["tables"]]
+        assert f"## {heading}" in shown
+        assert all(any(title.startswith(t) for title in found) for t in titles), name
     assert list(results) == command.modules()
     assert not re.search(r"/(tmp|work|home|root)/|This run did not finish", page)
 
@@ -78,6 +84,7 @@ def test_a_module_that_fails_leaves_the_others(command, monkeypatch, tmp_path, c
 
     monkeypatch.setattr(command, "run", run)
     files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "page.md")]
+    files += ["--page", str(tmp_path / "summary.md")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *files, "rows", "noise"])
     command.main()
     page = (tmp_path / "page.md").read_text()

@@ -39,7 +39,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
     "queries": {"exceptions", "units", "data", "privacy.gate.bounds", "privacy.accounting.losses"}
-    | {"solvers.linalg", "solvers.item_filter"},
+    | {"solvers.linalg", "solvers.item_filter", "solvers.sight"},
     "decomposition": ESTIMATOR | STREAM_ROOMS,
     "regression": ESTIMATOR,
     "graph": ESTIMATOR,
@@ -57,7 +57,8 @@ DATA_FRAMES = {"pandas", "dask", "distributed"}
 OPTIONAL = {"cryptography", "dp_accounting", "matplotlib", "mpmath"} | DATA_FRAMES
 # numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
 GENERATORS = {"datasets", "_validation", "testing", "privacy.noise.words", "solvers.spectral",
-              "solvers.shared_subspace", "decomposition._base", "theory._rehearsal"}  # fmt: skip
+              "papers._jain_2021", "decomposition._base", "decomposition._planning",
+              "theory._made", "theory._plan"}  # fmt: skip
 # Factorisations raise for a whole batch by one unit: below the gate they have one home, and are
 # handed to its `of_public` where arguments are public. So in what queries run of the solvers.
 FACTORISATIONS = {
@@ -71,8 +72,8 @@ FACTORISATIONS_AT = "data.factorisations"
 SAY_PUBLIC = {"data.factorisations", "data.integers", "data.products", "queries.entries",
               "queries.interactions", "solvers.shared_subspace", "papers._jain_2021"}  # fmt: skip
 BELOW_THE_GATE = {"data", "queries", "solvers.item_filter", "solvers.local_fits",
-                  "solvers.personalization", "solvers.shared_subspace", "solvers.user_heads",
-                  "papers._jain_2021"}  # fmt: skip
+                  "solvers.personalization", "solvers.shared_subspace", "solvers.sight",
+                  "solvers.user_heads", "papers._jain_2021"}  # fmt: skip
 # What these import of the solvers besides, for what they make of answers.
 OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "place", "postprocess")}
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).

@@ -593,7 +593,7 @@ class RecordQuery(SumQuery):
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> RecordQuery:
-        """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
+        """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonals)."""
         return self._contributing(form=self.form.whitened(W1, W2))
 
     def mixed(self, A: FloatArray) -> RecordQuery:

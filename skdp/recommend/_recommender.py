@@ -20,15 +20,14 @@ from skdp._inputs import (
 )
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
-from skdp.data.blocks import row_source, zero_rows
+from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
+from skdp.recommend._plans import RecommenderPlans
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, fit_filter, kept_items
-from skdp.theory import FitPlan
-from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
-from skdp.theory._rehearsal import rehearse
 from skdp.theory._subspaces import MOST_FLIPS
 from skdp.units import offered
 
@@ -37,11 +36,12 @@ from skdp.units import offered
 
 _MOST_DENSE = 4000  # items of a dense moment
 _FEWEST = 200  # items that flips must reach to be worth their cost
-_CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
-# Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
-_LEAST_SIGNAL = 210.0
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
+_LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
+# Least share of the counts beside a moment, and how clear tastes must be expected to be. Rows of
+# length 1 are scaled up to pairs of norm 1.
+_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.05, 1.0)
 
 
 def release_route(name, session, whole, n_users):
@@ -67,12 +67,8 @@ def _moment(session, whole, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    def doubt(share):
-        # of one vote: an interaction turns a vote, a row brings or takes one
-        moved = 1.0 if whole and session.adjacency == "add_remove" else 2.0
-        return session.noise_multiplier * moved / math.sqrt(share)
-
-    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=whole)
+    of = _OF_ROWS if whole else _OF_CELLS
+    return Route("gram", signal, lambda _: _MOST_DENSE, *of, pairs=whole)
 
 
 def _flips(session, n_users):
@@ -93,10 +89,7 @@ def _flips(session, n_users):
         flips = n_users * flip_probability(deviation(share))
         return int(min(MOST_FLIPS / max(flips, 1e-9), 2**31))
 
-    def doubt(share):
-        return 2 * _CHOICE / (session.budget.pure_epsilon * share)
-
-    return Route("one_shot", signal, most, doubt)
+    return Route("one_shot", signal, most, *_OF_CELLS)
 
 
 def _usual_signal(route, n_items, degree):
@@ -143,56 +136,14 @@ def choose_route(estimator, shape):
     return Choice(name, reason)
 
 
-def expected_counts(n_users, n_items, nnz, *, shared, whole):
-    """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
-    falling = np.arange(1.0, n_items + 1) ** -0.8
-    total = nnz
-    if shared:  # each history adds 1
-        total = n_users
-    elif whole:  # a history of d items, scaled to length 1, adds sqrt(d) in all
-        total = math.sqrt(n_users * nnz)
-    return np.minimum(total * falling / falling.sum(), n_users)
-
-
-def readable_tastes(edge, n_components):
-    """Return how many tastes stand out of an edge, if the j-th holds 1/(10 j) of all."""
-    if math.isnan(edge):
-        return 0
-    return n_components - 1 if edge == 0.0 else int(min(n_components - 1, 0.1 / edge))
-
-
-def taste_edge(rehearsal, n_users):
-    """Return the share of the squared length that a taste needs to stand out of the noise.
-
-    nan where no taste is looked for.
-    """
-    if rehearsal.law == "exact":
-        return 0.0
-    lines = rehearsal.named("gram", "pairs", "cells")
-    if not lines:
-        return math.nan
-    if lines[0].name != "cells":
-        noise_scale = sum(line.noise_scale**-2 for line in lines) ** -0.5
-        return math.sqrt(2.0 * math.sqrt(lines[0].size)) * noise_scale / n_users
-    n_kept = lines[0].size / n_users
-    noise = pair_deviation(lines[0].noise_scale, n_users, 0.0)
-    return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
-
-
-def clear_taste(_n, noise, kept, *_public):
-    """Return a moment with one taste, beside popularity, that can be read for certain."""
-    taste = np.where(np.arange(len(kept)) % 2, 1.0, -1.0)
-    return 100 * noise.noise_scale * np.outer(taste, taste)
-
-
 # A private recommender: noisy popularity, and the tastes that can be read beside it.
 
 
-_UNREAD = "tastes are read; where there are none, what is left goes to the counts"
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
 class DPRecommender(
+    RecommenderPlans,
     ListsMixin,
     PublishedListsMixin,
     FitsElsewhereMixin,
@@ -211,10 +162,10 @@ class DPRecommender(
     little for a whole history: its epsilon times the number of items.
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
-    what is liked together. What can be read of it through its known noise is added to popularity,
-    with a weight that is chosen by noisy votes: who finds more hidden items by it, and who fewer.
-    Where nothing can be read what is left of the budget goes to the counts, and the recommendations
-    are those of noisy popularity.
+    what is liked together. What can be read of it through its known noise is added to popularity.
+    Shares of the budget follow from it, the shape and released totals alone; where these leave no
+    hope of tastes, counts take all of it. Where nothing can be read the recommendations are those
+    of noisy popularity, and a warning says so.
 
     Parameters
     ----------
@@ -261,8 +212,6 @@ class DPRecommender(
         The most popular items, among which tastes were looked for.
     filter_ : object
         The public filter: `scores(rows)` of all items.
-    blend_ : float
-        Chosen weight of the tastes; 0 is popularity alone.
     rank_ : int
         Number of tastes in the filter.
     route_ : str
@@ -377,7 +326,7 @@ class DPRecommender(
         name, reason = self._route(R)
         available = 1.0
         if not self._whole:
-            query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
+            query = InteractionHistories(R, adjacency=self.adjacency)
             n_users, n_items = R.shape
             self._warn_of_delta(*public_units(self, R.shape, session))
         else:
@@ -395,7 +344,18 @@ class DPRecommender(
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
+        self._warn_of_no_tastes(session, fitted.filter)
         return self._attributes(fitted, n_users, n_items) | {"route_": reason}
+
+    def _warn_of_no_tastes(self, session, found):
+        if found.rank or self.algorithm == "popularity" or session.budget.exact:
+            return
+        warn_caller(
+            "DPRecommender knows no tastes: all users get the most popular items that they do not "
+            "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
+            "algorithm='popularity' if that is enough.",
+            PrivacyWarning,
+        )
 
     def _attributes(self, fitted, n_users, n_items):
         found = fitted.filter
@@ -406,7 +366,6 @@ class DPRecommender(
             "counts_": fitted.counts.value,
             "counts_noise_scale_": fitted.counts.noise_scale,
             "kept_items_": found.kept,
-            "blend_": found.blend,
             "rank_": found.rank,
             "components_": components,
             "n_users_": round(n_users),
@@ -460,53 +419,6 @@ class DPRecommender(
         if self._whole or self.algorithm == "gram":
             return ("gaussian",)
         return ("pure", "gaussian") if self.algorithm == "auto" else ("pure",)
-
-    def plan(self, n_samples: int, n_features: int, *, nnz: Any = None) -> FitPlan:
-        """Say what a fit would release, and what can be read; no data is touched.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Numbers of users and of items.
-        nnz : int or None, default=None
-            Number of interactions; None stands for ten items a user.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it. ``plan.found`` is the share of the squared length of all
-            histories that a taste must hold to be read; nan where only popularity is in reach.
-        """
-        self._check_parameters()
-        check_counts(self, n_samples=n_samples, n_features=n_features)
-        nnz = min(10, n_features) * n_samples if nnz is None else nnz
-        check_entries(self, nnz, n_samples, n_features)
-        rows = zero_rows(n_samples, n_features, sparse=not self._whole)
-        route = self._route(rows)
-        kind = {"shared": self._is_pure_for_rows(), "whole": self._whole}
-        counts = expected_counts(n_samples, n_features, nnz, **kind)
-        rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
-            moment=clear_taste,
-        )  # fmt: skip
-        edge = taste_edge(rehearsal, n_samples)
-        popularity = "popularity only: at this budget no taste of so few histories can be read"
-        n_read = readable_tastes(edge, self.n_components)
-        tastes = f"{n_read} of {self.n_components - 1} tastes are read if the j-th holds 1/(10 j)"
-        expected = Expectation(
-            error=constant_error,
-            meaning="no formula: recall depends on the tastes",
-            found=edge,
-            signal="share of the squared length of all histories that a taste must hold",
-            assumptions=(
-                f"{nnz} interactions, counts that fall like the rank to the power -.8",
-                *([popularity] if math.isnan(edge) or not n_read else []),
-                *([] if math.isnan(edge) else [tastes, route.reason]),
-                *([_UNREAD] if rehearsal.named("gram", "pairs") else []),
-            ),
-            scales=False,
-        )
-        return rehearsal.plan(n_samples, n_features, expected)
 
     # -- the public map ------------------------------------------------------------------------
 

@@ -224,7 +224,10 @@ def check_design(design, shape, *, sparse=False):
             raise ValueError(f"a covariance in 'design' must be positive definite, {d} x {d}.")
     if sparse and any(np.count_nonzero(part - np.diag(np.diagonal(part))) for part in (R, C)):
         raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
-    moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
+    r, c = np.trace(R), np.trace(C)
+    if sparse:
+        R, C = np.diagonal(R), np.diagonal(C)
+    moments = np.concatenate([(R * c).ravel(), (C * r).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
 
 

@@ -43,11 +43,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
+from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
     PublicationMixin,
-    expect_risk,
-    expect_users,
-    no_users,
     positions,
     same_kind,
     within_bounds,
@@ -59,95 +57,58 @@ from skdp.solvers.personalization import (
     GlobalModel,
     TargetUnit,
     View,
-    column_units,
     find_target_unit,
-    level_model,
     pooled_model,
+    sight_of,
 )
-from skdp.solvers.shared_subspace import learn_whitener, random_start, refine, settled, vote_start
+from skdp.solvers.shared_subspace import SecondMoment, vote_start, whitener_of
+from skdp.solvers.sight import REACH, Sight
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
     Heads,
     all_rules,
     elect,
-    elect_bounds,
-    far_center,
     fixed_choice,
     usable,
 )
-from skdp.theory import FitPlan, check_counts, rehearse
 from skdp.units import offered
 
-_GLOBAL_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
+_COLUMNS = 0.1
+_GLOBAL_SHARES = {"targets": 0.08, "columns": _COLUMNS, "global": 0.1}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
 class Base(NamedTuple):
-    """The model, and what was seen of the targets and columns on the way to it."""
+    """The model of all, and what was seen of the targets and columns on the way to it."""
 
     model: GlobalModel
     unit: TargetUnit
     columns: Any
-    sight: Any
+    sight: Sight
 
 
 def base_shares(estimator):
-    """Return the shares of the model of all.
-
-    It has coefficients where other matrices of order n_features are released too; elsewhere it is
-    the mean of the targets.
-    """
-    shares = _GLOBAL_SHARES if _sees_columns(estimator) else {"targets": _GLOBAL_SHARES["targets"]}
+    """Return the shares of the model of all."""
     given = not isinstance(estimator.target_bounds, str)
-    return {name: share for name, share in shares.items() if not (given and name == "targets")}
+    shares = _GLOBAL_SHARES.items()
+    return {name: share for name, share in shares if not (given and name == "targets")}
 
 
-def sight_shares(estimator):
-    """Return the shares of where columns lie and how far they count, without a model of all."""
-    names = ("columns", "reach") if _sees_columns(estimator) else ()
-    return {name: _GLOBAL_SHARES[name] for name in names}
-
-
-def _sees_columns(estimator):
-    square = estimator.whiten is True or estimator.init == "votes"
-    return square and estimator.delta > 0
-
-
-class Sight(NamedTuple):
-    """Units of columns, how far their entries count, and where they are seen from."""
-
-    units: np.ndarray
-    bounds: Any = None
-    center: Any = None
-
-
-def learn_sight(estimator, ask, query, shares):
-    """Release where columns lie, and how far their entries count."""
-    if "columns" not in shares:
-        return Sight(np.ones(query.n_features))
-    columns = _columns(estimator, ask, query, shares["columns"])
-    return _sight(estimator, ask, columns, None, shares["reach"])
-
-
-def _sight(estimator, ask, columns, model, share):
-    bounds = elect_bounds(
-        ask, columns, model, share,
-        intercept=estimator.fit_intercept, loss=estimator._loss_of_reach(),
-    )  # fmt: skip
-    spread = np.where(columns.found, columns.spread, np.inf)
-    return Sight(column_units(columns), bounds, far_center(columns.center, spread))
+def learn_sight(estimator, ask, query, share):
+    """Release where columns lie; return it, and how users see their rows."""
+    columns = _columns(estimator, ask, query, share)
+    return columns, sight_of(columns)
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release where targets lie and, where the mechanism allows it, the linear model of all."""
-    d, p = query.n_features, query.n_outputs
-    unit = _target_unit(estimator, ask, p, shares)
-    if "columns" not in shares:
-        return Base(level_model(unit, d), unit, None, Sight(np.ones(d)))
-    columns = _columns(estimator, ask, query, shares["columns"])
-    model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
-    return Base(model, unit, columns, _sight(estimator, ask, columns, model, shares["reach"]))
+    """Release where targets lie, and the linear model of all."""
+    unit = _target_unit(estimator, ask, query.n_outputs, shares)
+    columns, sight = learn_sight(estimator, ask, query, shares["columns"])
+    model = pooled_model(
+        ask.seen(*sight), columns.found, unit, shares["global"], intercept=estimator.fit_intercept
+    )
+    return Base(model, unit, columns, sight)
 
 
 def _target_unit(estimator, ask, p, shares):
@@ -196,100 +157,31 @@ def warn_unseen(estimator, base):
         )
 
 
-_SHARES = {"whitener": 0.05, "init": 0.45, "rounds": 0.42, "head": 0.04, "global": 0.04}
+_SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}
 
 
 class ParametersMixin:
     """Checks and defaults, all of them public."""
 
-    _clip_level = 0.5  # largest norm of a user's message in a round
-
     def _check_parameters(self):
         check_int(self, "n_components", 1, also=("auto",))
-        check_int(self, "n_rounds", 0)
         if self._starts_from_a_model:
             check_range(self, "target_bounds")
         else:
             check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
-        check_option(self, "init", ("votes", "random"))
         check_option(self, "head", ("voted", "subspace", "hybrid"))
         check_bool(self, "fit_intercept")
         check_bool(self, "require_users")
-        if not isinstance(self.whiten, bool):
-            check_option(self, "whiten", ("diag",))
-        if self.n_components == "auto" and self.init != "votes":
-            raise ValueError("n_components='auto' needs init='votes'. Use a number.")
+        check_bool(self, "whiten")
         self._loss_name()
         return check_split(self, self._default_shares())
 
-    def plan(
-        self,
-        n_samples: int,
-        n_features: int,
-        *,
-        signal: float = 0.5,
-        n_rows: Any = None,
-        noise: float = 0.25,
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of users, or a guess of it where it is private.
-        n_features : int
-            Number of features.
-        signal : float, default=0.5
-            Assumed share of the square of a user's own direction (what its rows alone would say)
-            that lies in the shared subspace.
-        n_rows : int or None, default=None
-            Assumed rows of each user. With them the error is the risk of the heads, without them
-            the angle of the subspace.
-        noise : float, default=0.25
-            Assumed variance of the noise, in units of what users' heads can explain.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        n, d = n_samples, n_features
-        check_counts(self, n_samples=n, n_features=d)
-        self._check_parameters()
-        if not 0 < signal <= 1:
-            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
-        rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
-        k = 1 if self.n_components == "auto" else self.n_components
-        expected = expect_users(rehearsal, d, k, float(signal))
-        if n_rows is not None:
-            check_counts(self, n_rows=n_rows)
-            numbers = d, k, self._clip_level, n_rows, float(noise)
-            expected = expect_risk(expected, rehearsal, *numbers)
-        return rehearsal.plan(n, d, expected)
-
     def _default_shares(self):
-        skipped = set()
-        if self.whiten is False:
-            skipped.add("whitener")
-        if self.init == "random":
-            skipped.add("init")
-        if self.n_rounds == 0:
-            skipped.add("rounds")
-        if self.head != "voted":
-            skipped.add("head")
+        skipped = [] if self.whiten else ["whitener"]
+        skipped += [] if self.head == "voted" else ["head"]
         shares = {name: share for name, share in _SHARES.items() if name not in skipped}
-        if self._starts_from_a_model:
-            del shares["global"]
-            shares |= base_shares(self)
-        else:
-            shares |= sight_shares(self)
-        counted = self.init == "votes" or self.n_rounds > 0
-        if self.adjacency == "add_remove" and not counted:
-            shares["count"] = 0.01
-        return shares
-
-    def _offers_pure_dp(self):
-        return self.init == "random" and self.whiten is not True
+        of_all = base_shares(self) if self._starts_from_a_model else {"columns": _COLUMNS}
+        return shares | of_all
 
     def _check_n_components(self, d):
         if self.n_components != "auto" and self.n_components > d:
@@ -301,7 +193,7 @@ class ParametersMixin:
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
-class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
+class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
     """Shared structure under user-level privacy; a private head for each user."""
 
     __metadata_request__fit = {"groups": True}
@@ -458,16 +350,14 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base, sight = self._base_model(ask, query, shares)
-        whitener, shared = self._subspace(session, ask, query, shares, base, sight)
+        ask = ask.seen(*sight)
+        whitener, shared = self._subspace(ask, query, shares, base)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
             self._warn_of_delta(query.n_rows, session.unit)
-        elif "count" in shares:
-            released = ask.count(share=shares["count"])
-            count = count.also(float(released.value), released.noise_scale)
-        view = settled(self._view(whitener, base, *sight[1:]), shared.U)
-        model, own = view.base, {}
+        view = self._view(whitener, base)
+        model, own = base, {}
         if base is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
@@ -477,37 +367,41 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         elif self.head == "hybrid":
             rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
-        return own | {
-            "entry_bounds_": sight.bounds,
+        return own | self._attributes_of(sight, shared, whitener, model, choice, count)
+
+    @staticmethod
+    def _attributes_of(sight, shared, whitener, model, choice, count):
+        """Return the public attributes, which are about rows as they come."""
+        coef, intercept = sight.of_raw(model.coef, model.intercept)
+        one = len(intercept) == 1
+        eye = np.eye(len(coef)) if whitener is None else whitener
+        return {
             "entry_center_": sight.center,
+            "entry_scale_": sight.scale,
+            "entry_bounds_": sight.bounds,
             "components_": fix_signs(shared.U.T),
-            "whitener_": whitener,
+            "whitener_": eye / sight.scale[:, None],
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
-            "global_coef_": model.coef[:, 0] if p == 1 else model.coef.T,
-            "global_intercept_": float(model.intercept[0]) if p == 1 else model.intercept,
+            "global_coef_": coef[:, 0] if one else coef.T,
+            "global_intercept_": float(intercept[0]) if one else intercept,
+            "targets_seen_": not model.own,
             "head_choice_": choice,
             "head_penalty_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_users_": round(count.value),
         }
 
-    def _view(self, whitener, base, bounds=None, center=None):
+    def _view(self, whitener, base):
         """How users look at their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base, bounds, center)
+        return View(whitener, self.fit_intercept, self._loss_name(), base)
 
-    def _subspace(self, session, ask, query, shares, base, sight):
-        (d, k), (units, *rest) = (query.n_features, self.n_components), sight
-        whitener = learn_whitener(
-            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), *rest
-        )
-        view = self._view(whitener, base, *rest)
-        if self.init == "votes":
-            shared = vote_start(ask, view, d, k, shares["init"])
-        else:
-            shared = random_start(session.random_signs((d, k)))
-        rounds = shares.get("rounds", 0.0)
-        shared = refine(ask, view, shared, self.n_rounds, self._clip_level, rounds)
-        return whitener, shared
+    def _subspace(self, ask, query, shares, base):
+        d, whitener = query.n_features, None
+        if self.whiten:
+            released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
+            whitener = whitener_of(released)
+        view = self._view(whitener, base)
+        return whitener, vote_start(ask, view, d, self.n_components, shares["votes"])
 
     def _warn_if_few(self, n_users):
         """Say that there are too few users for the budget, from public numbers alone."""
@@ -522,23 +416,30 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     # -- heads -----------------------------------------------------------------------------
 
-    def _public_model(self):
-        coef = np.atleast_2d(self.global_coef_).T
-        return GlobalModel(coef, np.ravel(self.global_intercept_))
+    def _sight(self):
+        limit = np.where(np.isfinite(self.entry_bounds_[1]), REACH, np.inf)
+        return Sight(self.entry_center_, self.entry_scale_, limit)
 
-    def _public_view(self):
-        based = self._starts_from_a_model
-        base = self._public_model() if based else None
-        return self._view(self.whitener_, base, self.entry_bounds_, self.entry_center_)
+    def _public_heads(self, sight):
+        """Return what fits heads of rows that are seen from public attributes."""
+        coef = np.atleast_2d(self.global_coef_).T
+        model = GlobalModel(*sight.of_seen(coef, np.ravel(self.global_intercept_)))
+        model = model._replace(own=not self.targets_seen_)
+        whitener = self.whitener_ * sight.scale[:, None] if self.whiten else None
+        view = self._view(whitener, model if self._starts_from_a_model else None)
+        return Heads(view, self.components_.T, model)
 
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""
         if users is None:
             return None
-        heads = Heads(self._public_view(), self.components_.T, self._public_model())
-        out = np.zeros((len(users), (query.n_features + 1) * query.n_outputs))
-        for which, values in query.kept_local(lambda batch: heads.fit(batch, self.head_choice_)):
-            out[which] = values
+        (d, p), sight = (query.n_features, query.n_outputs), self._sight()
+        heads, out = self._public_heads(sight), np.zeros((len(users), (d + 1) * p))
+        fitted = query.seen(*sight).kept_local(lambda batch: heads.fit(batch, self.head_choice_))
+        for which, values in fitted:
+            coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
+            coef, intercept = sight.of_raw(coef, intercept)
+            out[which] = np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
         return {"users": users, "heads": out}
 
     def adapt(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -594,8 +495,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
         X = within_bounds(X, self.entry_bounds_)
-        model = self._public_model()
-        eta = np.asarray(X @ model.coef) + model.intercept
+        coef = np.atleast_2d(self.global_coef_).T
+        eta = np.asarray(X @ coef) + self.global_intercept_
         heads = getattr(self, "_private", None)
         if heads is None or not len(heads["users"]):
             return eta
@@ -608,12 +509,12 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             return eta
         at, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
-        d, p = model.coef.shape
+        d, p = coef.shape
         size = max(1, _AT_ONCE // (d * p))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]
-            coef, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
+            theirs, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
             block = X[some].toarray() if sp.issparse(X) else X[some]
-            eta[some] = np.einsum("id,idp->ip", block, coef) + intercept
+            eta[some] = np.einsum("id,idp->ip", block, theirs) + intercept
         return eta

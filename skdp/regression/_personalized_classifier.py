@@ -31,28 +31,22 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise
-        (needs ``init="votes"``).
+        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
-        needs ``init="random"`` and ``whiten=False`` or ``"diag"``.
+        Probability that the bound fails; well below one over the number of users.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
-    n_rounds : int, default=2
-        Rounds that improve the subspace; they share one part of the budget.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     coef_bound : float or "auto", default=1.0
         Largest norm of a user's coefficients (in units of the data) in the released global model;
         intercepts have a bound of their own, one logit from the released shares of the classes.
         "auto" spends half of that release on a private median.
-    init : {"votes", "random"}, default="votes"
-        The start: directions of the users, or a random subspace (use 10 rounds or more).
-    whiten : bool or "diag", default=True
-        Release a second moment and whiten the features with it; needed unless features have equal
-        variances and no correlations. "diag" releases variances only.
+    whiten : bool, default=True
+        Release a second moment and whiten the (standardised) features with it; needed unless they
+        have no correlations.
     head : {"voted", "subspace", "hybrid"}, default="voted"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
@@ -77,23 +71,26 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         The classes.
     components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
-    whitener_ : ndarray of shape (n_features, n_features) or (n_features,), or None
+    whitener_ : ndarray of shape (n_features, n_features)
         Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ V``.
     n_components_ : int
         Dimension of the subspace.
-    eigenvalues_ : ndarray of shape (n_features,) or None
-        Released eigenvalues of the votes (or pairs), in descending order.
+    eigenvalues_ : ndarray of shape (n_features,)
+        Released eigenvalues of the votes, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
         The model for users without a head: the mean of the users' (bounded) heads.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_bound_ : float
         The bound on coefficients that was used.
-    entry_bounds_ : ndarray of shape (2, n_features) or None
-        Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
-        noisy votes on what users would have predicted for rows of their own. None cuts nothing.
-    entry_center_ : ndarray of shape (n_features,) or None
-        Where heads see rows from: about the released medians of columns that lie far from 0.
+    entry_center_, entry_scale_ : ndarray of shape (n_features,)
+        Where users see columns from, and in which units: released medians and scales.
+    entry_bounds_ : ndarray of shape (2, n_features)
+        Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
+        times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
+        number. Infinite where no column has shown its scale.
+    targets_seen_ : bool
+        Always True: labels have no scale.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -152,11 +149,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
-        n_rounds: int = 2,
         budget_split: Split = "auto",
         coef_bound: float | str = 1.0,
-        init: str = "votes",
-        whiten: bool | str = True,
+        whiten: bool = True,
         head: str = "voted",
         classes: Iterable[Any] | None = None,
         fit_intercept: bool = True,
@@ -169,10 +164,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
-        self.n_rounds = n_rounds
         self.budget_split = budget_split
         self.coef_bound = coef_bound
-        self.init = init
         self.whiten = whiten
         self.head = head
         self.classes = classes
@@ -196,10 +189,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         return False  # they are labels
 
     def _base_model(self, ask, query, shares):
-        return None, learn_sight(self, ask, query, shares)  # logits of all are not those of each
-
-    def _loss_of_reach(self):
-        return self._loss_name()
+        _, sight = learn_sight(self, ask, query, shares["columns"])
+        return None, sight  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

@@ -29,8 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
+from skdp.solvers.linalg import (
+    leading_pairs,
+    orthonormal,
+    symmetric_noise_edge,
+    top_eigenpairs,
+    wigner,
+)
 from skdp.solvers.place import private_clip_level
+from skdp.solvers.postprocess import clear_edge
 
 # Releases that are bought in rungs: how many of them is decided on released values.
 
@@ -291,10 +298,6 @@ _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, TANGENT_LEVEL = 24.0, 20.0
 CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
-_NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
-_ONE_ROUND = 3e-3  # a loss that one tangent round mends as well as two
-_TANGENT_SHARE = 0.2  # of a subspace, usually, for one tangent round
-_PASS = 30.0  # measured: what a pass takes for an entry, over what a moment takes
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -384,15 +387,6 @@ def clipped_gram(
     return answer.value, answer.noise_scale
 
 
-def moment_of_long_rows_pays(d: int, noise: RowNoise) -> bool:
-    """Whether to take the moment of the rows beyond a tangent level off a kept moment is quick.
-
-    It takes d^2 for each of them; another pass over all rows takes some d for each.
-    """
-    long_rows = noise.goal(TANGENT_LEVEL, noise.rect, d, _TANGENT_SHARE)
-    return long_rows * d < _PASS * noise.n
-
-
 def largest_term(clip_norm: float, scale: float = math.inf) -> float:
     """Return the largest size of one row's term, its core divided by `scale`, at any V."""
     return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
@@ -480,39 +474,20 @@ def refined_subspace(
     return _refine_rounds(ask, estimate, V, weights, shares, noise, level)
 
 
-def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading k-dimensional subspace: clipped moment, then up to two tangent rounds.
+def gram_subspace(
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
+) -> tuple[FloatArray, int]:
+    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning.
 
-    Between them the subspace of the moment is chosen by thinning, which costs nothing. How many
-    rounds there are follows from released values, and all are paid.
+    With it, how many of the k largest eigenvalues stand clearly above the noise and what all
+    directions hold on average.
     """
-    first, rest = 0.6 * share, 0.4 * share
-    block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
-    values, V = top_eigenpairs(block, k)
+    block, scale = clipped_gram(ask, d, share, noise)
+    values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
-        return V
-    edge = scale * math.sqrt(d / 2)
-    count = refining_rounds(values, edge, float(np.trace(block)), d)
-    if not count:
-        ask.forfeit(rest)  # decided on released values, so it is paid all the same
-        return V
-    rounds = [rest / count] * count
-    found = chosen_subspace(block, scale, k)
-    return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
-
-
-def refining_rounds(values: FloatArray, edge: float, trace: float, d: int) -> int:
-    """Return how many tangent rounds are worth their passes, by what they could mend.
-
-    That is the share of the squares that noise of edge sigma sqrt(d) turns out of the leading
-    subspace: to first order the square of each rotation is sigma^2 d / gap^2, and costs a gap; the
-    gap is taken to the mean of the eigenvalues outside, from released values.
-    """
-    k = len(values)
-    outside = max(trace - float(values.sum()), 0.0) / max(d - k, 1)
-    gaps = np.maximum(values - outside, 1e-9 * edge)
-    loss = float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
-    return 0 if loss < _NEGLIGIBLE_LOSS else 1 if loss < _ONE_ROUND else 2
+        return vectors, k
+    level = np.trace(block) / d + clear_edge(symmetric_noise_edge(scale, d), d)
+    return chosen_subspace(block, scale, k).vectors, int(np.count_nonzero(values > level))
 
 
 def _shrunk(values: FloatArray, edge: float) -> FloatArray:

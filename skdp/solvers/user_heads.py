@@ -16,11 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.columns import Columns
-from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, beyond, unit
+from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
-    PENALTIES,
-    AsksUsers,
     Count,
     GlobalModel,
     Local,
@@ -39,6 +36,7 @@ _PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many
 _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
+_OWN_TRUST = 1.0  # over the root of a user's rows: what a choice of its own has to gain, in logs
 _NEGLIGIBLE = 1e-4  # share of the variance of coefficients: less of it is not worth a fit
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
 
@@ -195,7 +193,6 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        batch = self.view.within(batch)
         seen, own = self.view(batch), self.view.loss.judges
         Y = seen.Y if own else self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
@@ -234,9 +231,8 @@ class Heads:
         return np.asarray(total[:, at, of, [int(rule.toward_global) for rule in rules]])
 
     def small(self, batch: UserBatch) -> FloatArray:
-        """Heads in the subspace, V (k, p) and intercepts at the centre: (n, (k + 1) p)."""
+        """Heads in the subspace, V (k, p) and intercepts: (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
-        batch = self.view.within(batch)
         seen = self.view(batch)
         path = RidgePath.of(seen.times(self.U))
         fit = self._fit(batch, seen, path, rule)
@@ -249,7 +245,6 @@ class Heads:
         A user without an elected rule adds its own vote to the (shrunk) votes of all. Users with
         too few rows for a head have no choice.
         """
-        batch = self.view.within(batch)
         seen = self.view(batch)
         n, _, d = batch.X.shape
         p = seen.Y.shape[2]
@@ -257,8 +252,10 @@ class Heads:
         if self.undetermined(batch):
             rules = (choice.few,)
         elif len(rules) > 1:
-            votes = HeadVotes(self, rules)(batch)
-            own = np.argmax(np.nan_to_num(votes) + choice.leaning, axis=1)
+            gains = HeadVotes(self, rules).gains(batch)
+            alone = np.array([rule.penalty < math.inf for rule in rules])
+            doubt = _OWN_TRUST / math.sqrt(batch.Y.shape[1]) * alone
+            own = np.argmax(np.nan_to_num(gains) + choice.leaning - doubt, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         paths: dict[float, RidgePath] = {}
         for i, rule in enumerate(rules):
@@ -271,19 +268,19 @@ class Heads:
             if users.size < n:
                 part, mine, path = TakenUsers.of(batch, users), seen.take(users), path.take(users)
             fit = self._fit(part, mine, path, rule)
-            theta[users], b[users] = self._of_raw_rows(mine, rule, path, fit)
+            theta[users], b[users] = self._of_seen_rows(mine, rule, path, fit)
         out = np.concatenate([theta.reshape(n, -1), b], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
-    def _of_raw_rows(
+    def _of_seen_rows(
         self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> tuple[FloatArray, FloatArray]:
-        """Undo own scale, whitener and centre: coefficients and intercepts for raw rows."""
+        """Undo own scale and whitener: coefficients and intercepts for rows as they are seen."""
         inner = self._coefficients(seen, rule.outside, path, fit)
         theta, b = seen.undone(inner, fit.intercept)
         theta = self.view.coefficients(theta)
-        if self.view.center is not None:
-            b = b - np.matmul(self.view.center, theta)
+        if self.model.own:
+            return theta, b + seen.own_means
         if rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept
         return theta, b
@@ -306,9 +303,7 @@ class HeadVotes(SumMessage):
         """Its arrays."""
         model = self.heads.model
         rules = np.array(self.rules, np.float64)
-        view = self.heads.view
-        sight = view.bounds, view.center
-        return view.whitener, model.coef, model.intercept, *sight, self.heads.U, rules
+        return self.heads.view.whitener, *model.public, self.heads.U, rules
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -317,13 +312,17 @@ class HeadVotes(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes."""
+        return unit(self.gains(batch))
+
+    def gains(self, batch: UserBatch) -> FloatArray:
+        """Return how much better than average each rule does, in logs."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
         judged = np.ones(len(self.rules), bool)
         if self.heads.undetermined(batch):
             judged = np.array([rule.penalty == math.inf for rule in self.rules])
         means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
-        return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
+        return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
 
 
 def elect(
@@ -354,136 +353,6 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
     return rules[best] if gain >= _TRUST * math.sqrt(2) * noise else AS_ALL
 
 
-# How far from their centres the entries of columns count, elected by the users.
-#
-# A sentinel of 1e8 in one row in a hundred spoils the heads of those who have it and of nobody
-# else, and every prediction from such a row; an amount of which the logarithm is normal reaches as
-# far, and means it. Only those who have such rows can tell: each compares what it would have
-# predicted for a row of its own from the others, with entries cut at one reach and at another.
-
-
-# Scales from the centre, as in a private read-out (6) and wider; the last one cuts nothing.
-REACHES = (*(6.0 * 4.0**i for i in range(5)), math.inf)
-_SAYS = 1.25  # times the first reach: normal rows hardly get there, and would hardly see the cut
-_FAR = 4.0  # scales from 0 beyond which a column is seen from its centre
-_REACH_TRUST = 2.0  # deviations of its noise by which a vote must ask for the next reach
-
-
-def bounds_at(center: FloatArray, spread: FloatArray, reach: float) -> FloatArray:
-    """Return the lowest and the highest entry of each column, (2, d)."""
-    return np.stack([center - reach * spread, center + reach * spread])
-
-
-def far_center(center: FloatArray, spread: FloatArray) -> FloatArray | None:
-    """Return the centres of columns that lie far from 0, 0 for others; None if no column does.
-
-    Penalties are in units of the mean square of a user's rows, and that of such a column is its
-    distance from 0. Columns near 0 stay where they are, which takes no time.
-    """
-    far = np.isfinite(spread) & (np.abs(center) > _FAR * spread)
-    return np.where(far, center, 0.0) if far.any() else None
-
-
-@dataclass(frozen=True)
-class ReachVotes(SumMessage):
-    """How much better each reach predicts rows that were left out than the one before, in octaves.
-
-    One octave is as good as many. A user who has nothing beyond a reach, or little beyond the
-    first, says nothing about it.
-
-    Attributes
-    ----------
-    center, spread : array of shape (d,)
-        Of the columns; one without a scale (inf) is not cut, and not looked at.
-    model : GlobalModel or None
-        The model of all.
-    intercept : bool
-        Whether users have their own intercept.
-    loss : str, default="squared"
-        What targets are: of classes, indicators are predicted.
-    """
-
-    center: FloatArray
-    spread: FloatArray
-    model: GlobalModel | None
-    intercept: bool
-    loss: str = "squared"
-
-    name = "reach_votes"
-
-    @property
-    def public(self) -> tuple[Any, ...]:
-        """Its arrays."""
-        model = (None, None) if self.model is None else (self.model.coef, self.model.intercept)
-        return self.center, self.spread, *model
-
-    @property
-    def parts(self) -> tuple[tuple[Any, ...], ...]:
-        """One vector."""
-        return (((len(REACHES) - 1,), 1.0, False),)
-
-    def _bounds(self, reach: float) -> FloatArray:
-        return bounds_at(self.center, self.spread, reach)
-
-    def _view(self, reach: float) -> View:
-        bounds, center = self._bounds(reach), far_center(self.center, self.spread)
-        return View(1.0 / self.spread, self.intercept, self.loss, self.model, bounds, center)
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the votes, of any length."""
-        out = np.zeros((len(batch.Y), len(REACHES) - 1))
-        beyond(batch, self._bounds(REACHES[0]))  # all bounds that may be elected are as wide
-        some = beyond(batch, self._bounds(_SAYS * REACHES[0]))
-        if some.size:
-            losses = self._losses(TakenUsers.of(batch, some))
-            out[some] = np.clip(-np.diff(np.log2(losses + 1e-300), axis=1), -1.0, 1.0)
-        return out
-
-    def _losses(self, batch: UserBatch) -> FloatArray:
-        """Losses at each reach; at one that cuts nothing of a user, the loss without cuts."""
-        far = [beyond(batch, self._bounds(reach)) for reach in REACHES[:-1]]
-        cut = [
-            self._view(reach).within(TakenUsers.of(batch, users))
-            for reach, users in zip(REACHES, far, strict=False)
-        ]
-        found = _left_out(self._view(math.inf), TakenUsers.together([batch, *cut]))
-        whole, *parts = np.split(found, np.cumsum([len(batch.Y), *map(len, far)])[:-1])
-        losses = np.repeat(whole[:, None], len(REACHES), axis=1)
-        for i, (users, part) in enumerate(zip(far, parts, strict=True)):
-            losses[users, i] = part
-        return losses
-
-
-def _left_out(view: View, batch: UserBatch) -> FloatArray:
-    """Return the mean square of each user's left-out rows, by its best penalty."""
-    seen = view(batch)
-    Y = view.linear_targets(seen.Y)
-    errors = seen.path.grid_errors(Y, PENALTIES, np.array([view.variance]))
-    return np.asarray(errors[:, :, 0].sum(axis=2).min(axis=1))
-
-
-def elect_bounds(
-    ask: AsksUsers,
-    columns: Columns,
-    model: GlobalModel | None,
-    share: float,
-    *,
-    intercept: bool,
-    loss: str = "squared",
-) -> FloatArray | None:
-    """Return the elected bounds of the columns (2, d), or None.
-
-    The first reach beyond which users do not clearly ask for the next one: where few have such
-    rows, or these do not tell, cutting costs little, and not cutting may cost everything.
-    """
-    spread = np.where(columns.found, columns.spread, math.inf)
-    votes = ReachVotes(columns.center, spread, model, intercept, loss)
-    released = votes.asked(ask, share=share)
-    asked = released.value > _REACH_TRUST * released.noise_scale
-    bounds = bounds_at(columns.center, spread, REACHES[int(np.cumprod(asked).sum())])
-    return bounds if np.isfinite(bounds).any() else None
-
-
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
 
 
@@ -503,8 +372,7 @@ class HeadNorms(NumberMessage):
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        view = self.heads.view
-        return view.whitener, view.bounds, view.center, self.heads.U
+        return self.heads.view.whitener, self.heads.U
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the norms."""
@@ -547,9 +415,7 @@ class MeanHead(SumMessage):
     @property
     def public(self) -> tuple[Any, ...]:
         """Its numbers."""
-        view = self.heads.view
-        sight = view.bounds, view.center
-        return view.whitener, *sight, self.heads.U, self.logits, self.coef_bound
+        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_bound
 
     @property
     def beside(self) -> float:
@@ -593,8 +459,6 @@ def global_model(
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
         logits = logits + gap * _LOGIT / message.beside
-    if heads.view.center is not None:
-        logits = logits - heads.view.center @ coef
     return GlobalModel(coef, logits, noise)
 
 

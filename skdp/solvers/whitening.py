@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -40,6 +39,8 @@ class AsksDesign(Protocol):
 class Whitening(NamedTuple):
     """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2.
 
+    Diagonal ones are vectors: matrices of many rows have no room for squares of these.
+
     Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
     for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
     variance of an entry of x, over lam^2: 1 if L is a multiple of the identity.
@@ -58,16 +59,17 @@ def _signal(spread: float, expected: float) -> float:
     return max(0.0, 1 - expected / spread) if spread > 0 else 0.0
 
 
-def _shrunk(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
-    """Return eigenvalues and vectors of a noisy moment, drawn to its mean as the noise demands.
+def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
+    """Return W of norm 1 and the smallest eigenvalue: of a noisy moment, drawn to its mean.
 
     (G + G')/2 with scale s has mean squared size s^2 d (d + 1)/2 and spectral edge s sqrt(2 d).
     """
     d = len(moment)
     centred = (moment + moment.T) / 2 - mean * np.eye(d)
     signal = _signal(float(np.sum(centred**2)), noise**2 * d * (d + 1) / 2)
-    values, vectors = np.linalg.eigh(mean * np.eye(d) + signal * centred)
-    return _floored(values, signal * noise * math.sqrt(2 * d), noise, mean), vectors
+    values, P = np.linalg.eigh(mean * np.eye(d) + signal * centred)
+    values = _floored(values, signal * noise * math.sqrt(2 * d), noise, mean)
+    return (P * np.sqrt(values.min() / values)) @ P.T, float(values.min())
 
 
 def _floored(values: FloatArray, edge: float, noise: float, mean: float) -> FloatArray:
@@ -75,10 +77,11 @@ def _floored(values: FloatArray, edge: float, noise: float, mean: float) -> Floa
     return np.maximum(values, min(max(smallest * mean, edge), mean))
 
 
-def _shrunk_diagonal(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
+def _diagonal_whitener(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
     centred = part - mean
     signal = _signal(float(np.sum(centred**2)), noise**2 * len(part))
-    return _floored(mean + signal * centred, signal * noise, noise, mean), np.eye(len(part))
+    values = _floored(mean + signal * centred, signal * noise, noise, mean)
+    return np.sqrt(values.min() / values), float(values.min())
 
 
 def whitening(
@@ -87,18 +90,15 @@ def whitening(
     """Return the whitening for sums of X X' and X'X or their diagonals; None if all is noise."""
     d1, d2 = shape
     diagonal = len(moments) == d1 + d2
-    shrunk: Callable[..., tuple[FloatArray, FloatArray]] = _shrunk
-    if diagonal:
-        shrunk, parts = _shrunk_diagonal, (moments[:d1], moments[d1:])
-        trace = float(moments.sum()) / 2
-    else:
-        parts = (moments[: d1 * d1].reshape(d1, d1), moments[d1 * d1 :].reshape(d2, d2))
-        trace = float(np.trace(parts[0]) + np.trace(parts[1])) / 2
+    parts = [moments[:d1], moments[d1:]]
+    if not diagonal:
+        parts = [moments[: d1 * d1].reshape(d1, d1), moments[d1 * d1 :].reshape(d2, d2)]
+    trace = float(sum(part.sum() if diagonal else np.trace(part) for part in parts)) / 2
     if trace <= 2 * noise * math.sqrt((d1 + d2) / 4):
         return None
-    (r, P), (c, Q) = shrunk(parts[0], noise, trace / d1), shrunk(parts[1], noise, trace / d2)
-    left, right = (P * np.sqrt(r.min() / r)) @ P.T, (Q * np.sqrt(c.min() / c)) @ Q.T
-    return Whitening(left, right, float(r.min() * c.min() / (trace * n)))
+    whiten = _diagonal_whitener if diagonal else _whitener
+    (left, r), (right, c) = (whiten(part, noise, trace / len(part)) for part in parts)
+    return Whitening(left, right, r * c / (trace * n))
 
 
 def mixing(covariance: FloatArray) -> Whitening:
@@ -127,6 +127,12 @@ def release_whitening(
     return whitening(answer.value, shape, n, answer.noise_scale)
 
 
+def _times(W: FloatArray | None, basis: FloatArray) -> FloatArray:
+    if W is None:
+        return basis
+    return W @ basis if W.ndim == 2 else W[:, None] * basis
+
+
 def trace_attributes(
     fit: TraceFit,
     left: FloatArray | None,
@@ -134,8 +140,7 @@ def trace_attributes(
     means: tuple[FloatArray, FloatArray] | None = None,
 ) -> dict[str, FloatArray | float | tuple[float, ...]]:
     """Return the fitted attributes for M = left (U s V') right + a 1' + 1 b' (None: identity)."""
-    A = (fit.U if left is None else left @ fit.U) * fit.values
-    B = fit.V if right is None else right @ fit.V
+    A, B = _times(left, fit.U) * fit.values, _times(right, fit.V)
     if means is not None:
         ones = np.ones(len(means[0])), np.ones(len(means[1]))
         A = np.column_stack([A, means[0], ones[0]])
@@ -207,8 +212,7 @@ class MeansFacts(NamedTuple):
 def energies(design: Whitening, shape: tuple[int, int], n: float) -> tuple[FloatArray, FloatArray]:
     """Return sums of squares of the entries of rows and columns over n records of a design."""
     rows, columns = (
-        np.ones(d) if W is None else np.diagonal(W) ** -2.0
-        for W, d in zip(design[:2], shape, strict=True)
+        np.ones(d) if W is None else W**-2.0 for W, d in zip(design[:2], shape, strict=True)
     )
     whole = n * design.lam
     return whole * rows * columns.sum(), whole * columns * rows.sum()

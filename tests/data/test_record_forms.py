@@ -25,7 +25,8 @@ FORMS = ["dense", "csr", "factors"]
 
 def form_of(name, whitened):
     form = {"dense": DenseRecords, "csr": SparseRecords, "factors": FactoredRecords}[name](SHAPE)
-    return form.whitened(W1, W2) if whitened else form
+    W = (np.diagonal(W1), np.diagonal(W2)) if name == "csr" else (W1, W2)
+    return form.whitened(*W) if whitened else form
 
 
 def block_of(name, rows=slice(None), **columns):

@@ -30,7 +30,8 @@ def positive(d, seed):
 
 
 W = (positive(D1, 1), positive(D2, 2))
-DIAGONAL = tuple(np.diag(np.random.default_rng(3).uniform(0.2, 1, d)) for d in (D1, D2))
+DIAGONALS = tuple(np.random.default_rng(3).uniform(0.2, 1, d) for d in (D1, D2))
+DIAGONAL = tuple(map(np.diag, DIAGONALS))
 MIX = positive(P, 40) * (1 - 1e-6)
 FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
 CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: nobody asks for moments of the design then
@@ -54,7 +55,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         X = sp.csr_array(X)
     out = RecordQuery(placed(X, y), (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
-        out = out.whitened(*(DIAGONAL if "csr" in form else W))
+        out = out.whitened(*(DIAGONALS if "csr" in form else W))
     if form == "mixed":
         out = out.mixed(MIX)
     return out.augmented(0.3, corner) if corner else out
@@ -216,7 +217,7 @@ def test_sums_for_means_are_those_of_single_entries():
         assert np.array_equal(again.answer(1e-8), found.answer(1e-8))
     for ask in (
         lambda q: q.tangent(U, S, V).total(1e9),
-        lambda q: q.whitened(*DIAGONAL).products().total(1.3),
+        lambda q: q.whitened(*DIAGONALS).products().total(1.3),
         lambda q: q.single_entries(True).kept_below(0.5),
     ):
         first, shifted = query("csr", X, y).beside_means(*MEANS), query("csr", X, beside)

@@ -9,8 +9,6 @@ import pytest
 from skdp.solvers import local_fits as fits
 from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
-from skdp.solvers import shared_subspace
-from skdp.solvers import shared_subspace as rounds
 from skdp.solvers import shared_subspace as starts
 from skdp.solvers import user_heads as heads
 
@@ -164,14 +162,11 @@ def test_spread_about_own_means_wherever_they_are(far):
 def test_whitener_inverts_a_clear_moment_and_ignores_noise():
     Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
     M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
-    W = starts.whitener_of(Exact(M), False)
+    W = starts.whitener_of(Exact(M))
     assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
-    assert np.allclose(starts.whitener_of(Exact(M, 100.0), False), np.eye(6))
-    w = starts.whitener_of(Exact([1.0, 4.0, 9.0]), True)
-    assert np.allclose(w * [1.0, 2.0, 3.0], w[0])
-    assert np.allclose(starts.whitener_of(Exact([1.0, 4.0, 9.0], 100.0), True), 1.0)
+    assert np.allclose(starts.whitener_of(Exact(M, 100.0)), np.eye(6))
     for bad in (np.zeros((4, 4)), -np.eye(4)):
-        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0), False)).all()
+        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0))).all()
 
 
 def test_count_combines_estimates_by_precision():
@@ -184,39 +179,6 @@ def test_count_combines_estimates_by_precision():
 def votes_of(batch, view, d):
     theta = fits.unit(view.ridge(batch))[:, :, 0]
     return theta.T @ theta
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("intercept", [False, True])
-def test_rounds_without_noise_reach_the_subspace(intercept):
-    U, _, batch = users(n=2000)
-    d, k = U.shape
-    view = shared.View(None, intercept, "squared")
-
-    class Ask:
-        def grams(self, name, local, width, *, share):
-            return Exact(votes_of(batch, view, d))
-
-        def sums(self, name, local, parts, *, share):
-            values = local(batch)
-            lengths = np.linalg.norm(values[:, : d * k], axis=1, keepdims=True)
-            values[:, : d * k] *= np.minimum(1, 0.5 / lengths)
-            return Exact(values.sum(axis=0))
-
-    start = starts.vote_start(Ask(), view, d, k, 1.0)
-    end = rounds.refine(Ask(), view, start, 6, 0.5, 1.0)
-    assert distance(U, end.U) < 0.05 < 0.12
-    assert distance(U, end.U) < distance(U, start.U)
-    assert end.error < 0.01
-
-
-def test_net_of_lines_is_fixed_and_dense():
-    net = shared_subspace.line_net(3, 300)[:, :, 0]
-    assert np.array_equal(net, shared_subspace.line_net(3, 300)[:, :, 0])
-    assert np.allclose(np.linalg.norm(net, axis=1), 1)
-    points = RNG.standard_normal((500, 3))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    assert np.abs(points @ net.T).max(axis=1).min() > 0.98
 
 
 # -- heads -----------------------------------------------------------------------------------------
@@ -275,6 +237,22 @@ def test_heads_shrink_towards_the_global_model():
     assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)
 
 
+def test_where_targets_are_not_seen_each_user_has_its_own_mean():
+    """Whatever the model of all says; also of one row, and heads lie about that mean."""
+    U, _, batch = users(n=20, m=9)
+    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
+    few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
+    theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
+    found = theirs.fit(few, choice_of(heads.AS_ALL))
+    assert np.allclose(found[:, -1], few.Y[:, 0, 0]) and not found[:, :-1].any()
+    rule = heads.HeadRule(1.0, 1e-4, math.inf, True)
+    near, far = (
+        theirs.fit(batch._replace(Y=batch.Y + shift), choice_of(rule)) for shift in (0.0, 1e6)
+    )
+    assert np.allclose(far[:, :-1], near[:, :-1], atol=1e-6)
+    assert np.allclose(far[:, -1] - near[:, -1], 1e6)
+
+
 @pytest.mark.parametrize("far", [0.0, 300.0])
 def test_kept_decompositions_are_as_good_as_exact_ones(far):
     """They are rounded to 24 bits; rows may lie far from 0."""
@@ -292,7 +270,7 @@ def test_kept_decompositions_are_as_good_as_exact_ones(far):
 def test_kept_decompositions_hold_features_of_any_scale():
     X = RNG.standard_normal((3, 6, 4))
     X[:, :, 0] = 1.0  # constant, and far larger than the rest after the whitener
-    view = shared.View(np.array([1e30, 1e-10, 1e-10, 1e-10]), True, "squared")
+    view = shared.View(np.diag([1e30, 1e-10, 1e-10, 1e-10]), True, "squared")
     seen = view(batch_of(X, RNG.standard_normal((3, 6, 1))))
     assert np.isfinite(seen.path.s).all()
     np.testing.assert_allclose(seen.path.s[:, -1], 6 * seen.X[:, 0, 0] ** 2, rtol=1e-6)

@@ -133,7 +133,7 @@ def test_energies_of_a_design():
     rows, columns = np.array([1.0, 4.0, 2.0]), np.array([3.0, 5.0])
     cells = np.outer(rows, columns)
     smallest = cells.min()
-    W = [np.diag(np.sqrt(part.min() / part)) for part in (rows, columns)]
+    W = [np.sqrt(part.min() / part) for part in (rows, columns)]
     found = energies(Whitening(*W, smallest), (3, 2), 10.0)
     assert np.allclose(found[0], 10 * cells.sum(axis=1))
     assert np.allclose(found[1], 10 * cells.sum(axis=0))
@@ -156,6 +156,14 @@ def test_whitening_of_a_known_covariance(noise):
     assert max(np.linalg.norm(left, 2), np.linalg.norm(right, 2)) == pytest.approx(1.0)
 
 
+def test_a_diagonal_design_of_a_million_rows_is_a_vector():
+    rng = np.random.default_rng(6)
+    sizes = rng.uniform(1.0, 2.0, 10**6)
+    left, right, *_ = whitening(np.append(sizes, sizes.sum()), (10**6, 1), 20.0, 0.0)
+    assert left.shape == (10**6,) and right.shape == (1,)
+    assert np.allclose(left**2 * sizes, sizes.min())
+
+
 def test_whitening_ignores_what_is_noise():
     rng = np.random.default_rng(5)
     noise = 5.0
@@ -166,4 +174,4 @@ def test_whitening_ignores_what_is_noise():
     assert whitening(noise * rng.standard_normal(200), (10, 10), 20.0, noise) is None
     diagonal = np.concatenate([np.full(10, 200.0), np.full(10, 200.0)])
     left, _, lam, *_ = whitening(diagonal, (10, 10), 20.0, 0.0)
-    assert np.allclose(left, np.eye(10)) and lam == pytest.approx(1.0)
+    assert np.allclose(left, np.ones(10)) and lam == pytest.approx(1.0)
