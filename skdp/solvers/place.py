@@ -325,7 +325,7 @@ class Likely:
         A column in which no rank stands clear of its noise has the doubts of the others.
         """
         off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
-        narrow = (self.posterior * (off <= _NEAR)).sum(axis=1) > _SURE
+        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
         low, high = self.lowest < -_CLEAR_RANK, self.highest > _CLEAR_RANK
         return np.asarray(narrow & (low | high) | low & high)
 
