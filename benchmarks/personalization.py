@@ -17,12 +17,12 @@ from report import printed
 
 from skdp.data.units import UserRows
 from skdp.papers import PrintedPersonalization
+from skdp.papers._jain_2021 import line_net
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.users import UserQuery
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES
-from skdp.solvers.shared_subspace import line_net
 
 DELTA = 1e-6
 
@@ -129,14 +129,6 @@ def global_ridge(users, epsilon):
     return users.risk(theta)
 
 
-def fedrep(users, epsilon):
-    """DP-FedRep: rounds of clipped residual messages from a random start."""
-    return ours(
-        users, epsilon, init="random", n_rounds=10, whiten=False, head="subspace",
-        fit_intercept=False,
-    )  # fmt: skip
-
-
 def paper_noise(epsilon, parts):
     """Noise multiplier of the paper's stages: sqrt(8 parts log(1/delta)) / epsilon."""
     return math.sqrt(8 * parts * math.log(1 / DELTA)) / epsilon
@@ -185,7 +177,6 @@ METHODS = {
     "global DP ridge": global_ridge,
     "AltMin, no privacy": altmin,
     "oracle subspace": oracle,
-    "DP-FedRep, 10 rounds": fedrep,
     "paper, literally": paper_literal,
     "ours": ours,
     "ours, no intercept": lambda users, epsilon: ours(users, epsilon, fit_intercept=False),
@@ -269,8 +260,8 @@ def table_paper(sizes=(1000, 10_000, 100_000, 300_000)):
     line("", sizes, 28)
     rng, mu = np.random.default_rng(), mu_from_epsilon_delta(1.0, DELTA)
     rows = {"Alg. 3, paper's noise": [], "Alg. 3, exact accounting": [], "votes alone": []}
-    votes = {"n_rounds": 0, "whiten": False, "head": "subspace", "fit_intercept": False}
-    split = {"init": 0.999, "global": 0.001}
+    votes = {"whiten": False, "head": "subspace", "fit_intercept": False}
+    split = {"votes": 0.999, "global": 0.001}
     for n in sizes:
         users = Users(n, d=10, m=16)
         starts = (paper_start(users, paper_noise(1.0, 1), rng), paper_start(users, 0.5 / mu, rng))
@@ -304,9 +295,9 @@ def table_exponential(sizes=(100, 300, 1000, 3000), seeds=5):
     """The exponential mechanism on d=3, k=1, m=8, noise .3, net of 1000 lines."""
     print("\nmean subspace error, d=3 k=1, pure epsilon = 1 for the choice, by number of users")
     line("", sizes)
-    common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
+    common = {"whiten": False, "head": "subspace", "fit_intercept": False}
     data = {"d": 3, "k": 1, "m": 8, "noise": 0.3}
-    split = {"init": 0.999, "global": 0.001}
+    split = {"votes": 0.999, "global": 0.001}
 
     def chosen(users, adjacency):
         model = PrintedPersonalization(1, start="exponential", delta=0.0, adjacency=adjacency)

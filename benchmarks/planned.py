@@ -1,12 +1,8 @@
 """What plans expect, told what a user may know, in the units of the tables of `matrices.py`."""
 
-import math
 import statistics
 
 import numpy as np
-import personalization
-
-from skdp import DPPersonalizedRegressor, DPTraceRegressor
 
 _SEEN = 0.01  # a loss that a plan is held to
 
@@ -34,25 +30,6 @@ def r2(model, X, best):
     X = X - X.mean(axis=0)
     facts = {
         "spectrum": np.maximum(np.linalg.eigvalsh(X.T @ X), 0.0),
-        "length": math.sqrt(np.mean(np.sum(X**2, axis=1))),
         "signal": best,
     }
     return lambda e: best * (1 - model.set_params(epsilon=e).plan(*X.shape, **facts).error)
-
-
-def risk(people):
-    """Return minus the risk that the plan of personal models expects, by epsilon."""
-    own = np.einsum("nmd,nm->nd", people.X, people.Y)
-    inside = np.sum((own @ people.U) ** 2, axis=1) / np.sum(own**2, axis=1)
-    noise = people.noise**2 / np.mean(np.sum(people.theta**2, axis=1))
-    facts = {"signal": float(np.mean(inside)), "n_rows": people.m, "noise": float(noise)}
-    model = DPPersonalizedRegressor(people.k, delta=personalization.DELTA)
-    return lambda e: -model.set_params(epsilon=e).plan(people.n, people.d, **facts).error
-
-
-def trace_error(problem):
-    """Return minus the relative error that the plan of a trace regression expects, by epsilon."""
-    model = DPTraceRegressor(problem.rank, matrix_shape=problem.shape)
-    signal = float(np.linalg.norm(problem.M)) / problem.noise
-    n = len(problem.y)
-    return lambda e: -model.set_params(epsilon=e).plan(n, signal=signal).error

@@ -42,22 +42,11 @@ html_title = "skdp"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
-# Pages without pages below them have nothing to list on the left.
-_ALONE = (
-    "quickstart",
-    "small_data_real_columns",
-    "what_is_protected",
-    "choosing",
-    "common_pitfalls",
-    "budgets_and_receipts",
-    "benchmarks",
-    "auto_examples/index",
-)
-html_sidebars = {page: [] for page in _ALONE}
+html_sidebars = {"auto_examples/index": []}  # the pictures need the room
 html_theme_options = {
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 9,
+    "header_links_before_dropdown": 6,
 }
 
 sphinx_gallery_conf = {

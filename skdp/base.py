@@ -9,7 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,7 +19,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_n_jobs, check_option, check_real
-from skdp.data.blocks import one_blas_thread
+from skdp.data.blocks import is_paths, one_blas_thread
+from skdp.data.stored_rows import BlockFiles
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import cautions, privacy_card
 from skdp.privacy.gate.bounds import PrivacyBudget
@@ -235,6 +236,11 @@ def _is_narrow(args, kwargs):
     A decomposition of 64 columns takes ten times as long with two threads as with one.
     """
     X = args[0] if args else kwargs.get("X")
+    with suppress(Exception):  # what is no matrix gets its error from the fit
+        if is_paths(X):
+            X = BlockFiles(X[:1])
+        elif isinstance(X, list) and np.ndim(X[0]) == 1:
+            X = np.empty((0, len(X[0])))
     width = getattr(X, "n_features", None)
     shape = getattr(X, "shape", ()) if width is None else (0, width)
     return len(shape) == 2 and isinstance(shape[1], int) and shape[1] <= _NARROW
@@ -321,6 +327,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         name = type(self).__name__
         if (opened := _OPENED.get()) is not None:
             opened.append(session)  # first: whoever is stopped while it is charged settles it
+        session.observer.of_made_data = routes.is_on_made_data(self)
         routes.charge(session, name, self._reservation_key, change_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
             context = self._init_callback_context(max_subtasks=None)
@@ -459,12 +466,13 @@ _BLURRED = 3.0  # times the noise of a variance: below it nothing says that a sc
 _SHOWN = 10  # column numbers in a warning
 
 
-def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
+def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
     """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
 
-    `of` says what of, `remedy` which public parameter takes its place.
+    `of` says what of, `remedy` which public parameter takes its place, `finer` what part of the
+    share asks for its place in an octave (0: the octave's end).
     """
-    found = find_scale(rank, (1 - _FINER) * share, near=near)
+    found = find_scale(rank, (1 - finer) * share, near=near)
     if not found.found:
         warn_caller(
             f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
@@ -472,7 +480,7 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
             f"larger 'epsilon', or a public {remedy}.",
             PrivacyWarning,
         )
-    return found._replace(value=finer_scale(rank, found, _FINER * share))
+    return found._replace(value=finer_scale(rank, found, finer * share)) if finer else found
 
 
 def column_weights(d):

@@ -84,7 +84,7 @@ ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
-    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
+    DPPersonalizedRegressor(1, whiten="diag"),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),
     DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),

@@ -21,7 +21,6 @@ import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +30,6 @@ from skdp import (
     DPPCA,
     DPIncrementalPCA,
     DPLowRankFactorizer,
-    DPPersonalizedRegressor,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
@@ -40,8 +38,6 @@ from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    FederatedRounds,
-    PersonalizedClient,
     PlainAggregator,
     PowerMethodClient,
 )
@@ -126,40 +122,6 @@ def federated(estimator, **options):
     return run
 
 
-def federated_rounds():
-    pilot = DPPersonalizedRegressor(1)
-    data = ordinary(pilot)
-    model = data.fit(fresh(pilot)).released()
-    clients = [
-        PersonalizedClient(model, data.X, data.y, CONFIG, groups=data.fit_params["groups"])
-        for _ in range(4)
-    ]
-    rounds = FederatedRounds(model, CONFIG)
-    rounds.fit(PlainAggregator([client.respond for client in clients]))
-    return [rounds, clients[0]]
-
-
-def plan(estimator, *shape):
-    return lambda: [estimator.plan(*shape)]
-
-
-def small_plan(estimator):
-    """Return what a plan says of a fit on few rows; its releases are those of the fit."""
-    unit, center = getattr(estimator, "privacy_unit", "row"), getattr(estimator, "center", None)
-    shape = (400, len(center)) if isinstance(center, np.ndarray) else (400, 12)
-    if isinstance(estimator, DPTraceRegressor):
-        shape = 3000, estimator.matrix_shape
-    if unit in ("edge", "edge_change", "mixed"):
-        shape = (40, 40)
-    once = {"stream": False} if isinstance(estimator, DPIncrementalPCA) else {}
-
-    def run():
-        plan = estimator.plan(*shape, **once)
-        return [SimpleNamespace(error=plan.error, found=plan.found, needed=plan.needed)]
-
-    return run
-
-
 TRACE = {"matrix_shape": (2, 2), "epsilon": 25.0}
 MORE = {
     "batches, add_remove": batches(),
@@ -177,19 +139,12 @@ MORE = {
         DPTruncatedSVD(2, algorithm="power", clip_norm=1.5, adjacency="replace"), n_samples=60
     ),
     "federated pca": federated(DPPCA(2)),
-    "federated rounds": federated_rounds,
     "trace, public design": fitted(DPTraceRegressor(1, design=1.0, **TRACE)),
     "trace, private design": fitted(DPTraceRegressor(1, max_iter=3, **TRACE)),
     "trace, label": fitted(DPTraceRegressor(1, privacy_unit="label", **TRACE)),
-    "plan of DPPCA": plan(DPPCA(2), 400, 12),
-    "plan of DPTruncatedSVD, power": plan(
-        DPTruncatedSVD(2, algorithm="power", clip_norm=1.0), 400, 12
-    ),
-    "plan of DPPersonalizedRegressor": plan(DPPersonalizedRegressor(2), 500, 6),
 }
 ALL = {" ".join(repr(e).split()): e for e in ESTIMATORS + FURTHER}
 WAYS = {name: fitted(estimator) for name, estimator in ALL.items()} | MORE
-WAYS |= {f"small plan of {name}": small_plan(e) for name, e in ALL.items() if e.epsilon != np.inf}
 
 
 def number(value):

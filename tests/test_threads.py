@@ -67,14 +67,17 @@ class _Seen:
 
 
 @pytest.mark.parametrize(("width", "expected"), [(_NARROW, 1), (_NARROW + 1, 2)])
-def test_fits_of_few_columns_take_one(width, expected):
-    X = np.zeros((3, width))
-    assert _Seen().fit(X).threads_ == {expected}
+def test_fits_of_few_columns_take_one(width, expected, tmp_path):
+    X, file = np.zeros((3, width)), tmp_path / "rows.npy"
+    np.save(file, X)
+    for rows in (X, X.tolist(), [file], (str(file), str(file))):
+        assert _Seen().fit(rows).threads_ == {expected}
     assert _Seen().fit(X=X).threads_ == {expected}
     with pytest.raises(ValueError):
         _Seen().fit(X, y=1)
     assert blas_threads() == {2}
-    assert _Seen().fit([[0.0]]).threads_ == {2}  # no shape to be seen
+    for unknown in ([], [0.0], ["missing.npy"], [X], None):  # their errors come from the fit
+        assert _Seen().fit(unknown).threads_ == {2}
 
 
 def test_a_fit_gives_them_back():

@@ -256,20 +256,12 @@ class _RangeOfRows:
 
 
 class DenseRows(_RangeOfRows):
-    """Rows of a dense array or memory map, all or `which`; a map is never loaded whole."""
+    """Rows of a dense array or memory map; a map is never loaded whole."""
 
     sparse = False
 
-    def __init__(
-        self,
-        X: NDArray[Any],
-        start: int = 0,
-        stop: int | None = None,
-        which: NDArray[np.intp] | None = None,
-    ) -> None:
-        self._which = which
-        n = len(X if which is None else which)
-        super().__init__(X, start, n if stop is None else stop)
+    def __init__(self, X: NDArray[Any], start: int = 0, stop: int | None = None) -> None:
+        super().__init__(X, start, len(X) if stop is None else stop)
 
     def whole(self) -> Any:
         """Return the rows as one array or map."""
@@ -277,7 +269,7 @@ class DenseRows(_RangeOfRows):
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
-        return [DenseRows(self._X, a, b, self._which) for a, b in cuts(*self._range, n)]
+        return [DenseRows(self._X, a, b) for a, b in cuts(*self._range, n)]
 
     def blocks(self) -> Iterator[FloatArray]:
         """Yield blocks that fit a cache: views of float64 rows, else one array used again."""
@@ -292,12 +284,7 @@ class DenseRows(_RangeOfRows):
             yield block
 
     def _rows(self, i: int, j: int) -> Any:
-        return self._X[i:j] if self._which is None else self._X[self._which[i:j]]
-
-    def taken(self, which: NDArray[np.intp]) -> DenseRows:
-        """Return some of these rows, copied block by block."""
-        places = self._range[0] + which
-        return DenseRows(self._X, which=places if self._which is None else self._which[places])
+        return self._X[i:j]
 
 
 def _is_canonical(block: Any) -> bool:

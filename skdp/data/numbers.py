@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from skdp.data.blocks import (
     AnyRows,
     Block,
-    DenseRows,
-    PartSum,
     RemoteRows,
     Repeated,
     RowSource,
@@ -33,7 +31,6 @@ from skdp.data.blocks import (
     checked_total,
     each_part,
     plain_block,
-    sum_rows,
 )
 from skdp.data.views import (
     ColumnRows,
@@ -50,8 +47,6 @@ from skdp.data.views import (
 
 FloatArray = NDArray[np.float64]
 _MOST_ORDERED = 2**15  # more are counted faster one question after the other
-# From a block to its columns, and its term of a sum.
-Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
 
 
 class Kept(Protocol):
@@ -140,25 +135,6 @@ def _joined(found: Sequence[Sequence[NDArray[Any]]], names: tuple[str, ...]) -> 
     return dict(zip(names, arrays, strict=True))
 
 
-def _term_alone(block: Block, *, both: Both) -> NDArray[Any]:
-    return both(block)[1]
-
-
-def _columns_and_sum(
-    part: RowSource, *, both: Both, names: tuple[str, ...], shape: tuple[int, ...]
-) -> tuple[Columns, NDArray[Any]]:
-    """Return columns of one part, and a sum over it, block by block."""
-    found: list[Sequence[NDArray[Any]]] = []
-
-    def term(block: Block) -> NDArray[Any]:
-        columns, value = both(block)
-        found.append(columns)
-        return value
-
-    total = PartSum(term, shape, "int64")(part)
-    return _joined(found, names), total
-
-
 class RowColumns:
     """Private numbers of each row, kept where the rows are: columns made of the blocks once.
 
@@ -183,7 +159,7 @@ class RowColumns:
     ) -> None:
         self._given: Any = source
         self._make = partial(_columns_of_part, compute=compute, names=names)
-        self._names, self._n_jobs = names, n_jobs
+        self._n_jobs = n_jobs
         self._kept: Kept | None = None
         self._last: tuple[Any, Numbers] | None = None
 
@@ -196,21 +172,6 @@ class RowColumns:
         if self._kept is None:
             self._kept = _keep(self._source, self._make, self._n_jobs)
         return self._kept
-
-    def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
-        """Return the sum of integer terms; the columns are made in the same pass.
-
-        Unless they were made before, or rows are elsewhere. ``both(block)`` returns the columns
-        that `compute` makes, and the term.
-        """
-        source = self._source
-        if self._kept is not None or is_remote(source):
-            term = partial(_term_alone, both=both)
-            return sum_rows(source, term, shape, exact=True, n_jobs=n_jobs)
-        work = partial(_columns_and_sum, both=both, names=self._names, shape=shape)
-        made = each_part(cast(RowSource, source), work, n_jobs)
-        self._kept = _KeptHere([(part, columns) for part, (columns, _) in made])
-        return np.asarray(sum(total for _, (_, total) in made))
 
     def sum(
         self, work: Callable[[Columns], NDArray[Any]], shape: tuple[int, ...] = ()
@@ -289,10 +250,6 @@ class Numbers:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
         return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
-    def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
-        """Return the sum of integer terms; numbers are made in the same pass."""
-        return self.columns.beside_sum(both, shape, n_jobs)
-
     @cached_property
     def ordered(self) -> FloatArray | None:
         """The numbers in order, what is no number last: for many counts. None where they are not.
@@ -304,28 +261,6 @@ class Numbers:
             return None
         parts = [self.of(made) for _, made in kept.made]
         return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None
-
-    @property
-    def measured(self) -> bool:
-        """Whether a sum over the numbers was asked for before."""
-        return self.columns._kept is not None
-
-    def rows_where(self, wanted: Callable[[FloatArray], NDArray[np.bool_]]) -> AnyRows:
-        """Return at least the rows whose number is wanted: those alone, where rows can be taken."""
-        kept = self.columns._made()
-        if not isinstance(kept, _KeptHere):
-            return self.columns._source
-        parts = [_taken(part, np.flatnonzero(wanted(self.of(made)))) for part, made in kept.made]
-        return parts[0] if len(parts) == 1 else sources_in_turn(parts, parts[0].n_features)
-
-
-def _taken(part: RowSource, which: NDArray[np.intp]) -> RowSource:
-    """Return some rows of an array or of a view of one; of other sources all rows."""
-    if isinstance(part, DenseRows):
-        return part.taken(which)
-    if isinstance(part, ViewedRows):
-        return part.over(_taken(part.source, which))
-    return part
 
 
 def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[FloatArray]:

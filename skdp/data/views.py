@@ -304,11 +304,7 @@ class ViewedRows:
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut as the source does."""
-        return [self.over(part) for part in self.source.parts(n)]
-
-    def over(self, source: RowSource) -> ViewedRows:
-        """Return the view of other rows."""
-        return ViewedRows(source, self._view, self.n_features)
+        return [ViewedRows(part, self._view, self.n_features) for part in self.source.parts(n)]
 
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""

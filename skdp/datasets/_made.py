@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from skdp.theory._rehearsal import drawn, drawn_histories, drawn_lengths, first_distinct
+from skdp.theory._made import drawn, drawn_histories, drawn_lengths, first_distinct
 
 # Synthetic rows, interactions and ratings.
 

@@ -25,6 +25,7 @@ from skdp._inputs import (
     rows_to_map,
 )
 from skdp._validation import FLOATS, check_option, column_bounds
+from skdp.answer import Answer
 from skdp.base import FitsElsewhereMixin, learn_scale
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning, warn_caller
@@ -35,9 +36,8 @@ from skdp.solvers.linalg import (
     symmetric_noise_edge,
     top_eigenpairs,
 )
-from skdp.solvers.place import QUESTIONS, Level, raised_level
+from skdp.solvers.place import raised_level
 from skdp.solvers.postprocess import (
-    debias_eigenvalues,
     log_likelihood_rows,
     mean_push,
     model_covariance,
@@ -47,16 +47,12 @@ from skdp.solvers.postprocess import (
 from skdp.solvers.spectral import (
     RowNoise,
     gram_subspace,
-    moment_of_long_rows_pays,
     power_subspace,
     screened_subspace,
 )
+from skdp.solvers.verdict import nonnegative, trace_held, unused
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
-
-
-_DOUBT = 0.5  # of the largest variance: more is said
-_LONG = 0.5  # of the rows: if so many may be several times as long as the clip norm it is said
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -217,63 +213,31 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_outcome(estimator, attributes, doubt, long, below=None):
-    """Say what lies below the noise, or may be lost: from released and public numbers alone.
+def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0):
+    """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
 
-    Of a whole spectrum some variances always lie below: half of it is said. `below` says how many
-    do, None counts those that were cut to zero; where none do, `doubt` says how far known noise
-    moves the largest variance, relative to it. `long` is what share of the rows may be several
-    times as long as the learnt clip norm: so many a search did not tell from none.
+    `asked` is how many components may be missed, None where the whole spectrum was asked for: some
+    of it always lies below the noise.
     """
     if estimator.epsilon == math.inf:
         return
-    name, variances = type(estimator).__name__, attributes["explained_variance_"]
-    sizes = attributes["singular_values_"]
-    cut = " below the noise, cut to 0" if below is None else " no larger than those of noise alone"
-    below = int(np.count_nonzero(sizes == 0)) if below is None else below
-    if estimator.n_components is None and below < len(variances) / 2:
-        below = 0
-    said, known, auto = "", "'clip_norm'", ""
-    if hasattr(estimator, "bounds"):
-        known, auto = "'bounds'", " n_components='auto' leaves them out."
-    if len(variances) == 0 and estimator.n_components == "auto":
-        said = f"{name} found no component: no released eigenvalue is clearly larger than noise "
-        said += "alone would show."
-    elif below:
-        said = f"{name} released {below} of {len(variances)} variances{cut}: "
-        said += "these components may be noise alone."
-        said += auto
-    elif doubt > _DOUBT:
-        said = f"{name} released noisy variances: mean, number of rows and moment together move "
-        said += f"the largest by about {min(doubt, 9.99):.0%}. Only directions may be of use."
-    elif long > _LONG:
-        said = f"{name} released components of rows of which up to {min(long, 1.0):.0%} may be "
-        said += "several times as long as 'clip_norm_', and were shortened to it: what only they "
-        said += "hold may be lost."
-        known = "'clip_norm'"
-    if said:
-        remedy = f"Use more rows, a larger 'epsilon' or public {known}; plan() says how many rows"
-        message = f"{said} {remedy} a signal needs."
-        warn_caller(message, PrivacyWarning)
-
-
-def warn_below_noise(estimator, values, edge=0.0):
-    """Say which singular values lie below the noise, from released and public numbers alone.
-
-    Those that were cut to 0; or all of them, where the largest is no larger than the `edge` that
-    noise alone reaches.
-    """
-    if estimator.epsilon == math.inf:
-        return
-    below = int(np.count_nonzero(values == 0)) if np.max(values) > edge else len(values)
+    name = type(estimator).__name__
+    least = 1 if asked is None else max(asked, 1)
+    below = unused(min(found, least), least, kept, chance)
     if not below:
         return
-    warn_caller(
-        f"{type(estimator).__name__} released {below} of {len(values)} singular values that do not "
-        "stand above the noise: these components may be noise alone. Use a larger 'epsilon', "
-        "fewer components, or more data; plan() says what a signal needs.",
-        PrivacyWarning,
-    )
+    if below == least:
+        said = f"{name} learnt nothing: its components do not stand above the noise, they may be "
+        said += "noise alone. Use more rows or a larger 'epsilon'"
+    else:
+        said = f"{name} released {below} of {asked} components that do not stand above the noise: "
+        said += f"they may be noise alone. Use n_components={asked - below}"
+    warn_caller(f"{said}; plan() says what a signal needs.", PrivacyWarning)
+
+
+def found_of(values):
+    """Return how many released values were not cut to 0, and how many there are."""
+    return int(np.count_nonzero(values)), len(values)
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):
@@ -319,34 +283,34 @@ def row_route(name, d, k, sparse, *, centred=True):
     return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
 
 
-def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):
+def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=1.0):
     """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
 
-    Beside it how many of them may be several times longer.
-
-    About `level` noise scales of a d x d moment may be shortened. `near` is an earlier clip norm,
-    of the same rows about another centre.
+    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess.
     """
+    middle = middle_norm(estimator, session, ask, (1 - _RAISING) * share if share else 0.0, near)
     if estimator.clip_norm != "auto":
-        return Level(float(estimator.clip_norm), 0.0)
+        return middle
+    return lengthened(session, ask, middle, _RAISING * share, d, level=level)
+
+
+def middle_norm(estimator, session, ask, share, near=1.0):
+    """Return the clip norm of some rows: given, or the end of the octave of their median norm."""
+    if estimator.clip_norm != "auto":
+        return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
-        return Level(math.inf, 0.0)
-    scale = learn_scale(
-        estimator, ask.kept_below, (1 - _RAISING) * share,
-        of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
-    )  # fmt: skip
+        return math.inf
+    return learn_scale(
+        estimator, ask.kept_below, share, of="the rows", remedy="'clip_norm'", near=near, finer=0.0
+    ).value
+
+
+def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
+    """Return a clip norm that shortens no more rows than the noise of a moment would hide."""
+    if session.budget.exact:
+        return middle
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
-
-
-def kept_rows(session, ask, route, d, noise):
-    """Return the rows as a route reads them: their moment is kept where it is released anyway.
-
-    Not elsewhere: each part of a moment would be rounded by itself.
-    """
-    if route != "gram" or not session.holds_rows:
-        return ask
-    return ask.kept(moment_of_long_rows_pays(d, noise))
+    return raised_level(ask.norms_above, middle / math.sqrt(2), goal, share)
 
 
 def row_noise(session, adjacency, n, clip_norm):
@@ -383,15 +347,37 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     return power_subspace(ask, start, k, shares, noise), None
 
 
+class Ritz(NamedTuple):
+    """What a public subspace holds.
+
+    Attributes
+    ----------
+    values : ndarray
+        None is negative, and they sum to the unbiased estimate of what the subspace holds.
+    vectors : ndarray
+        Their vectors, in the subspace.
+    held : Answer
+        That estimate, and its noise.
+    found : int
+        How many values stand above the noise.
+    """
+
+    values: Any
+    vectors: Any
+    held: Answer
+    found: int
+
+
 def rotate_by_ritz(project, V, share):
-    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors).
+    """Rotate a subspace to its Ritz vectors.
 
     ``project(V, share=...)`` releases the moment in the subspace.
     """
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
-    edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
-    return debias_eigenvalues(values, edge), V @ Q
+    found = np.count_nonzero(values > symmetric_noise_edge(answer.noise_scale, V.shape[1]))
+    held = trace_held(answer.value, answer.noise_scale)
+    return Ritz(nonnegative(values), V @ Q, held, int(found))
 
 
 def components_of(V):
@@ -413,9 +399,53 @@ def check_normalizer(estimator):
 # The released mean of rows, and the clip norm about it.
 
 
-_CLEAR = 6.0  # times the noise of a rank: rows enough to ask about another mean
-_LOOKS = 3  # means, each about the one before
-_ASIDE = 0.1  # of the squared lengths: a mean that holds less is not worth another search
+_MEANS = 3  # another one is taken where the error of the one before hides how the rows spread
+_HIDDEN = 0.1  # of the squared clip norm, by the squared error of a mean: then that is said to hide
+_CUT = 0.9  # of the clip norm: rows with so long a mean were perhaps shortened, all alike
+_NEARER = 0.5  # of the clip norm before: so much shorter rows have so much better a mean
+
+
+class Located(NamedTuple):
+    """Where rows lie, as far as it was learnt.
+
+    Attributes
+    ----------
+    place : ndarray
+        A released point near their mean.
+    clip_norm : float
+        For rows about that point.
+    left : float
+        What share was not used.
+    """
+
+    place: Any
+    clip_norm: float
+    left: float
+
+
+def located(ask, noise, d, shares, search, lengthen):
+    """Return where rows lie, and how long they are about there.
+
+    ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises the
+    last one. The error of a mean is in proportion to the clip norm that its rows had, so that of
+    rows far from 0 another one is taken about the first. Each has half of what is left.
+    """
+    n, level = noise.n, noise.clip_norm
+    means, last = shares["mean"], _RAISING * shares["spread"]
+    searches = shares["spread"] - last
+    place, rows, again = np.zeros(d), ask.clipped(level), _MEANS
+    while again:
+        means, searches = means / 2, searches / 2
+        sums = rows.sums(share=means)
+        step, _ = shrunk_mean(*sums, n, level)
+        place = place + step
+        rows = ask.centered(place)
+        found = search(rows, searches, level)
+        hidden = mean_push(sums.noise_scale, n, d) > _HIDDEN * n * found**2
+        far = found < _NEARER * level if hidden else step @ step > (_CUT * level) ** 2
+        again = again - 1 if far else 0
+        level, rows = found, rows.clipped(found)
+    return Located(place, lengthen(rows, level, last), means + searches)
 
 
 class Centre(NamedTuple):
@@ -432,137 +462,35 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     clip_norm : float
         How long they may be.
-    beyond : float
-        How many rows may be several times longer.
     """
 
     mean: Any
     pushes: tuple[float, float]
     rows: Any
     clip_norm: float
-    beyond: float
 
 
-def centred(ask, noise, beyond, d, shares, search):
+def centred(ask, noise, d, shares, search, lengthen):
     """Return the rows about their released mean, and how long they may be.
 
-    ``search(ask, share, near=...)`` learns a clip norm. The error of a mean is in proportion to the
-    clip norm that its rows had: means of rows far from 0 are taken one about the other, each of
-    rows that were found shorter about the one before. Where a mean is near, those that follow are
-    of the same rows, and are pooled with it: the releases are the same.
+    Without a search the clip norm is known, for rows about 0 and about their mean.
     """
     n, level = noise.n, noise.clip_norm
-    clipped = rows = ask.clipped(level)
     if "spread" not in shares:
+        rows = ask.clipped(level)
         mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
-        return Centre(mean, pushes, rows.centered(mean), level, beyond)
-    search_shares = _halved(shares["spread"], _looks(noise, shares["spread"]))
-    part = shares["mean"] / (len(search_shares) + 1)  # alike: sums of the same rows are made once
-    place, here, clip_norm = np.zeros(d), ask, level
-    pooled = step = None
-    for share in search_shares:
-        pooled = _pooled(pooled, rows.sums(share=part), part)
-        if step is None:
-            step, _ = shrunk_mean(*pooled.sums, n, level)
-            near = step @ step <= _ASIDE * level**2
-            there = here if near else clipped.centered(place + step)  # from here they are known
-        clip_norm, beyond = search(there, share, near=clip_norm)
-        if not near and clip_norm < level:
-            place, here, rows = place + step, there, there.clipped(clip_norm)
-            level, pooled, step = clip_norm, None, None
-    step, pushes = _mean(_pooled(pooled, rows.sums(share=part), part).sums, n, level, d)
+        return Centre(mean, pushes, rows.centered(mean), level)
+    place, level, left = located(ask, noise, d, shares, search, lengthen)
+    sums = ask.centered(place).clipped(level).sums(share=left)
+    step, pushes = _mean(sums, n, level, d)
     mean = place + step
-    return Centre(mean, pushes, clipped.centered(mean).clipped(clip_norm), clip_norm, beyond)
-
-
-class Start(NamedTuple):
-    """Where the rows of a stream lie, as far as it was learnt before the stream began.
-
-    Attributes
-    ----------
-    about : ndarray or None
-        A released point near their mean; None is zero.
-    clip_norm : float
-        For rows about that point.
-    beyond : float
-        How many rows may be several times longer.
-    left : float
-        What share was not used.
-    """
-
-    about: Any
-    clip_norm: float
-    beyond: float
-    left: float
-
-
-def started(ask, noise, level, shares, search):
-    """Return where rows lie, by means of which each is taken about the one before.
-
-    Few looks where rows are few. None follows where the last mean was near: the rest of the shares
-    is left for better use.
-    """
-    n, left, about = noise.n, shares["mean"] + shares["spread"], None
-    looks = _looks(noise, shares["spread"])
-    mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
-    rows = ask.clipped(level.value)
-    for _ in range(looks):
-        sums = rows.sums(share=mean_share)
-        left -= mean_share
-        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level.value)
-        if mean @ mean <= _ASIDE * level.value**2:
-            break
-        place = mean if about is None else about + mean
-        nearer = ask.centered(place)
-        found = search(nearer, search_share, near=level.value)
-        left -= search_share
-        if found.value >= level.value:  # a search that saw nothing better
-            break
-        about, level = place, found
-        rows = nearer.clipped(level.value)
-    return Start(about, *level, left)
+    return Centre(mean, pushes, ask.centered(mean).clipped(level), level)
 
 
 def _mean(sums, n, radius, d):
     mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
     push = mean_push(sums.noise_scale, n, d)
     return mean, (kept * push, push)
-
-
-class _Pooled(NamedTuple):
-    """Sums of the same rows, released more than once, and what share they had."""
-
-    sums: Any
-    share: float
-
-
-def _pooled(first, sums, share):
-    if first is None:
-        return _Pooled(sums, share)
-    both = first.share + share
-    value = (first.share * first.sums.value + share * sums.value) / both
-    scale = sums.noise_scale * math.sqrt(share / both)
-    return _Pooled(sums._replace(value=value, noise_scale=scale), both)
-
-
-def _looks(noise, share):
-    """Return how many means are taken one about the other: few where rows are few."""
-    looks = _LOOKS
-    while looks and noise.n <= _CLEAR * _rank_noise(noise, _halved(share, looks)[0]):
-        looks -= 1
-    return looks
-
-
-def _halved(share, looks):
-    """Return shares of the searches: the last one, whose answer stays, has at least half."""
-    if looks <= 1:
-        return [share]
-    return [share / (2 * (looks - 1))] * (looks - 1) + [share / 2]
-
-
-def _rank_noise(noise, share):
-    """Return the noise of one question of a search for a scale."""
-    return noise.rect / 2 * math.sqrt(QUESTIONS / share)
 
 
 # The probabilistic model behind PCA, from released values only.

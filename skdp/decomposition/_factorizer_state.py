@@ -176,7 +176,7 @@ def draw_maps(layout, kind, source, first_row=0):
     """
     if layout.method == "dense":
         return [SketchMap("matrix", layout.shape)]
-    m, n = layout.shape if source.most_rows is None else shortened(layout, kind, source.most_rows)
+    m, n = layout.shape
     F = draw_sketch(source, "right", kind, n, layout.sketch_size)
     S = draw_sketch(source, f"left {first_row}", kind, m, layout.core_size)
     maps = [
@@ -188,19 +188,6 @@ def draw_maps(layout, kind, source, first_row=0):
         T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
         maps.append(SketchMap("core_sketch", layout.shape, S, T))
     return maps
-
-
-def shortened(layout, kind, most_rows):
-    """Return a shape of A whose sketches have the bounds of those for the true one, or that one.
-
-    Gaussian sketches of known draw, and isometries, have norms that depend on every row.
-    """
-    m, n = layout.shape
-    by_law = layout.random and kind == "gaussian"
-    by_entry = kind in ("sparse", "srht") and (layout.unit.single or layout.random)
-    if not (by_law or by_entry):
-        return m, n
-    return min(m, max(most_rows, layout.core_size)), min(n, max(most_rows, layout.sketch_size))
 
 
 def draw_sketch(source, name, kind, n, size, *, coarse=False):

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array
 from skdp._inputs import advised, checked, checked_updates, public_units, refuse_blocks
 from skdp._validation import check_int
 from skdp.base import atomic
-from skdp.decomposition._base import warn_below_noise
+from skdp.decomposition._base import found_of, warn_of_verdict
 from skdp.decomposition._factorizer_state import (
     OTHER_BLOCKS,
     FactorizerState,
@@ -224,7 +224,7 @@ class FactorizerStreams(StreamingMixin):
         if self.max_releases > 1:
             self._running()
             self._release_step()
-            warn_below_noise(self, self.singular_values_)
+            warn_of_verdict(self, *found_of(self.singular_values_))
             return self
         running, received = self._checked_running(), self._state.received
         if running is not None:
@@ -241,7 +241,7 @@ class FactorizerStreams(StreamingMixin):
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
         self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
-        warn_below_noise(self, self.singular_values_)
+        warn_of_verdict(self, *found_of(self.singular_values_))
         return self
 
     # -- servers --------------------------------------------------------------------------------

@@ -35,16 +35,19 @@ from skdp.decomposition._base import (
     SPECTRUM_LEVEL,
     LinearTransformMixin,
     ProbabilisticModelMixin,
-    Start,
     as_input_dtype,
     check_center,
+    found_of,
     is_sparse,
+    lengthened,
+    located,
+    middle_norm,
     row_clip_norm,
     row_noise,
-    started,
-    warn_of_outcome,
+    warn_of_verdict,
 )
-from skdp.decomposition._streaming import IncrementalPlanMixin, StreamingMixin
+from skdp.decomposition._planning import IncrementalPlans
+from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
@@ -249,17 +252,16 @@ class FactsMixin:
         query = self._unit_query(X)
         ask = session.ask(query if center is None else query.centered(center))
         n = X.n_rows() if public else None
-        start = self._start(session, ask, shares, d, n)
-        shares = with_rest(shares, start.left)
+        about, clip_norm, left = self._start(session, ask, shares, d, n)
+        shares = with_rest(shares, left)
         sketch = None
         if d > MOMENT_FEATURES:
             sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
         facts = {
             "adjacency": self.adjacency,
-            "clip_norm": start.clip_norm,
-            "beyond": start.beyond,
+            "clip_norm": clip_norm,
             "center": center,
-            "about": start.about,
+            "about": about,
             "centers": centers,
             "k": k,
             "d": d,
@@ -272,18 +274,20 @@ class FactsMixin:
         return facts, shares
 
     def _start(self, session, ask, shares, d, n):
-        """Learn the clip norm of the first rows, and where they lie if that is far from zero."""
-        search = partial(row_clip_norm, self, session, d=d, level=SPECTRUM_LEVEL)
-        level = search(ask, shares.get("clip_norm"))
+        """Learn where the first rows lie, and their clip norm about there; also what is left."""
+        level = {"d": d, "level": SPECTRUM_LEVEL}
+        share = shares.get("clip_norm")
         if "start" not in shares or session.budget.exact:
-            return Start(None, *level, 0.0)
+            return None, row_clip_norm(self, session, ask, share, **level), 0.0
+        search = partial(middle_norm, self, session)
+        clip_norm = search(ask, share)
         parts = {name: part * shares["start"] for name, part in _START_SHARES.items()}
         left = parts["count"]
         if n is None:
             left, n = 0.0, released_count(*ask.count(share=parts["count"]))
-        noise = row_noise(session, self.adjacency, n, level.value)
-        start = started(ask, noise, level, parts, search)
-        return start._replace(left=start.left + left)
+        noise = row_noise(session, self.adjacency, n, clip_norm)
+        start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
+        return start.place, start.clip_norm, left + start.left
 
 
 # Principal components of rows that arrive in batches, with differential privacy.
@@ -292,7 +296,7 @@ class FactsMixin:
 class DPIncrementalPCA(
     FactsMixin,
     GroupUnitMixin,
-    IncrementalPlanMixin,
+    IncrementalPlans,
     StreamingMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,
@@ -503,8 +507,7 @@ class DPIncrementalPCA(
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
         attributes = self._fitted(answers, facts)
-        part = facts["beyond"] / max(1, attributes["n_samples_seen_"])
-        warn_of_outcome(self, attributes, 0.0, part, below_edge(attributes, answers, facts))
+        self._warn(attributes, below_edge(attributes, answers, facts))
         return attributes
 
     @atomic
@@ -559,7 +562,7 @@ class DPIncrementalPCA(
         self._keep_stream(group)
         below = self._below(group)
         if below > before:  # what was said of an earlier release stands
-            warn_of_outcome(self, vars(self), 0.0, 0.0, below)
+            self._warn(vars(self), below)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -597,6 +600,11 @@ class DPIncrementalPCA(
         steps = {name: stream.step for name, stream in group.streams.items()}
         below = below_edge(vars(self), decoded(group.answers(), steps, facts), facts)
         return int(np.count_nonzero(self.singular_values_ == 0)) if below is None else below
+
+    def _warn(self, attributes, below):
+        found, asked = found_of(attributes["singular_values_"])
+        found = found if below is None else asked - below
+        warn_of_verdict(self, found, None if self.n_components is None else asked)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

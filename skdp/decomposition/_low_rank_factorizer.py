@@ -20,7 +20,7 @@ from skdp._inputs import (
 from skdp._validation import Seed, check_int, check_option, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, warn_below_noise
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, found_of, warn_of_verdict
 from skdp.decomposition._factorizer_state import (
     OTHER_BLOCKS,
     budget_kinds,
@@ -30,7 +30,7 @@ from skdp.decomposition._factorizer_state import (
     random_start,
 )
 from skdp.decomposition._factorizer_streams import FactorizerStreams
-from skdp.decomposition._streaming import FactorizerPlanMixin
+from skdp.decomposition._planning import FactorizerPlans
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.units import NORM, offered
@@ -40,7 +40,7 @@ _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
 class DPLowRankFactorizer(
-    FactorizerPlanMixin, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
+    FactorizerPlans, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
 ):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
@@ -218,7 +218,7 @@ class DPLowRankFactorizer(
         self._check_matrix(shape_of(X))
         self._warn_of_delta(*public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
-        warn_below_noise(self, attributes["singular_values_"])
+        warn_of_verdict(self, *found_of(attributes["singular_values_"]))
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 
     def _fit_session(self, session, X):

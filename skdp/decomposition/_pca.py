@@ -38,26 +38,26 @@ from skdp.decomposition._base import (
     check_in_range,
     check_normalizer,
     is_sparse,
-    kept_rows,
+    lengthened,
+    middle_norm,
     public_range,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
-    warn_of_outcome,
+    warn_of_verdict,
 )
-from skdp.decomposition._planning import PlansMixin
-from skdp.solvers.place import Level
+from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     pca_attributes,
     released_count,
     split_moment,
     subspace_attributes,
-    variance_doubt,
 )
 from skdp.solvers.spectral import clipped_gram
+from skdp.solvers.verdict import share_kept
 
 # What DPPCA is asked for, and how its budget is cut.
 
@@ -151,14 +151,15 @@ class DPPCA(
     GroupUnitMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,
-    PlansMixin,
+    DecompositionPlans,
     BaseDPEstimator,
 ):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
-    whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
+    whatever the data are: rows longer than `clip_norm` are scaled down, also about the released
+    mean.
     Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
@@ -188,11 +189,10 @@ class DPPCA(
         Divide the projections by the released standard deviations.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
 "screened"}, default="auto"
-        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment and refines the
-        leading subspace; "power" (and "randomized") takes power steps; "screened" first finds the
-        columns that rise above the noise. "auto" looks at public shapes. Where the whole spectrum
-        is asked for (`n_components` is not an int, or more than a third of the features), one
-        release of the moment pays for it.
+        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment; "power"
+        (and "randomized") takes power steps; "screened" first finds the columns that rise above the
+        noise. "auto" looks at public shapes. Where the whole spectrum is asked for (`n_components`
+        is not an int, or more than a third of the features), one release of the moment pays for it.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
     iterated_power : int or "auto", default="auto"
@@ -223,7 +223,8 @@ class DPPCA(
     explained_variance_ : ndarray of shape (n_components,)
         Released variances, with the push of the noise taken off.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Their share of the released total variance.
+        Their share of the released total variance. Of few components it sums to an unbiased
+        estimate of what they hold.
     singular_values_ : ndarray of shape (n_components,)
         Singular values that belong to `explained_variance_`.
     mean_ : ndarray of shape (n_features,)
@@ -356,33 +357,35 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        search = partial(row_clip_norm, self, session, d=d, level=self._level(d))
-        level = Level(clip_norm, 0.0)
+        search = partial(middle_norm, self, session)
+        lengthen = partial(lengthened, session, d=d, level=self._level(d))
+        learn = partial(row_clip_norm, self, session, d=d, level=self._level(d))
         if clip_norm is None:
-            level = search(ask, shares.get("clip_norm"))
+            learn = search if "spread" in shares else learn
+            clip_norm = learn(ask, share=shares.get("clip_norm"))
         if "moment" in shares:  # in one release, as centred rows would not be sparse
-            moment, count = self._joint_moment(ask, level.value, n, shares)
-            fit = self._spectrum(session, moment, count, 0.0, d)
+            moment, count = self._joint_moment(ask, clip_norm, n, shares)
+            fit = self._spectrum(session, moment, d)
         else:
             count = self._count(ask, n, shares)
-            noise = row_noise(session, self.adjacency, float(count.value), level.value)
+            noise = row_noise(session, self.adjacency, float(count.value), clip_norm)
             if centers:
-                centre = centred(ask, noise, level.beyond, d, shares, search)
+                centre = centred(ask, noise, d, shares, search, lengthen)
             else:
-                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(level.value), *level)
-            level = Level(centre.clip_norm, centre.beyond)
-            noise = row_noise(session, self.adjacency, noise.n, level.value)
+                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(clip_norm), clip_norm)
+            clip_norm = centre.clip_norm
+            noise = row_noise(session, self.adjacency, noise.n, clip_norm)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
-                fit = self._spectrum(session, moment, count, centre.pushes[1], d)
+                fit = self._spectrum(session, moment, d)
             else:
                 route = row_route(self.svd_solver, d, self.n_components, sparse)
-                fit = self._subspace(session, centre, count, noise, shares, route)
+                fit = self._subspace(session, centre, noise, shares, route)
         # Attributes, from released numbers.
-        attributes, doubt = fit
-        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": level.value}
-        warn_of_outcome(self, attributes, doubt, level.beyond / attributes["n_samples_"])
+        attributes, *verdict = fit
+        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": clip_norm}
+        warn_of_verdict(self, *verdict)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
@@ -425,33 +428,31 @@ class DPPCA(
         moment = split_moment(answer.value, corner, answer.noise_scale, clip_norm, n)
         return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / corner**2)
 
-    def _spectrum(self, session, moment, count, push, d):
-        """Return attributes of a released moment, and their doubt."""
+    def _spectrum(self, session, moment, d):
+        """Return attributes of a released moment, how many variances are found and were asked."""
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
         attributes = pca_attributes(moment, self.n_components, limit, rank)
         variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, moment.noise_scale, push)
+        asked = len(variances) if isinstance(self.n_components, Integral) else None
+        return attributes, int(np.count_nonzero(variances)), asked
 
-    def _subspace(self, session, centre, count, noise, shares, route):
+    def _subspace(self, session, centre, noise, shares, route):
         """Release the leading subspace about the centre, its Ritz values and the total.
 
-        Return attributes, and their doubt.
+        Return attributes, and what `warn_of_verdict` takes.
         """
-        d = len(centre.mean)
+        d, k = len(centre.mean), self.n_components
         if session.budget.exact and route == "screened":
             route = "power"
-        ask = kept_rows(session, centre.rows, route, d, noise)
+        ask = centre.rows
         V, _ = row_subspace(
-            session, ask, route, d, self.n_components, shares["subspace"], noise,
+            session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, noise.n, self._rank(noise.n, d))
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total, rank = ask.square_sum(share=shares["trace"]), self._rank(noise.n, d)
+        whole = float(total.value)
+        attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean
-        scale = 0.0
-        if noise.psd:
-            scale = noise.psd * noise.clip_norm**2 / math.sqrt(shares["ritz"])
-        variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, scale, centre.pushes[1])
+        return attributes, ritz.found, k, share_kept(ritz.held, total), k / d

@@ -31,7 +31,8 @@ from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.theory import Expectation, FitPlan, check_counts, rehearse, searched_error, zero_rows
+from skdp.theory import Made, PlansMixin
+from skdp.theory._plan import rows_of
 
 _FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
 _DEVIATIONS = 3.0  # of a coordinate: half of a learnt frame
@@ -46,7 +47,45 @@ _THINNEST = 1e-3  # variance of a class, in squares of half a frame
 _NEAR = 0.15  # of half a frame: how well the mean of a class must be known
 
 
-class DPScoreDensity(BaseDPEstimator):
+class DensityPlans(PlansMixin):
+    """Plans of pictures: rows of equally large classes, one cloud each."""
+
+    _measure = "overlap of the released picture with that of the rows"
+
+    def _made(self, rng, n, d):
+        classes = [None] if self.classes is None else list(check_classes(self, least=1))
+        rows, frame = rows_of(n, d), self._public_frame()
+        axes, origin = self._plane(d)
+        labels = rng.integers(0, len(classes), rows)
+        scores = rng.standard_normal((rows, 2)) + 2 * rng.standard_normal((len(classes), 2))[labels]
+        if frame is not None:
+            scores = frame.center + frame.half * scores / max(_DEVIATIONS, np.abs(scores).max())
+        X = origin + scores @ np.linalg.pinv(axes).T
+        y = None if self.classes is None else np.asarray(classes)[labels]
+
+        def score(model):
+            kept = [labels == i for i in range(len(classes))]
+            if model.kind_ == "ellipse":
+                true = np.array([scores[rows].mean(axis=0) for rows in kept])
+                size = scores.std(axis=0)
+                off = np.linalg.norm((model.means_ - true) / size, axis=1)
+                return 1 - float(np.mean(np.minimum(off, 1.0)))
+            side, limits = model.density_.shape[-1], model.limits_
+            pairs = [(drawn, np.histogram2d(*scores[rows].T, side, limits)[0])
+                     for drawn, rows in zip(model.density_, kept, strict=True)]  # fmt: skip
+            return float(np.mean([_overlap(*pair) for pair in pairs]))
+
+        said = f"{rows} rows in {len(classes)} round cloud(s)"
+        return Made(lambda model: model.fit(X, y), score, (said,), n / rows)
+
+
+def _overlap(drawn, true):
+    """Return what two histograms have in common, as shares; either way round the axes."""
+    parts = [table / max(table.sum(), 1e-300) for table in (drawn, true)]
+    return max(float(np.minimum(parts[0], other).sum()) for other in (parts[1], parts[1].T))
+
+
+class DPScoreDensity(DensityPlans, BaseDPEstimator):
     """Where private rows lie in a public plane, with (epsilon, delta)-privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -224,50 +263,6 @@ class DPScoreDensity(BaseDPEstimator):
             rows = check_placed(self, X, y, numbers=False)
         return self._close_session(session, self._fit_session(session, rows))
 
-    def plan(self, n_samples: int, n_features: int) -> FitPlan:
-        """Say what a fit would release, and how clear the picture will be; no data is touched.
-
-        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples
-        that is private. Classes are taken to be equally large.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Shape of the data.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        check_counts(self, n_samples=n_samples, n_features=n_features)
-        classes, _ = self._check_parameters()
-        groups = max(1, len(classes))
-        rows = n_samples if self.adjacency == "replace" else 1  # the other way nobody asks for it
-        X = zero_rows(rows, n_features)
-        if len(classes):
-            X = Placed(row_source(X), {"y": np.full(rows, classes[0])})
-        sizes = {"class_counts": lambda n, _noise: np.full(groups, n / groups)}
-        rehearsal = rehearse(self, n_samples, X, **sizes)
-        last = rehearsal.lines[-1]
-        if last.name == "class_moments":
-            error, side = partial(_mean_error, noise=last.noise_scale, groups=groups), 0
-            found, signal = last.noise_scale / _NEAR, "rows of a class that is shown"
-            meaning = "error of the mean of a class, in its standard deviations"
-        else:
-            side = round(((last.size - 1) / groups) ** 0.5)
-            error = partial(_cell_error, side=side, noise=last.noise_scale, groups=groups)
-            found, signal = _cell_edge(last.size, last.noise_scale), "rows in one cell, smoothed"
-            meaning = "noise of a cell where rows crowd, as a share of what it holds"
-        shown = f"{side} x {side} cells" if side else "shown as ellipses"
-        ranks = [line.noise_scale for line in rehearsal.named("column_ranks")]
-        if ranks:
-            facts = {"error": error, "nothing": 1.0, "noise_scale": max(ranks)}
-            error = partial(searched_error, **facts)
-        assumed = (f"{groups} equally large class(es), {shown}",)
-        expected = Expectation(error, meaning, found, signal, assumed, goal=0.5)
-        return rehearsal.plan(n_samples, n_features, expected)
-
     def _check_parameters(self):
         """Return the public classes, and the shares of the releases."""
         check_option(self, "kind", ("auto", "density", "ellipse"))
@@ -413,16 +408,6 @@ def _ellipses(ask, frame, share):
     """Release size, mean and covariance of each class."""
     sums = ask.shapes(frame, share=share)
     return class_shapes(*sums, frame) | {"kind_": "ellipse", "noise_scale_": sums.noise_scale}
-
-
-def _mean_error(n, noise, groups):
-    """Return the error of a released class mean, in standard deviations of the class."""
-    return _DEVIATIONS * noise * groups / n
-
-
-def _cell_error(n, side, noise, groups):
-    """Return the noise of a smoothed cell over what it holds, where the rows of a class crowd."""
-    return _OCCUPIED * side * side * _BLUR * noise / (n / groups)
 
 
 def cells_per_side(n, noise_scale):

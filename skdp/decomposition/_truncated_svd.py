@@ -30,15 +30,14 @@ from skdp.decomposition._base import (
     check_normalizer,
     components_of,
     is_sparse,
-    kept_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
-    warn_of_outcome,
+    warn_of_verdict,
 )
-from skdp.decomposition._planning import PlansMixin
+from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
     _ITERATED,
     _OF_ROWS,
@@ -52,6 +51,7 @@ from skdp.decomposition._unit_fits import (
 )
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
+from skdp.solvers.verdict import share_kept
 from skdp.units import DEGREE, INTERVAL, offered
 
 
@@ -87,7 +87,7 @@ def check_used(estimator):
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
-class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, BaseDPEstimator):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
@@ -126,7 +126,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         ``fit``; it is no feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
+        Row unit: "gram" (and "arpack") releases the second moment; "power" (and
         "randomized") takes power steps; "screened" first finds the columns that rise above the
         noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
         moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
@@ -141,9 +141,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
-        Extra columns of the routes that take products. "auto" has them join (row unit: from the
-        start) when released answers show that there is little noise; on half steps, up to all that
-        a small matrix has where its singular values fall slowly.
+        Extra columns of the routes that take products. "auto" takes ten at most for rows and
+        interactions, and none for other units, where each costs noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
@@ -405,19 +404,20 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             shares["subspace"] /= 2
         query = self._unit_query(X)
         ask = session.ask(query)
-        clip_norm, beyond = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         count = None if self._total_is_public() else ask.count(share=shares["count"])
         n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
-        ask = kept_rows(session, ask.clipped(clip_norm), route, d, noise)
+        ask = ask.clipped(clip_norm)
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total = ask.square_sum(share=shares["trace"])
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
-        attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
+        facts = sums / n, float(total.value) / n, n, noise / n
+        attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, 0.0, beyond / n)
+        warn_of_verdict(self, ritz.found, k, share_kept(ritz.held, total), k / d)
         return attributes

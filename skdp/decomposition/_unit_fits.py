@@ -11,9 +11,10 @@ from skdp._inputs import bound_of, has_cells, matrix_unit
 from skdp.decomposition._base import (
     DIRECTION_LEVEL,
     components_of,
+    found_of,
     rotate_by_ritz,
     row_clip_norm,
-    warn_below_noise,
+    warn_of_verdict,
 )
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
@@ -23,7 +24,6 @@ from skdp.solvers.iterate import (
     alternate,
     deflate,
     iterate_symmetric,
-    late_columns,
     passes_of_deflation,
 )
 from skdp.solvers.linalg import shrunk, symmetric_noise_edge, top_eigenpairs
@@ -48,8 +48,13 @@ from skdp.solvers.spectral import (
     screened_moment,
     shows_all_columns,
 )
-from skdp.theory import IteratedSide
-from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
+from skdp.theory._subspaces import (
+    MOST_CELLS,
+    MOST_FLIPS,
+    MOST_WHOLE,
+    choose_one_shot,
+    products_threshold,
+)
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -61,9 +66,6 @@ _REST = 0.95  # of the budget of interactions; the others show sums and the tota
 _UNREAD = 3.3  # edges of flipped cells, whose choice of directions has no floor
 _MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
-# Where m exceeds the noise of a moment (its edge, for each component) so many times, and noise is
-# not next to nothing either: more columns and steps, since all answers are used together.
-_SEEN, _NEXT_TO_NONE, _MORE, _STEPS_MORE = 20.0, 30.0, 20, 8
 _ITEM_RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
@@ -111,18 +113,6 @@ def _flipped_edge(estimator, shape):
     return 2 * noise * math.sqrt(n)
 
 
-def interaction_products(estimator, session, shape):
-    """Return the columns of products beyond the components, and how many products there are."""
-    (m, n), epsilon = shape, estimator.epsilon
-    more, steps = _EXTRA, 6 if epsilon < 3 else 10 if epsilon < 30 else 20
-    if session.law == "gaussian" and epsilon < _NEXT_TO_NONE:
-        edge = _item_noise(estimator, session, n) * math.sqrt(n)
-        if m > _SEEN * edge * estimator.n_components:
-            more, steps = _MORE, max(steps, _STEPS_MORE)
-    more = more if estimator.n_oversamples == "auto" else estimator.n_oversamples
-    return more, steps if estimator.n_iter == "auto" else estimator.n_iter
-
-
 def fit_interactions(estimator, session, X, route):
     """Release the moment of degree-normalised rows, products with it, or flipped interactions."""
     floor, k = bound_of(estimator), estimator.n_components
@@ -136,7 +126,7 @@ def fit_interactions(estimator, session, X, route):
         squares, V = _moment_pairs(estimator, session, ask, X.shape, route)
         total = float(ask.square_sum(share=0.01).value)
         sums, noise = ask.sums(share=0.04)
-    warn_below_noise(estimator, squares)
+    warn_of_verdict(estimator, *found_of(squares))
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     extra = {"n_samples_seen_": m}
     if session.budget.mu:
@@ -152,12 +142,10 @@ def _moment_pairs(estimator, session, ask, shape, route):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n), 1e-150)
         V = screened_moment(ask, n, k, _REST - _ITEM_RITZ, signal)
-        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
-    more, steps = interaction_products(estimator, session, shape)
-    first, _ = late_columns(session.law, k, more, n, n, symmetric=True)
-    start = session.random_start(n, k, late=first - k, ones_first=True)
-    options = {"law": session.law, "n_iter": steps}
-    options |= {"first": first, "spread": False}  # popular items hold most of the signal
+        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)[:2]
+    start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
+    options = {"law": session.law, "n_iter": estimator.n_iter}
+    options["spread"] = False  # popular items hold most of the signal
     squares, V = iterate_symmetric(ask, start, k, _REST, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
     return np.maximum(squares[order], 0.0), V[:, order]
@@ -221,7 +209,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
     level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
-    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near).value
+    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near)
     rows = rows.clipped(clip_norm)
     share = _SUBSPACE + (0.0 if estimator.clip_norm == "auto" else _CLIP)
     if route == "gram" or exact:
@@ -229,7 +217,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)
+        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)[:2]
     left = products.right(V, share=_LEFT).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
     return U @ W, np.sqrt(squares), V
@@ -355,7 +343,8 @@ def fit_entries(estimator, session, X, route):
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
-    warn_below_noise(estimator, values, _edge_of_products(session, unit, n))
+    edge = _edge_of_products(session, unit, n)
+    warn_of_verdict(estimator, *found_of(values * (np.max(values) > edge)))
     components = components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     means, noise, total = _means(session, ask, unit, m, n, values, route)
@@ -403,18 +392,21 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
     options = {"law": session.law, "n_iter": estimator.n_iter}
     one_by_one = route == "deflation"
-    more = "auto" if one_by_one else estimator.n_oversamples
-    options["first"], late = late_columns(
-        session.law, k, more, max(shape), min(shape), symmetric=unit.kind.symmetric
-    )
-    ones, late = unit.low >= 0 and not one_by_one, options["first"] - k + late
-    start = session.random_start(n, k, late=late, ones_first=ones)
+    ones = unit.low >= 0 and not one_by_one
+    start = _start(estimator, session, n, min(shape), 0, ones_first=ones)
     if one_by_one:
         return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
     if not unit.kind.symmetric:
         return alternate(ask, start, k, rest, **options)
     values, V = iterate_symmetric(ask, start, k, rest, **options)
     return V * np.sign(values), np.abs(values), V
+
+
+def _start(estimator, session, n, most, usual, *, ones_first):
+    """Return a public start with columns beyond those that are wanted."""
+    k, more = estimator.n_components, estimator.n_oversamples
+    more = 0 if session.law == "laplace" else usual if more == "auto" else more
+    return session.random_start(n, min(k + more, max(k, most)), ones_first=ones_first)
 
 
 def _edge_of_products(session, unit, n):
@@ -425,7 +417,7 @@ def _edge_of_products(session, unit, n):
     products = [line for line in session.ledger if line.name == "right_product"]
     if not unit.kind.symmetric or not products:
         return 0.0
-    return _OF_NOISE * IteratedSide.of(products, n, laplace=session.law == "laplace").threshold
+    return _OF_NOISE * products_threshold(products, n, laplace=session.law == "laplace")
 
 
 def _means(session, ask, unit, m, n, values, route):

@@ -142,8 +142,6 @@ def _plain(value: Any) -> Argument:
 class FederatedSession:
     """What a solver shell sees of a session whose data lie elsewhere: the same public numbers."""
 
-    holds_rows = False
-
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._session = federation.session
@@ -218,11 +216,6 @@ def _is_ordinary(value: Argument, n: int, most: int) -> bool:
 def is_subspace(query: Any, value: Argument) -> bool:
     """Such a matrix beside clipped rows: sizes are measured in units of the clip norm."""
     return math.isfinite(query.clip_norm) and is_matrix(query, value)
-
-
-def is_components(query: Any, value: Argument) -> bool:
-    """The transpose of such a matrix."""
-    return is_floats(value, 2) and is_matrix(query, value.T)
 
 
 def is_center(query: Any, value: Argument) -> bool:

@@ -1,4 +1,4 @@
-"""Personalised models over clients that keep their rows: the first fit, and further rounds."""
+"""Personalised models over clients that keep their rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from skdp.federated._clients import (
     Federation,
     Signatures,
     check_count,
-    client_session,
     finite_budget,
     is_array,
     is_center,
-    is_components,
     is_floats,
     is_number,
     is_positive,
@@ -34,12 +32,11 @@ from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger import routes
 from skdp.queries.columns import ColumnQuery, OctaveQuery, PlaceQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, TargetLengths, TargetMeans, View
-from skdp.solvers.shared_subspace import ResidualRound, SecondMoment, Variances, Votes
+from skdp.solvers.shared_subspace import SecondMoment, Variances, Votes
 from skdp.solvers.user_heads import (
     ClassMeans,
     HeadNorms,
@@ -47,10 +44,9 @@ from skdp.solvers.user_heads import (
     Heads,
     HeadVotes,
     MeanHead,
-    ReachVotes,
 )
 
-# The first fit of a personalised model over devices: what the server asks, and what they answer.
+# The fit of a personalised model over devices: what the server asks, and what they answer.
 #
 # The solver is that of the central fit. Each of its messages is a public function of one user's
 # rows, made of public arrays: these travel, and the client makes the message anew from them and
@@ -61,7 +57,7 @@ FloatArray = NDArray[np.float64]
 _SMALLEST, _SKEW, _MOST_RULES = 1e-100, 1e-6, 1000
 _MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
 # Where coefficients and intercepts of a model stand that may be none.
-_MODEL_AT = {"reach_votes": 2, **dict.fromkeys(("votes", "round"), 1)}
+_MODEL_AT = {"votes": 1}
 # Entries of trial users: squares, products and sums of them leave the range of floats.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
 
@@ -106,10 +102,6 @@ class FirstFitUsers(PrivateQuery):
         at = _MODEL_AT.get(method)
         return at is None or (arguments[at] is None) == (arguments[at + 1] is None)
 
-    def count(self) -> Bounded:
-        """Return the number of users."""
-        return self._users.count()
-
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user."""
         return self._users.columns()
@@ -135,15 +127,6 @@ class FirstFitUsers(PrivateQuery):
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(center, size, target_center, target_size, intercept))
 
-    def reach_votes(self, center: Any, spread: Any, coef: Any, intercept: Any) -> Bounded:
-        """Return votes for how far entries count."""
-        of = self._estimator
-        if (coef is not None) != of._starts_from_a_model:
-            raise ValueError("votes on reaches start from a model of all where heads do")
-        model = None if coef is None else GlobalModel(coef, intercept)
-        votes = ReachVotes(center, spread, model, of.fit_intercept, of._loss_of_reach())
-        return self._asked(votes)
-
     def second_moment(self, units: FloatArray, *sight: Any) -> Bounded:
         """Return second moments of rows in public units."""
         return self._asked(SecondMoment(units, self._estimator.fit_intercept, *sight))
@@ -155,11 +138,6 @@ class FirstFitUsers(PrivateQuery):
     def votes(self, *view: Any) -> Bounded:
         """Return directions."""
         return self._asked(Votes(self._view(*view), self.n_features))
-
-    def round(self, *view_and_subspace: Any) -> Bounded:
-        """Return the messages of a round."""
-        *view, U = view_and_subspace
-        return self._asked(ResidualRound(self._view(*view), U, self._estimator._clip_level))
 
     def head_votes(self, *view_and_rules: Any) -> Bounded:
         """Return votes for rules of heads."""
@@ -266,12 +244,12 @@ def is_coef(query: Any, value: Argument) -> bool:
 
 
 def is_bounds(query: Any, value: Argument) -> bool:
-    """None, or a lowest and a highest entry of each feature; infinity cuts nothing."""
+    """None, or a lowest and a highest entry of each feature; two infinite ones move nothing."""
     if value is None:
         return True
     if not is_array(value, 2) or value.shape != (2, query.n_features):
         return False
-    return bool(np.all(value[0] <= value[1]))
+    return bool(np.all((value[0] <= value[1]) & (np.isfinite(value[0]) == np.isfinite(value[1]))))
 
 
 def is_center_or_none(query: Any, value: Argument) -> bool:
@@ -312,17 +290,14 @@ _VIEW = (is_whitener, is_coef, is_level, *_SIGHT)
 _LEVEL = _given(is_level)
 SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
-        "count": (),
         "columns": (),
         "target": (_LEVEL,),
         "target_mean": (),
         "coef": (is_whitener, *_SIGHT, is_orthonormal),
         "pooled": (is_center, is_units, _LEVEL, is_positive),
-        "reach_votes": (is_center, is_units, is_coef, is_level),
         "second_moment": (is_units, *_SIGHT),
         "variances": (is_units, *_SIGHT),
         "votes": _VIEW,
-        "round": (*_VIEW, is_orthonormal),
         "head_votes": (is_whitener, _given(is_coef), _LEVEL, *_SIGHT, is_orthonormal, is_rules),
         "class_means": (),
         "mean_head": (is_whitener, *_SIGHT, is_orthonormal, _LEVEL, is_level_bound),
@@ -338,38 +313,13 @@ SIGNATURES: dict[type, Signatures] = {
 }
 
 
-# A personalised model over devices, from its first fit on: bounded, noisy messages alone.
-
-
-class _Users(PrivateQuery):
-    """The users of one client, as a public model sees them."""
-
-    def __init__(self, public: Any, X: Any, Y: NDArray[Any], codes: NDArray[Any]) -> None:
-        self._public = public
-        self._query = public._query(X, Y, codes)
-        self.n_features = int(X.shape[1])
-
-    def round(self, components: NDArray[np.float64]) -> Bounded:
-        """Return the sum of the users' messages of one round, at public components.
-
-        Each message is clipped to its public norm, whatever the components are.
-        """
-        bounded: Bounded = self._public._round(self._query, components)
-        return bounded
-
-
-def _is_fitted(model: Any) -> bool:
-    """Whether further rounds are asked for; an unfitted model is for a first fit."""
-    if not hasattr(model, "server_update"):
-        raise ValueError(
-            "'model' must be a DPPersonalizedRegressor or DPPersonalizedClassifier: unfitted, or "
-            f"as released() returns it. Got {model!r} instead."
-        )
-    return hasattr(model, "components_")
-
-
 def _unfitted(model: Any) -> tuple[Any, int]:
-    """Return a copy for a first fit, which knows its classes, and the number of its outputs."""
+    """Return a copy for a fit, which knows its classes, and the number of its outputs."""
+    if not hasattr(model, "make_head") or hasattr(model, "components_"):
+        raise ValueError(
+            "'model' must be an unfitted DPPersonalizedRegressor or DPPersonalizedClassifier. Got "
+            f"{model!r} instead."
+        )
     model = model._twin()
     model._check_parameters()
     finite_budget(float(model.epsilon), float(model.delta))
@@ -378,11 +328,8 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     return model, model._block_encoding()[1]
 
 
-_SIGNATURES: dict[type, Signatures] = {_Users: {"round": (is_components,)}, **SIGNATURES}
-
-
 class PersonalizedClient(FederatedClient):
-    """A device (or a house of several users) in the fit or in rounds of a personalised model.
+    """A device (or a house of several users) in the fit of a personalised model.
 
     What it sends satisfies (`epsilon`, `delta`)-differential privacy for all rows of one user,
     against the server and, with ``config.n_colluders`` of at least 1, everybody else, under the
@@ -392,9 +339,8 @@ class PersonalizedClient(FederatedClient):
     Parameters
     ----------
     model : DPPersonalizedRegressor or DPPersonalizedClassifier
-        The same on all sides: unfitted (a classifier with `classes`) for a first fit, or the
-        published model (``released()``) for further rounds. The client computes with its own copy;
-        only arrays come from the server.
+        Unfitted, the same on all sides; a classifier with `classes`. The client computes with its
+        own copy; only arrays come from the server.
     X : array-like of shape (n_rows, n_features)
         The private rows.
     y : array-like of shape (n_rows,)
@@ -404,7 +350,7 @@ class PersonalizedClient(FederatedClient):
     groups : array-like of shape (n_rows,), default=None
         The user of each row; None: one user owns all of them.
     epsilon, delta : float
-        What this client spends at most, over all rounds.
+        What this client spends at most.
     n_retries : int, default=0
         As in `PowerMethodClient`.
 
@@ -425,8 +371,7 @@ class PersonalizedClient(FederatedClient):
         delta: float = 1e-6,
         n_retries: int = 0,
     ) -> None:
-        first = not _is_fitted(model)
-        model, n_outputs = _unfitted(model) if first else (model._copy(), 0)
+        model, n_outputs = _unfitted(model)
         y = y if model._y_numeric else as_labels(y)
         with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
             X, y = check_X_y(
@@ -437,65 +382,52 @@ class PersonalizedClient(FederatedClient):
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]
         Y, d = model._encoded(y, reset=False), int(X.shape[1])
-        query: PrivateQuery
-        if first:
-            query = FirstFitUsers(model, model._query(X, Y, codes))
-        else:
-            query = _Users(model, X, Y, codes)
         super().__init__(
-            query,
+            FirstFitUsers(model, model._query(X, Y, codes)),
             config,
-            _SIGNATURES,
+            SIGNATURES,
             epsilon=epsilon,
             delta=delta,
             adjacency=model.adjacency,
             unit="group",
             n_features=d,
             n_retries=n_retries,
-            trial=trial_users(model, d, n_outputs) if first else None,
+            trial=trial_users(model, d, n_outputs),
         )
 
 
 class FederatedRounds:
-    """The server of a personalised model over devices: its first fit, or further rounds of it.
+    """The server of the fit of a personalised model over devices.
 
-    A first fit satisfies the (`epsilon`, `delta`)-differential privacy of the estimator for all
-    rows of one user. Further rounds satisfy that of their own parameters, in addition to what the
-    model itself has spent. See `FederatedPowerMethod` for the conditions.
+    It satisfies the (`epsilon`, `delta`)-differential privacy of the estimator for all rows of one
+    user. See `FederatedPowerMethod` for the conditions.
 
     Parameters
     ----------
     model : DPPersonalizedRegressor or DPPersonalizedClassifier
         Unfitted: it is fitted over the clients, by the releases and with the receipt of its own
-        ``fit``. Or the published model (``released()``) that further rounds start from. It is not
-        changed.
+        ``fit``. It is not changed.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs.
-    epsilon, delta : float
-        Budget of all further rounds together. A first fit has the budget of its estimator.
-    n_rounds : int, default=1
-        Further rounds, each with the same part of the budget. A first fit has those of its
-        estimator.
 
     Attributes
     ----------
     privacy_spent_ : PrivacySpent
-        The receipt of this fit, of one that failed too; that of further rounds is for the rounds
-        alone: compose it with that of `model`. An open `PrivacyLedger` is charged as with any fit.
+        The receipt of this fit, of one that failed too. An open `PrivacyLedger` is charged as with
+        any fit.
     ledger_ : tuple of LedgerEntry
         One line for each release.
 
     Notes
     -----
-    A first fit is the solver of the central one, with another `ask`: the model of all, whitener,
-    votes, rounds and the vote for a rule of heads come through secure sums. Each release is a step
-    of its own: with default parameters about 70, most of them for where targets and columns lie.
-    Public `target_bounds` save half of these; ``whiten=False, init="random"`` and 10 rounds or
-    more need no matrix of order n_features.
+    The fit is that of the central one, with another `ask`: the model of all, whitener, votes and
+    the vote for a rule of heads come through secure sums. Each release is a step of its own: with
+    default parameters about 70, most of them for where targets and columns lie. Public
+    `target_bounds` save half of these.
 
     Examples
     --------
-    A first fit over 8 houses of 250 users each.
+    A fit over 8 houses of 250 users each.
 
     >>> import numpy as np
     >>> from skdp import DPPersonalizedRegressor
@@ -517,92 +449,35 @@ class FederatedRounds:
     >>> model = FederatedRounds(estimator, config).fit(sums, n_features=6)
     >>> bool(abs(model.components_[0, 0]) > 0.9), model.privacy_spent_
     (True, (ε=2, δ=1e-06) group)
-
-    A model of 1000 pilot users gets a further round from 8 houses of 250 new users each.
-
-    >>> X, y, users = people(1000)
-    >>> pilot = DPPersonalizedRegressor(1, epsilon=1.0, target_bounds=(-3, 3))
-    >>> pilot = pilot.fit(X, y, groups=users).released()
-    >>> clients = [PersonalizedClient(pilot, X, y, config, groups=g) for X, y, g in houses]
-    >>> rounds = FederatedRounds(pilot, config)
-    >>> model = rounds.fit(PlainAggregator([client.respond for client in clients]))
-    >>> bool(abs(model.components_[0, 0]) > 0.99)
-    True
-    >>> rounds.privacy_spent_
-    (ε=1, δ=1e-06) group
     """
 
     privacy_spent_: PrivacySpent
     ledger_: tuple[LedgerEntry, ...]
 
-    def __init__(
-        self,
-        model: Any,
-        config: AggregationConfig,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        n_rounds: int = 1,
-    ) -> None:
+    def __init__(self, model: Any, config: AggregationConfig) -> None:
         self.model = model
         self.config = config
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_rounds = n_rounds
 
-    def fit(
-        self, aggregator: Aggregate, *, n_features: int | None = None, n_users: int | None = None
-    ) -> Any:
-        """Fit, or run the rounds, through the secure sum.
+    def fit(self, aggregator: Aggregate, *, n_features: int, n_users: int | None = None) -> Any:
+        """Fit through the secure sum.
 
         Parameters
         ----------
         aggregator : callable
             As in `FederatedPowerMethod.fit`.
-        n_features : int or None, default=None
-            Number of features, public: for a first fit, which needs it.
+        n_features : int
+            Number of features, public.
         n_users : int or None, default=None
-            Number of users of all clients: for a first fit under ``adjacency="replace"``, where it
-            is public.
+            Number of users of all clients: under ``adjacency="replace"``, where it is public.
 
         Returns
         -------
         model : object
-            After a first fit: the fitted estimator, with its receipt and without heads. After
-            further rounds: a public copy with new `components_` and without a receipt.
+            The fitted estimator, with its receipt and without heads.
         """
-        if not _is_fitted(self.model):
-            return self._first_fit(aggregator, n_features, n_users)
-        if n_features is not None or n_users is not None:
-            raise ValueError("'n_features' and 'n_users' are for a first fit; leave them out.")
-        model = self.model._copy()
-        if check_count("n_rounds", self.n_rounds) < 1:
-            raise ValueError(f"'n_rounds' must be at least 1. Got {self.n_rounds!r} instead.")
-        d = model.components_.shape[1]
-        session = client_session(self.epsilon, self.delta, model.adjacency, "group")
-        counts = NoiseParts.of(self.config).counts
-        federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
-        routes.charge(session, type(self).__name__)
-        state = "failed"
-        try:
-            model = self._improved(model, federation)
-            state = "fitted"
-        finally:  # what was granted before an abort stays spent
-            self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
-            routes.settle(session, state)
-        return model
-
-    def _first_fit(self, aggregator: Aggregate, n_features: Any, n_users: Any) -> Any:
-        """Run the fit of the estimator, with an `ask` that goes to the clients."""
-        given = (self.epsilon, self.delta, self.n_rounds)
-        if given != (1.0, 1e-6, 1):
-            raise ValueError(
-                "A first fit has the 'epsilon', 'delta' and 'n_rounds' of its estimator; leave "
-                f"them out here. Got {given}."
-            )
         estimator, p = _unfitted(self.model)
-        if n_features is None or check_count("n_features", n_features) < 1:
-            raise ValueError(f"A first fit needs 'n_features'. Got {n_features!r} instead.")
+        if check_count("n_features", n_features) < 1:
+            raise ValueError(f"'n_features' must be at least 1. Got {n_features!r} instead.")
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
@@ -618,16 +493,6 @@ class FederatedRounds:
         finally:  # what was granted before an abort stays spent
             for session in opened:
                 self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
-
-    def _improved(self, model: Any, federation: Federation) -> Any:
-        """Run the rounds; each starts from the components that the one before released."""
-        d = model.components_.shape[1]
-        for _ in range(self.n_rounds):
-            schema = _Users(model, np.zeros((0, d)), np.zeros((0, 1)), np.zeros(0, int))
-            ask = Ask(federation, schema)
-            answer = ask.round(model.components_, share=1 / self.n_rounds)
-            model = model.server_update(answer.value, answer.noise_scale)
-        return model
 
 
 def _public_users(estimator: Any, n_users: Any) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import check_scalar
+import scipy.sparse as sp
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
@@ -23,11 +24,11 @@ from skdp.solvers.graphs import (
     embed_across,
     released_degrees,
 )
-from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric, late_columns
+from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
-from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehearse, zero_rows
-from skdp.theory._subspaces import choose_one_shot, flipped_side
+from skdp.theory import Made, PlansMixin
+from skdp.theory._subspaces import choose_one_shot, flipped_threshold, products_threshold
 from skdp.units import INTERVAL, offered
 
 # What an embedding shows, from released values alone.
@@ -59,13 +60,13 @@ def _edge(estimator, session, degrees, n):
     """Return the smallest eigenvalue that is found, and the share of it from which one is seen."""
     flips = [line.noise_scale for line in session.ledger if line.name == "cells"]
     if flips:
-        side = flipped_side(flips[0] * float(bound_of(estimator)[1]), n, n)
-        edge, seen = side.threshold, _SEEN_BY_FLIPS
+        edge = flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
+        seen = _SEEN_BY_FLIPS
     else:
         products = [line for line in session.ledger if line.name == "right_product"]
         products = products[degrees is not None :]  # the first one released the degrees
-        side = IteratedSide.of(products, n, laplace=session.law == "laplace")
-        edge, seen = side.threshold, _SEEN_BY_PRODUCTS
+        edge = products_threshold(products, n, laplace=session.law == "laplace")
+        seen = _SEEN_BY_PRODUCTS
     if estimator.normalization == "laplacian":
         scale = degree_scale(degrees)
         edge *= math.sqrt(np.mean(scale**2)) * (math.sqrt(np.mean(scale**2)) if flips else 1.0)
@@ -79,9 +80,47 @@ _DEGREE_SHARE = 1 / 17  # one product among seventeen
 # Noise of an average of products with k columns, over k times the variance of released degrees:
 # what the threshold of products comes to.
 _AVERAGED = 0.68
+_MOST_NODES, _USUAL_DEGREE = 1500, 40.0  # of a made graph
 
 
-class DPSpectralEmbedding(BaseDPEstimator):
+class GraphPlans(PlansMixin):
+    """Plans of embeddings: a graph of equal groups, as many as there are components, or two.
+
+    Fact: `signal`, the eigenvalue that tells the groups apart (None: three times as many edges
+    inside a group as a node has to others, of 20 to each).
+    """
+
+    _measure = "adjusted Rand index of the groups that k-means finds"
+
+    def _planned_shape(self, n, d):
+        if d not in (None, n):
+            raise ValueError(f"A graph has as many features as nodes. Got {d!r} and {n}.")
+        return n, n
+
+    def _made(self, rng, n, d, signal=None):
+        self._check_square((n, n))
+        nodes, groups = min(n, _MOST_NODES), max(2, self.n_components)
+        gap = min(_USUAL_DEGREE, nodes / 4) if signal is None else signal * math.sqrt(nodes / n)
+        if isinstance(signal, bool) or not gap > 0:
+            raise ValueError(f"'signal' must be None or a positive number. Got {signal!r} instead.")
+        labels = rng.permutation(np.arange(nodes) % groups)
+        inside = min(1.0, 1.5 * gap * groups / nodes)
+        outside = max(0.0, inside - gap * groups / nodes)
+        chances = np.where(labels[:, None] == labels, inside, outside)
+        A = np.triu(rng.random((nodes, nodes)) < chances, 1)
+        A = sp.csr_array((A + A.T).astype(np.float64) * float(np.max(np.abs(bound_of(self)))))
+
+        def score(model):
+            rows = model.embedding_ / np.maximum(np.abs(model.embedding_).max(), 1e-300)
+            means = KMeans(groups, n_init=3, random_state=0).fit_predict(rows)
+            return float(adjusted_rand_score(labels, means))
+
+        said = f"{nodes} nodes in {groups} groups; inside one a pair is linked with chance "
+        said += f"{inside:.2g}, between them {outside:.2g}"
+        return Made(lambda model: model.fit(A), score, (said,), best=math.nan)
+
+
+class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     """Spectral embedding of a graph with (epsilon, delta)-differential privacy for one edge.
 
     `embedding_` and all other fitted attributes satisfy (`epsilon`, `delta`)-differential privacy
@@ -245,56 +284,6 @@ class DPSpectralEmbedding(BaseDPEstimator):
         """
         return self.fit(X).embedding_
 
-    def plan(self, n_samples: int, n_features: Any = None, *, signal: Any = None) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of nodes.
-        n_features : int or None, default=None
-            The same number, or None.
-        signal : float or None, default=None
-            The smallest eigenvalue (across the degrees) that shall be found; None gives the
-            threshold alone.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        self._check_parameters()
-        n = check_scalar(n_samples, "n_samples", Integral, min_val=2)
-        if n_features not in (None, n):
-            raise ValueError(f"A graph has as many features as nodes. Got {n_features!r} and {n}.")
-        self._check_square((n, n))
-        name, reason = self._route(n)
-        flips = name == "one_shot"
-        rehearsal = rehearse(self, n, zero_rows(n, n, sparse=True), pure=flips)
-        return rehearsal.plan(n, n, self._expected(rehearsal, n, signal, reason))
-
-    def _expected(self, rehearsal, n, eigenvalue, reason):
-        """Expect the angle of the eigenvectors, which all products after the degrees show."""
-        products = rehearsal.named("right_product")[0 if self.normalization == "none" else 1 :]
-        if flips := rehearsal.named("cells"):
-            side = flipped_side(flips[0].noise_scale * bound_of(self)[1], n, n)
-        else:
-            side = IteratedSide.of(products, n, laplace=rehearsal.law == "laplace")
-        assumed = [reason, "eigenvectors are spread over the nodes (low coherence)"]
-        error = math.nan
-        if eigenvalue is not None:
-            assumed.append(f"the eigenvalue to be found is {eigenvalue:g}")
-            if self.normalization != "laplacian":
-                error = side.error(eigenvalue)
-        return Expectation(
-            error=partial(constant_error, error=error),
-            meaning="squared sine between released and exact eigenvectors",
-            found=side.threshold,
-            signal="eigenvalue of the graph across its degrees",
-            assumptions=tuple(assumed),
-            scales=False,  # the noise depends on the number of nodes
-        )
-
     def _check_parameters(self):
         check_option(self, "privacy_unit", tuple(self._privacy_units))
         check_int(self, "n_components", 1)
@@ -390,7 +379,6 @@ def _flipped(ask, _share, project, _ones_first, *, n, k):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    first, late = late_columns(session.law, k, "auto", n, n - 1, symmetric=True)
-    start = session.random_start(n, first, late=late, ones_first=ones_first)
-    options = {"law": session.law, "n_iter": n_iter, "first": first, "project": project}
+    start = session.random_start(n, k, ones_first=ones_first)
+    options = {"law": session.law, "n_iter": n_iter, "project": project}
     return iterate_symmetric(ask, start, k, share, **options)

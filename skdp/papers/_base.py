@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import as_input_dtype
+from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.queries.entries import EntryQuery, rounded_release
 from skdp.queries.interactions import InteractionQuery
-from skdp.theory import Expectation, FitPlan, check_counts, constant_error, rehearse, zero_rows
 
-# What the printed algorithms share: their fit and their plan.
+# What the printed algorithms share: their fit.
 
 
-class Printed(BaseDPEstimator, ABC):
+class Printed(DecompositionPlans, BaseDPEstimator, ABC):
     """A printed algorithm: checks, one session, releases."""
 
     @atomic
@@ -56,43 +56,6 @@ class Printed(BaseDPEstimator, ABC):
     @abstractmethod
     def _check_shape(self, shape):
         """Refuse a shape that does not go with the parameters."""
-
-    def plan(self, n_samples: int, n_features: Any = None, *, signal: Any = None) -> FitPlan:
-        """Say what a fit would release; no data is touched.
-
-        Costs nothing: the fit is rehearsed on the shape alone. There is no expected error; see
-        the bounds of `skdp.theory`.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of rows; of nodes, for a graph.
-        n_features : int or None, default=None
-            Number of columns; None is `n_samples`.
-        signal : None
-            Not used.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.releases`` are numbers.
-        """
-        m, n = n_samples, n_samples if n_features is None else n_features
-        check_counts(self, n_samples=m, n_features=n)
-        self._check_parameters()
-        self._check_shape((m, n))
-        rehearsal = rehearse(self, m, zero_rows(m, n, sparse=True))
-        products = [line for line in rehearsal.lines if line.name != "length"]
-        edge = products[-1].noise_scale * (math.sqrt(n) + math.sqrt(self.n_components))
-        expected = Expectation(
-            error=constant_error,
-            meaning="not known: printed algorithms have bounds, in skdp.theory",
-            found=edge,
-            signal="singular value above the edge of the noise of the last release",
-            assumptions=("none",),
-            scales=False,
-        )
-        return rehearsal.plan(m, n, expected)
 
 
 # Products with the sensitivities that papers print, where these are larger than the exact ones.

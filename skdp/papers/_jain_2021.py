@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -19,9 +21,9 @@ from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import step_share
 from skdp.queries.users import UserQuery
-from skdp.solvers.linalg import fix_signs
+from skdp.solvers.linalg import fix_signs, orthonormal
+from skdp.solvers.local_fits import RidgePath, moments, transposed
 from skdp.solvers.personalization import View
-from skdp.solvers.shared_subspace import choose_subspace, line_net
 
 FloatArray = NDArray[np.float64]
 _NET_POINTS = 1000
@@ -181,8 +183,10 @@ class PrintedPersonalization(LinearTransformMixin, BaseDPEstimator):
         ask, d, k = session.ask(query), query.n_features, self.n_components
         if self.start == "exponential":
             view = View(None, False, "squared")
-            chosen = choose_subspace(ask, view, self._candidates_of(d), 1.0)
-            return fix_signs(np.ascontiguousarray(chosen.U.T))
+            candidates = self._candidates_of(d)
+            scores = candidate_scores(view, candidates)
+            index = ask.scores("subspace", scores, len(candidates), share=1.0)
+            return fix_signs(np.ascontiguousarray(orthonormal(candidates[index]).T))
         start, each = self._shares(session)
         zeta, eta, m = float(self.target_bound), float(self.product_bound), self.max_rows
         local = _Pairs(m, zeta)
@@ -322,3 +326,48 @@ class _Equations:
         """Return the sum of y W."""
         W, y = self._rows(batch)
         return np.einsum("npi,np->ni", W, y)
+
+
+# Algorithm 4: the exponential mechanism over public subspaces. The score of a candidate is the sum
+# over users of the share of their squares that it explains, a number in [0, 1] for each.
+
+
+@cache
+def line_net(d: int, n: int) -> FloatArray:
+    """A public net of about n lines in d <= 4 dimensions, as (n, d, 1): fixed for all time."""
+    points = np.random.default_rng(0).standard_normal((n, d))  # a fixed set, not noise
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    for _ in range(20 if n <= 2000 else 0):  # lines repel each other: fewer holes
+        closeness = points @ points.T
+        np.fill_diagonal(closeness, 0.0)
+        weights = np.sign(closeness) * np.maximum(np.abs(closeness) - 0.8, 0.0) ** 3
+        points -= (
+            weights @ points / np.maximum(np.abs(weights).sum(axis=1, keepdims=True), 1e-9) / 9
+        )
+        points /= np.linalg.norm(points, axis=1, keepdims=True)
+    points.flags.writeable = False
+    return points[:, :, None]
+
+
+def candidate_scores(view: View, candidates: FloatArray) -> Callable[[Any], FloatArray]:
+    """Return the share of its squares that each user explains in each candidate subspace."""
+
+    def scores(batch: Any) -> FloatArray:
+        seen = view(batch)
+        X, Y = seen.X, view.linear_targets(seen.Y)
+        total = (Y * Y).reshape(len(Y), -1).sum(axis=1)[:, None]
+        if candidates.shape[2] == 1:
+            Z = np.matmul(X, candidates[:, :, 0].T)
+            products, squares = moments(Z, Y), (Z * Z).sum(axis=1)
+            explained = (products * products).sum(axis=2) / np.where(squares > 0, squares, np.inf)
+        else:
+            explained = np.stack([_explained(np.matmul(X, U), Y) for U in candidates], axis=1)
+        return np.asarray(explained / np.where(total > 0, total, np.inf))
+
+    return scores
+
+
+def _explained(Z: FloatArray, Y: FloatArray) -> FloatArray:
+    path = RidgePath.of(Z)
+    fitted = np.matmul(transposed(path.basis.P), Y) * (path.s > 1e-12 * path.s[:, -1:])[:, :, None]
+    return np.asarray((fitted * fitted).reshape(len(Y), -1).sum(axis=1))

@@ -38,10 +38,12 @@ from skdp.base import (
 )
 from skdp.data.blocks import row_source, square_norms
 from skdp.data.products import saturated
-from skdp.data.units import each_alone
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, rehearse, zero_rows
+from skdp.theory import Made, PlansMixin
+from skdp.theory._plan import check_share, fit_rows, rows_of
+
+_AWAY = 2.0  # deviations of made columns from 0
 
 # Scaling down of long rows.
 
@@ -335,7 +337,37 @@ def is_constant(found):
 # Standardisation of columns with differential privacy.
 
 
-class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
+class ScalerPlans(PlansMixin):
+    """Plans of private scales.
+
+    Fact: `signal`, the deviation of a column in units of the half-width of bounds that are given.
+    """
+
+    _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
+
+    def _made(self, rng, n, d, signal=0.25):
+        rows, signal = rows_of(n, d), check_share("signal", signal)
+        size, center = np.exp(rng.standard_normal(d)), _AWAY * rng.standard_normal(d)
+        said = "normal columns some deviations from 0"
+        if (bounds := check_range(self, "entry_bounds")) is not None:
+            size = signal * (bounds[1] - bounds[0]) / 2
+            center = (bounds[0] + bounds[1]) / 2
+            said = f"normal columns, whose deviation is {signal:g} of the half-width of the bounds"
+        X = (rng.standard_normal((rows, d)) + center * (bounds is None)) * size
+        X = X if bounds is None else X + center
+        mean, deviation = X.mean(axis=0), X.std(axis=0)
+
+        def score(model):
+            of_scale = model.scale_ is not None
+            off = model.scale_ / deviation - 1 if of_scale else (model.mean_ - mean) / deviation
+            return 1 - float(np.mean(np.minimum(np.abs(off), 1.0)))
+
+        return Made(partial(fit_rows, X=X), score, (said,), n / rows)
+
+
+class DPStandardScaler(
+    ScalerPlans, GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator
+):
     """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -496,51 +528,6 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             "n_samples_seen_": round(found.n),
             "entry_bounds_": (center - size, center + size),
         }
-
-    def plan(self, n_samples: int, n_features: int, *, signal: float = 0.25) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
-        number of samples that is private.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Shape of the data.
-        signal : float, default=0.25
-            Assumed standard deviation of a column, in units of the half-width of its bounds.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        check_counts(self, n_samples=n_samples, n_features=n_features)
-        if not 0 < signal <= 1:
-            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
-        self._check_parameters()
-        X = zero_rows(n_samples, n_features)
-        rehearsal = rehearse(self, n_samples, each_alone(X) if self._by_group else X)
-        expected = self._expected(rehearsal, n_samples, n_features, float(signal))
-        return rehearsal.plan(n_samples, n_features, expected)
-
-    def _expected(self, rehearsal, n, d, signal):
-        """Expect the error of scales, from the noise of the last moments."""
-        noise, weights = rehearsal.lines[-1].noise_scale, column_weights(d)
-        count_noise = 0.0 if self._total_is_public() else noise / weights.rows
-        square = noise / weights.square
-        return Expectation(
-            error=partial(deviation_error, noise=square, count_noise=count_noise, deviation=signal),
-            meaning="mean relative error of a standard deviation",
-            found=min(1.0, math.sqrt(math.hypot(square, count_noise / 2) / n)),
-            signal="standard deviation, in units of the half-width of the bounds",
-            assumptions=(
-                f"columns with a standard deviation of {signal:g} times the half-width of their "
-                "bounds",
-                "means in the middle of the bounds; all records are finite",
-            ),
-            goal=0.5,
-        )
 
     def _check_parameters(self):
         """Return the shares of the releases, and the public bounds if there are any."""

@@ -20,15 +20,13 @@ from skdp._inputs import (
 )
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
-from skdp.data.blocks import row_source, zero_rows
+from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
+from skdp.recommend._plans import RecommenderPlans
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, fit_filter, kept_items
-from skdp.theory import FitPlan
-from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
-from skdp.theory._rehearsal import rehearse
 from skdp.theory._subspaces import MOST_FLIPS
 from skdp.units import offered
 
@@ -143,48 +141,6 @@ def choose_route(estimator, shape):
     return Choice(name, reason)
 
 
-def expected_counts(n_users, n_items, nnz, *, shared, whole):
-    """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
-    falling = np.arange(1.0, n_items + 1) ** -0.8
-    total = nnz
-    if shared:  # each history adds 1
-        total = n_users
-    elif whole:  # a history of d items, scaled to length 1, adds sqrt(d) in all
-        total = math.sqrt(n_users * nnz)
-    return np.minimum(total * falling / falling.sum(), n_users)
-
-
-def readable_tastes(edge, n_components):
-    """Return how many tastes stand out of an edge, if the j-th holds 1/(10 j) of all."""
-    if math.isnan(edge):
-        return 0
-    return n_components - 1 if edge == 0.0 else int(min(n_components - 1, 0.1 / edge))
-
-
-def taste_edge(rehearsal, n_users):
-    """Return the share of the squared length that a taste needs to stand out of the noise.
-
-    nan where no taste is looked for.
-    """
-    if rehearsal.law == "exact":
-        return 0.0
-    lines = rehearsal.named("gram", "pairs", "cells")
-    if not lines:
-        return math.nan
-    if lines[0].name != "cells":
-        noise_scale = sum(line.noise_scale**-2 for line in lines) ** -0.5
-        return math.sqrt(2.0 * math.sqrt(lines[0].size)) * noise_scale / n_users
-    n_kept = lines[0].size / n_users
-    noise = pair_deviation(lines[0].noise_scale, n_users, 0.0)
-    return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
-
-
-def clear_taste(_n, noise, kept, *_public):
-    """Return a moment with one taste, beside popularity, that can be read for certain."""
-    taste = np.where(np.arange(len(kept)) % 2, 1.0, -1.0)
-    return 100 * noise.noise_scale * np.outer(taste, taste)
-
-
 # A private recommender: noisy popularity, and the tastes that can be read beside it.
 
 
@@ -193,6 +149,7 @@ _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is privat
 
 
 class DPRecommender(
+    RecommenderPlans,
     ListsMixin,
     PublishedListsMixin,
     FitsElsewhereMixin,
@@ -460,53 +417,6 @@ class DPRecommender(
         if self._whole or self.algorithm == "gram":
             return ("gaussian",)
         return ("pure", "gaussian") if self.algorithm == "auto" else ("pure",)
-
-    def plan(self, n_samples: int, n_features: int, *, nnz: Any = None) -> FitPlan:
-        """Say what a fit would release, and what can be read; no data is touched.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Numbers of users and of items.
-        nnz : int or None, default=None
-            Number of interactions; None stands for ten items a user.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it. ``plan.found`` is the share of the squared length of all
-            histories that a taste must hold to be read; nan where only popularity is in reach.
-        """
-        self._check_parameters()
-        check_counts(self, n_samples=n_samples, n_features=n_features)
-        nnz = min(10, n_features) * n_samples if nnz is None else nnz
-        check_entries(self, nnz, n_samples, n_features)
-        rows = zero_rows(n_samples, n_features, sparse=not self._whole)
-        route = self._route(rows)
-        kind = {"shared": self._is_pure_for_rows(), "whole": self._whole}
-        counts = expected_counts(n_samples, n_features, nnz, **kind)
-        rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
-            moment=clear_taste,
-        )  # fmt: skip
-        edge = taste_edge(rehearsal, n_samples)
-        popularity = "popularity only: at this budget no taste of so few histories can be read"
-        n_read = readable_tastes(edge, self.n_components)
-        tastes = f"{n_read} of {self.n_components - 1} tastes are read if the j-th holds 1/(10 j)"
-        expected = Expectation(
-            error=constant_error,
-            meaning="no formula: recall depends on the tastes",
-            found=edge,
-            signal="share of the squared length of all histories that a taste must hold",
-            assumptions=(
-                f"{nnz} interactions, counts that fall like the rank to the power -.8",
-                *([popularity] if math.isnan(edge) or not n_read else []),
-                *([] if math.isnan(edge) else [tastes, route.reason]),
-                *([_UNREAD] if rehearsal.named("gram", "pairs") else []),
-            ),
-            scales=False,
-        )
-        return rehearsal.plan(n_samples, n_features, expected)
 
     # -- the public map ------------------------------------------------------------------------
 

@@ -133,24 +133,18 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise
-        (needs ``init="votes"``).
+        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
-        needs ``init="random"`` and ``whiten=False`` or ``"diag"``.
+        Probability that the bound fails; well below one over the number of users.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
-    n_rounds : int, default=2
-        Rounds that improve the subspace; they share one part of the budget.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     target_bounds : pair (low, high) or "auto", default="auto"
         Public bounds of the targets in the released global model. "auto" spends a share on where
         targets lie and how far they reach, and warns if that is not seen.
-    init : {"votes", "random"}, default="votes"
-        The start: directions of the users, or a random subspace (use 10 rounds or more).
     whiten : bool or "diag", default=True
         Release a second moment and whiten the features with it; needed unless features have equal
         variances and no correlations. "diag" releases variances only.
@@ -158,7 +152,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
     loss : {"squared", "huber", "absolute"} or object, default="squared"
-        What rounds and heads minimise: a convex function of the residual. An object has the
+        What heads minimise: a convex function of the residual. An object has the
         methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
         of its derivative, or ``curvature``, a bound of its second one: `QuantileLoss`, or your
         own. A loss is tried on public numbers before anything is paid. Messages are cut
@@ -184,15 +178,16 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ v``.
     n_components_ : int
         Dimension of the subspace.
-    eigenvalues_ : ndarray of shape (n_features,) or None
-        Released eigenvalues of the votes (or pairs), in descending order.
+    eigenvalues_ : ndarray of shape (n_features,)
+        Released eigenvalues of the votes, in descending order.
     global_coef_ : ndarray of shape (n_features,)
         The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
     entry_bounds_ : ndarray of shape (2, n_features) or None
-        Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
-        noisy votes on what users would have predicted for rows of their own. None cuts nothing.
+        Lowest and highest entry of each column, 24 scales from the centre. What lies beyond, r
+        times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
+        number. None: no column has shown its scale.
     entry_center_ : ndarray of shape (n_features,) or None
         Where heads see rows from: about the released medians of columns that lie far from 0.
     head_penalty_ : HeadRule or None
@@ -251,10 +246,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
-        n_rounds: int = 2,
         budget_split: Split = "auto",
         target_bounds: ArrayLike | str = "auto",
-        init: str = "votes",
         whiten: bool | str = True,
         head: str = "voted",
         loss: Any = "squared",
@@ -268,10 +261,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
-        self.n_rounds = n_rounds
         self.budget_split = budget_split
         self.target_bounds = target_bounds
-        self.init = init
         self.whiten = whiten
         self.head = head
         self.loss = loss
@@ -302,9 +293,6 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         base = learn_base(self, ask, query, shares)
         warn_unseen(self, base)
         return base.model, base.sight
-
-    def _loss_of_reach(self):
-        return "squared"  # of what the model of all leaves
 
     def _encoded(self, y, *, reset):
         return self._block_encoding()[0](y)

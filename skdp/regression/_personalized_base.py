@@ -43,11 +43,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
+from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
     PublicationMixin,
-    expect_risk,
-    expect_users,
-    no_users,
     positions,
     same_kind,
     within_bounds,
@@ -61,25 +59,24 @@ from skdp.solvers.personalization import (
     View,
     column_units,
     find_target_unit,
-    level_model,
     pooled_model,
 )
-from skdp.solvers.shared_subspace import learn_whitener, random_start, refine, settled, vote_start
+from skdp.solvers.shared_subspace import learn_whitener, vote_start
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
     Heads,
     all_rules,
     elect,
-    elect_bounds,
+    entry_bounds,
     far_center,
     fixed_choice,
     usable,
 )
-from skdp.theory import FitPlan, check_counts, rehearse
 from skdp.units import offered
 
-_GLOBAL_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
+_COLUMNS = 0.1
+_GLOBAL_SHARES = {"targets": 0.08, "columns": _COLUMNS, "global": 0.1}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
@@ -93,25 +90,10 @@ class Base(NamedTuple):
 
 
 def base_shares(estimator):
-    """Return the shares of the model of all.
-
-    It has coefficients where other matrices of order n_features are released too; elsewhere it is
-    the mean of the targets.
-    """
-    shares = _GLOBAL_SHARES if _sees_columns(estimator) else {"targets": _GLOBAL_SHARES["targets"]}
+    """Return the shares of the model of all."""
     given = not isinstance(estimator.target_bounds, str)
-    return {name: share for name, share in shares.items() if not (given and name == "targets")}
-
-
-def sight_shares(estimator):
-    """Return the shares of where columns lie and how far they count, without a model of all."""
-    names = ("columns", "reach") if _sees_columns(estimator) else ()
-    return {name: _GLOBAL_SHARES[name] for name in names}
-
-
-def _sees_columns(estimator):
-    square = estimator.whiten is True or estimator.init == "votes"
-    return square and estimator.delta > 0
+    shares = _GLOBAL_SHARES.items()
+    return {name: share for name, share in shares if not (given and name == "targets")}
 
 
 class Sight(NamedTuple):
@@ -122,32 +104,20 @@ class Sight(NamedTuple):
     center: Any = None
 
 
-def learn_sight(estimator, ask, query, shares):
-    """Release where columns lie, and how far their entries count."""
-    if "columns" not in shares:
-        return Sight(np.ones(query.n_features))
-    columns = _columns(estimator, ask, query, shares["columns"])
-    return _sight(estimator, ask, columns, None, shares["reach"])
-
-
-def _sight(estimator, ask, columns, model, share):
-    bounds = elect_bounds(
-        ask, columns, model, share,
-        intercept=estimator.fit_intercept, loss=estimator._loss_of_reach(),
-    )  # fmt: skip
+def learn_sight(estimator, ask, query, share):
+    """Release where columns lie; return it, and how users see their rows."""
+    columns = _columns(estimator, ask, query, share)
     spread = np.where(columns.found, columns.spread, np.inf)
-    return Sight(column_units(columns), bounds, far_center(columns.center, spread))
+    center = far_center(columns.center, spread)
+    return columns, Sight(column_units(columns), entry_bounds(columns), center)
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release where targets lie and, where the mechanism allows it, the linear model of all."""
-    d, p = query.n_features, query.n_outputs
-    unit = _target_unit(estimator, ask, p, shares)
-    if "columns" not in shares:
-        return Base(level_model(unit, d), unit, None, Sight(np.ones(d)))
-    columns = _columns(estimator, ask, query, shares["columns"])
+    """Release where targets lie, and the linear model of all."""
+    unit = _target_unit(estimator, ask, query.n_outputs, shares)
+    columns, sight = learn_sight(estimator, ask, query, shares["columns"])
     model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
-    return Base(model, unit, columns, _sight(estimator, ask, columns, model, shares["reach"]))
+    return Base(model, unit, columns, sight)
 
 
 def _target_unit(estimator, ask, p, shares):
@@ -196,100 +166,32 @@ def warn_unseen(estimator, base):
         )
 
 
-_SHARES = {"whitener": 0.05, "init": 0.45, "rounds": 0.42, "head": 0.04, "global": 0.04}
+_SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}
 
 
 class ParametersMixin:
     """Checks and defaults, all of them public."""
 
-    _clip_level = 0.5  # largest norm of a user's message in a round
-
     def _check_parameters(self):
         check_int(self, "n_components", 1, also=("auto",))
-        check_int(self, "n_rounds", 0)
         if self._starts_from_a_model:
             check_range(self, "target_bounds")
         else:
             check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
-        check_option(self, "init", ("votes", "random"))
         check_option(self, "head", ("voted", "subspace", "hybrid"))
         check_bool(self, "fit_intercept")
         check_bool(self, "require_users")
         if not isinstance(self.whiten, bool):
             check_option(self, "whiten", ("diag",))
-        if self.n_components == "auto" and self.init != "votes":
-            raise ValueError("n_components='auto' needs init='votes'. Use a number.")
         self._loss_name()
         return check_split(self, self._default_shares())
 
-    def plan(
-        self,
-        n_samples: int,
-        n_features: int,
-        *,
-        signal: float = 0.5,
-        n_rows: Any = None,
-        noise: float = 0.25,
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of users, or a guess of it where it is private.
-        n_features : int
-            Number of features.
-        signal : float, default=0.5
-            Assumed share of the square of a user's own direction (what its rows alone would say)
-            that lies in the shared subspace.
-        n_rows : int or None, default=None
-            Assumed rows of each user. With them the error is the risk of the heads, without them
-            the angle of the subspace.
-        noise : float, default=0.25
-            Assumed variance of the noise, in units of what users' heads can explain.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        n, d = n_samples, n_features
-        check_counts(self, n_samples=n, n_features=d)
-        self._check_parameters()
-        if not 0 < signal <= 1:
-            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
-        rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
-        k = 1 if self.n_components == "auto" else self.n_components
-        expected = expect_users(rehearsal, d, k, float(signal))
-        if n_rows is not None:
-            check_counts(self, n_rows=n_rows)
-            numbers = d, k, self._clip_level, n_rows, float(noise)
-            expected = expect_risk(expected, rehearsal, *numbers)
-        return rehearsal.plan(n, d, expected)
-
     def _default_shares(self):
-        skipped = set()
-        if self.whiten is False:
-            skipped.add("whitener")
-        if self.init == "random":
-            skipped.add("init")
-        if self.n_rounds == 0:
-            skipped.add("rounds")
-        if self.head != "voted":
-            skipped.add("head")
+        skipped = [] if self.whiten else ["whitener"]
+        skipped += [] if self.head == "voted" else ["head"]
         shares = {name: share for name, share in _SHARES.items() if name not in skipped}
-        if self._starts_from_a_model:
-            del shares["global"]
-            shares |= base_shares(self)
-        else:
-            shares |= sight_shares(self)
-        counted = self.init == "votes" or self.n_rounds > 0
-        if self.adjacency == "add_remove" and not counted:
-            shares["count"] = 0.01
-        return shares
-
-    def _offers_pure_dp(self):
-        return self.init == "random" and self.whiten is not True
+        of_all = base_shares(self) if self._starts_from_a_model else {"columns": _COLUMNS}
+        return shares | of_all
 
     def _check_n_components(self, d):
         if self.n_components != "auto" and self.n_components > d:
@@ -301,7 +203,7 @@ class ParametersMixin:
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
-class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
+class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
     """Shared structure under user-level privacy; a private head for each user."""
 
     __metadata_request__fit = {"groups": True}
@@ -458,16 +360,13 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base, sight = self._base_model(ask, query, shares)
-        whitener, shared = self._subspace(session, ask, query, shares, base, sight)
+        whitener, shared = self._subspace(ask, query, shares, base, sight)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
             self._warn_of_delta(query.n_rows, session.unit)
-        elif "count" in shares:
-            released = ask.count(share=shares["count"])
-            count = count.also(float(released.value), released.noise_scale)
-        view = settled(self._view(whitener, base, *sight[1:]), shared.U)
-        model, own = view.base, {}
+        view = self._view(whitener, base, *sight[1:])
+        model, own = base, {}
         if base is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
@@ -495,19 +394,13 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         """How users look at their rows, from public parameters and attributes."""
         return View(whitener, self.fit_intercept, self._loss_name(), base, bounds, center)
 
-    def _subspace(self, session, ask, query, shares, base, sight):
+    def _subspace(self, ask, query, shares, base, sight):
         (d, k), (units, *rest) = (query.n_features, self.n_components), sight
         whitener = learn_whitener(
             ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), *rest
         )
         view = self._view(whitener, base, *rest)
-        if self.init == "votes":
-            shared = vote_start(ask, view, d, k, shares["init"])
-        else:
-            shared = random_start(session.random_signs((d, k)))
-        rounds = shares.get("rounds", 0.0)
-        shared = refine(ask, view, shared, self.n_rounds, self._clip_level, rounds)
-        return whitener, shared
+        return whitener, vote_start(ask, view, d, k, shares["votes"])
 
     def _warn_if_few(self, n_users):
         """Say that there are too few users for the budget, from public numbers alone."""

@@ -31,25 +31,19 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise
-        (needs ``init="votes"``).
+        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
-        needs ``init="random"`` and ``whiten=False`` or ``"diag"``.
+        Probability that the bound fails; well below one over the number of users.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
-    n_rounds : int, default=2
-        Rounds that improve the subspace; they share one part of the budget.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     coef_bound : float or "auto", default=1.0
         Largest norm of a user's coefficients (in units of the data) in the released global model;
         intercepts have a bound of their own, one logit from the released shares of the classes.
         "auto" spends half of that release on a private median.
-    init : {"votes", "random"}, default="votes"
-        The start: directions of the users, or a random subspace (use 10 rounds or more).
     whiten : bool or "diag", default=True
         Release a second moment and whiten the features with it; needed unless features have equal
         variances and no correlations. "diag" releases variances only.
@@ -81,8 +75,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ V``.
     n_components_ : int
         Dimension of the subspace.
-    eigenvalues_ : ndarray of shape (n_features,) or None
-        Released eigenvalues of the votes (or pairs), in descending order.
+    eigenvalues_ : ndarray of shape (n_features,)
+        Released eigenvalues of the votes, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
         The model for users without a head: the mean of the users' (bounded) heads.
     global_intercept_ : float or ndarray of shape (n_classes,)
@@ -90,8 +84,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     coef_bound_ : float
         The bound on coefficients that was used.
     entry_bounds_ : ndarray of shape (2, n_features) or None
-        Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
-        noisy votes on what users would have predicted for rows of their own. None cuts nothing.
+        Lowest and highest entry of each column, 24 scales from the centre. What lies beyond, r
+        times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
+        number. None: no column has shown its scale.
     entry_center_ : ndarray of shape (n_features,) or None
         Where heads see rows from: about the released medians of columns that lie far from 0.
     head_penalty_ : HeadRule or None
@@ -152,10 +147,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
-        n_rounds: int = 2,
         budget_split: Split = "auto",
         coef_bound: float | str = 1.0,
-        init: str = "votes",
         whiten: bool | str = True,
         head: str = "voted",
         classes: Iterable[Any] | None = None,
@@ -169,10 +162,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
-        self.n_rounds = n_rounds
         self.budget_split = budget_split
         self.coef_bound = coef_bound
-        self.init = init
         self.whiten = whiten
         self.head = head
         self.classes = classes
@@ -196,10 +187,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         return False  # they are labels
 
     def _base_model(self, ask, query, shares):
-        return None, learn_sight(self, ask, query, shares)  # logits of all are not those of each
-
-    def _loss_of_reach(self):
-        return self._loss_name()
+        _, sight = learn_sight(self, ask, query, shares["columns"])
+        return None, sight  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

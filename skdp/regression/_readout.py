@@ -1,10 +1,7 @@
-"""What the linear read-outs share: bounds, targets, wide rows, the one release, plans."""
+"""What the linear read-outs share: bounds, targets, wide rows, the one release."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,26 +27,13 @@ from skdp._validation import (
     column_bounds,
 )
 from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
-from skdp.data.blocks import row_source
-from skdp.data.units import GroupForm, Placed, groups_of
+from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.readout import ReadoutQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
 from skdp.solvers.postprocess import readout_moments, released_count
 from skdp.solvers.spectral import bought_sums
-from skdp.theory import (
-    Expectation,
-    check_counts,
-    falling_spectrum,
-    readout_loss,
-    rehearse,
-    searched_error,
-    weighted_rows,
-    zero_rows,
-)
-from skdp.theory._plan import BOUNDED_LENGTH, check_spectrum
-from skdp.theory._rehearsal import clear_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
@@ -171,103 +155,13 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     return np.sort(order[: int(size)]), left
 
 
-# What theory expects of rehearsed regressions, and the shapes that they are rehearsed on.
-
-
-# -- records: a read-out -----------------------------------------------------------------------
-
-
-class GuessedRows(NamedTuple):
-    """What who plans a read-out assumes: see `DPRidge.plan`."""
-
-    signal: float
-    spectrum: Any
-    length: Any
-
-    def checked(self, clip_norm):
-        """Return the same, or refuse it; rows longer than a given clip norm are cut to it."""
-        if not 0 < self.signal <= 1:
-            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {self.signal!r}.")
-        if self.length is None:
-            return self
-        if isinstance(clip_norm, str) or not math.isfinite(clip_norm):
-            raise ValueError(
-                "plan takes 'length' with a finite 'clip_norm': a learnt one suits the rows. "
-                f"Got length={self.length!r} instead."
-            )
-        if isinstance(self.length, bool) or not isinstance(self.length, Real) or self.length <= 0:
-            raise ValueError(f"'length' must be None or a positive number. Got {self.length!r}.")
-        return self._replace(length=min(float(self.length), 1.0))
-
-
-def alike(d, correlation):
-    """Return the shares in orthogonal directions of d columns that all have this correlation."""
-    shares = np.full(d, (1 - correlation) / d)
-    shares[0] += correlation
-    return shares
-
-
-class ReadoutFacts(NamedTuple):
-    """What a plan takes for granted of a read-out, beside the noise of its release.
-
-    `spectrum` holds the shares of the squared length of rows in orthogonal directions, `target` is
-    the length of their targets in the release, in clip norms; `cut` is where targets are cut, in
-    their standard deviations, and `level` the clip norm in median lengths of rows that are normal;
-    None are rows of one `length`, in clip norms.
-    """
-
-    clip_norm: float
-    spectrum: np.ndarray
-    target: float
-    cut: float = math.inf
-    level: float | None = None
-    length: float = 1.0
-
-    def rows(self):
-        """Return the length of rows in clip norms, and their mean squares as they are weighted."""
-        if self.level is None:
-            return self.length, self.length**2 * self.spectrum
-        return weighted_rows(self.spectrum, self.level)
-
-
-def expect_readout(noise_scale, n, signal, facts, kind="falling"):
-    """Expect the loss of a read-out, from the noise of its release; `kind` names the spectrum."""
-    noise = noise_scale / math.sqrt(2) / facts.clip_norm**2
-    length, seen = facts.rows()
-    known = {"length": length, "seen": seen, "target": facts.target, "cut": facts.cut}
-    spread = {"falling": "in shares that fall like 1/i", "given": "in the shares given"}[kind]
-    cut = "" if math.isinf(facts.cut) else f", normal, cut at {facts.cut:.2g} deviations"
-    kind_of_rows = "rows are" if facts.level is None else "rows are normal,"
-    return Expectation(
-        error=partial(readout_loss, spectrum=facts.spectrum, noise=noise, signal=signal, **known),
-        meaning="share of the explainable variance that is lost",
-        found=min(1.0, 2 * noise * math.sqrt(len(seen)) / n / float(np.sum(seen))),
-        signal="share of the squared length that one direction must hold",
-        assumptions=(
-            f"{kind_of_rows} {length:.2g} times as long as the clip norm, spread over orthogonal "
-            f"directions {spread}",
-            f"targets are {facts.target:.2g} times as long as the clip norm (bounds that are much "
-            "wider cost accuracy), linear in the rows up to "
-            f"{1 - signal:g} of their variance{cut}; alpha is small; scales are found",
-        ),
-        goal=0.5,
-    )
-
-
 # What the linear read-outs share: bounds, the one release, the solution.
 
 
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
-# A learnt scale ends a quarter of an octave: so many medians on average. In units of it a normal
-# target has this deviation.
-_LEARNT_LEVEL, _LEARNT_DEVIATION = 1.1, 1.35
+_TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
 _REACH = 6.0  # learnt units from the centre at which an entry is cut
-_SHORT_TAILS = (
-    f"columns have short tails: entries are cut {_REACH:g} units from the centre; a target that is "
-    "linear in an exponential column loses 4% of that, in a lognormal one of deviation 1 31%"
-)
-_CORRELATED = 0.9  # of columns at the far end of what a plan expects without a spectrum
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
@@ -303,6 +197,18 @@ class Released(NamedTuple):
     kept: np.ndarray
     units: RowScale
     found: RowScale
+
+
+def records_for_half(noise_scale, d, length, target):
+    """Return about how many records show half of what is linear in d columns.
+
+    In the direction i that ends the half of shares that fall like 1/i the moments n length^2 p_i
+    must be 1.5 times the noise on X'y, for a target of which half of the variance is linear.
+    """
+    shares = 1 / np.arange(1, d + 1) / math.fsum(1 / np.arange(1, d + 1))
+    last = shares[np.searchsorted(np.cumsum(shares), 0.5)]
+    noise = noise_scale / math.sqrt(2) * math.sqrt(2 * length**2 / target**2 + d)
+    return math.ceil(1.5 * noise / (length**2 * last))
 
 
 class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
@@ -467,22 +373,14 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         public = getattr(self, "classes", None) is not None
         listed = " Labels that are none of 'classes' do not count." if public else ""
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
-        facts = self._facts(clip_norm, falling_spectrum(d), target)
-        needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
+        length = _TYPICAL_LENGTH if self.bounds is None else _FILLED * math.sqrt(d) / clip_norm
+        needed = records_for_half(noise_scale / clip_norm**2, d, min(length, 1.0), target)
         warn_caller(
             f"{type(self).__name__} sees nothing of {of}. At this budget "
             f"about {needed} records show a target half of whose variance is linear in the rows: "
             f"use more records, a larger 'epsilon' or fewer columns.{listed}",
             PrivacyWarning,
         )
-
-    def _facts(self, clip_norm, spectrum, target, cut=math.inf):
-        """Return what a plan takes for granted: columns with `bounds` seldom fill them."""
-        facts = ReadoutFacts(clip_norm, spectrum, target, cut)
-        if self.bounds is not None:
-            fills = BOUNDED_LENGTH * math.sqrt(len(spectrum)) / clip_norm
-            return facts._replace(length=min(1.0, fills))
-        return facts._replace(level=_LEARNT_LEVEL) if self._learns_lengths() else facts
 
     def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
@@ -518,59 +416,6 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         length = clip_norm if math.isfinite(clip_norm) else 1.0
         corner = self._corner * length if self._releases_sums() else 0.0
         return corner, _TARGET * math.hypot(length, corner)
-
-    def _plan(self, n, d, columns, guess, *options, whole):
-        """Rehearse the fit on records of zeros, with so many columns of targets."""
-        check_counts(self, n_samples=n, n_features=d, columns=columns)
-        self._check_parameters()
-        signal, spectrum, length = guess.checked(self.clip_norm)
-        rows = n if self._total_is_public() else 1  # the other way nobody asks for it
-        y = zero_rows(rows, columns) if not whole else np.zeros(rows)
-        beside = {"y": y} | ({"groups": np.arange(rows)} if self._by_group else {})
-        placed = Placed(row_source(zero_rows(rows, d)), beside)
-        rehearsal = rehearse(self, n, placed, *options, sums=clear_sums)
-        clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
-        unit = unit if self.bounds is None else "half the widths of 'bounds'"
-        noise = rehearsal.lines[-1].noise_scale
-        kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
-        shares = check_spectrum(spectrum, kept if spectrum is None else d)
-        shares = np.sort(shares)[::-1][:kept]
-        target, cut = self._lengths(1.0)[1] / math.sqrt(columns), math.inf
-        if not whole:
-            part = self._target_length(rehearsal, columns)
-            target *= part
-            cut = 1 / part if self._is_auto("target_bounds") else math.inf
-        ranks = [line.noise_scale for line in rehearsal.named("column_ranks", "norm_median")]
-
-        def expect(shares, kind):
-            facts = self._facts(clip_norm, shares, target, cut)
-            if length is not None:
-                facts = facts._replace(length=length)
-            expected = expect_readout(noise, n, signal, facts, kind)
-            if not ranks:
-                return expected
-            doubt = {"error": expected.error, "nothing": 1.0, "noise_scale": max(ranks)}
-            return replace(expected, error=partial(searched_error, **doubt))
-
-        expected = expect(shares, "falling" if spectrum is None else "given")
-        if spectrum is None and d > 1:
-            ends = [expect(alike(kept, by), "given").error(n) for by in (0.0, _CORRELATED)]
-            said = f"without any correlation of the columns {ends[0]:.2g} would be lost, with "
-            said += f"{_CORRELATED:g} of all of them {ends[1]:.2g}: state a 'spectrum' if you can"
-            expected = replace(expected, assumptions=(*expected.assumptions, said))
-        if kept < d:
-            said = f"of what the {kept} columns of the largest sums explain, which are kept"
-            expected = replace(expected, assumptions=(*expected.assumptions, said))
-        if rehearsal.named("column_ranks"):
-            expected = replace(expected, assumptions=(*expected.assumptions, _SHORT_TAILS))
-        return rehearsal.plan(n, d, expected, unit)
-
-    def _target_length(self, rehearsal, columns):
-        """Return the assumed length of a target, in units of its bound."""
-        if not self._is_auto("target_bounds") or "within" not in rehearsal.narrowed:
-            return _TARGET_LENGTH
-        scale = rehearsal.narrowed["within"][1]
-        return min(1.0, _LEARNT_DEVIATION * math.sqrt(columns) / float(scale.size[0]))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -15,8 +15,8 @@ from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
+from skdp.regression._plans import RidgePlans
 from skdp.regression._readout import (
-    GuessedRows,
     ReadoutBase,
     find_targets,
     left_for_model,
@@ -27,12 +27,11 @@ from skdp.regression._readout import (
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers
 from skdp.solvers.postprocess import solve_readout, steadied
-from skdp.theory import FitPlan
 
 _TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
 
 
-class DPRidge(MultiOutputMixin, ScoredRegressorMixin, ReadoutBase):
+class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
     """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -241,45 +240,6 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, ReadoutBase):
         part = max(left, shares["target_bounds"]) / targets.share
         reach = columns.reach(d * columns.sums_noise(part), _TARGET_REACH)
         return target_scale(targets, reach, centered=self.fit_intercept), targets.left
-
-    def plan(
-        self,
-        n_samples: int,
-        n_features: int,
-        *,
-        n_targets: int = 1,
-        signal: float = 0.5,
-        spectrum: Any = None,
-        length: Any = None,
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
-        number of samples that is private.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Shape of the data.
-        n_targets : int, default=1
-            Number of targets.
-        signal : float, default=0.5
-            Assumed share of the variance of the targets that is linear in the rows.
-        spectrum : array-like of shape (n_features,) or None, default=None
-            Assumed variances of the rows along orthogonal directions, in units of the columns; only
-            their ratios count. None lets them fall like 1/i, as correlated columns do; equal
-            numbers are uncorrelated columns.
-        length : float or None, default=None
-            With a `clip_norm` that is given: assumed root mean square length of the rows, in clip
-            norms. None is 1; rows of half the length lose about sixteen times as much.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        guess = GuessedRows(signal, spectrum, length)
-        return self._plan(n_samples, n_features, n_targets, guess, whole=False)
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

@@ -18,10 +18,10 @@ from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._readout import GuessedRows, ReadoutBase
+from skdp.regression._plans import RidgeClassifierPlans
+from skdp.regression._readout import ReadoutBase
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.postprocess import class_moments, reweighted, solve_readout
-from skdp.theory import FitPlan, check_counts
 
 # Weights of classes, checked and made numbers.
 
@@ -57,7 +57,7 @@ def class_weights(given, classes, totals):
 _ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
-class DPRidgeClassifier(ScoredClassifierMixin, ReadoutBase):
+class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase):
     """Classification by least squares with (epsilon, delta)-differential privacy for one record.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -287,50 +287,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, ReadoutBase):
             PrivacyWarning,
         )
         return classes
-
-    def plan(
-        self,
-        n_samples: int,
-        n_features: int,
-        *,
-        n_classes: Any = None,
-        signal: float = 0.5,
-        spectrum: Any = None,
-        length: Any = None,
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
-        number of samples that is private.
-
-        Parameters
-        ----------
-        n_samples, n_features : int
-            Shape of the data.
-        n_classes : int or None, default=None
-            Number of classes; None takes `classes`, or two.
-        signal : float, default=0.5
-            Assumed share of the variance of the codes of the labels that is linear in the rows.
-        spectrum : array-like of shape (n_features,) or None, default=None
-            Assumed variances of the rows along orthogonal directions, in units of the columns; only
-            their ratios count. None lets them fall like 1/i, as correlated columns do; equal
-            numbers are uncorrelated columns.
-        length : float or None, default=None
-            With a `clip_norm` that is given: assumed root mean square length of the rows, in clip
-            norms. None is 1; rows of half the length lose about sixteen times as much.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
-        """
-        if n_classes is None:
-            n_classes = 2 if self.classes is None else len(check_classes(self))
-        check_counts(self, n_classes=n_classes)
-        columns = 1 if n_classes == 2 else n_classes
-        classes = np.arange(n_classes)
-        guess = GuessedRows(signal, spectrum, length)
-        return self._plan(n_samples, n_features, columns, guess, classes, whole=True)
 
     def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.units import in_memory
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.records import RecordQuery
-from skdp.queries.sums import Neighbours
 from skdp.regression._measurements import (
     SEARCH_ALONE,
-    TOO_FEW,
     check_design,
     check_measurements,
     check_parameters,
     default_shares,
     descent_facts,
     doubt_of,
-    first_shares,
     has_means,
     look_at_means,
     pay_the_rest,
@@ -37,10 +29,11 @@ from skdp.regression._measurements import (
     remedy_of,
     unspent,
 )
+from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
 from skdp.solvers.postprocess import released_count
-from skdp.solvers.trace import READABLE, UnreadableError, clip_multiplier, fit_trace, zero_fit
+from skdp.solvers.trace import UnreadableError, fit_trace, zero_fit
 from skdp.solvers.whitening import (
     Place,
     release_place,
@@ -49,122 +42,8 @@ from skdp.solvers.whitening import (
     trace_attributes,
     whitening,
 )
-from skdp.theory import (
-    Expectation,
-    FitPlan,
-    check_counts,
-    expected_error,
-    records_needed,
-    rehearse,
-    zero_rows,
-)
-from skdp.units import offered, unit_of
-
-
-def shape_of(given, parameter):
-    """Return (d1, d2) from what was given, or from the parameter `matrix_shape`."""
-    if isinstance(given, Integral) and parameter is not None:
-        if given != math.prod(parameter):
-            raise ValueError(
-                f"n_features={given} does not fit matrix_shape={parameter!r}; leave it out."
-            )
-        given = None
-    shape = parameter if given is None else given
-    if shape is None:
-        raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
-    return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
-
-
-# -- records: a matrix -------------------------------------------------------------------------
-
-
-def plan_trace(estimator, n_samples, n_features, nnz, signal):
-    """Return the plan of a trace regression of dense records; with `nnz`, of CSR rows."""
-    shape = shape_of(n_features, estimator.matrix_shape)
-    check_counts(estimator, n_samples=n_samples)
-    estimator._check_parameters()
-    if nnz is not None and (
-        not isinstance(nnz, Integral) or not 1 <= nnz <= n_samples * math.prod(shape)
-    ):
-        raise ValueError(
-            f"'nnz' must be a number of entries of X, at least 1. Got {nnz!r} instead."
-        )
-    known, sparse = unit_of(estimator).of_targets, nnz is not None
-    rows = n_samples if known or estimator.adjacency == "replace" else 1  # else nobody asks
-    records = planned_records(rows, shape, known=known, sparse=sparse)
-    planned = estimator if sparse else clone(estimator).set_params(fit_means=False)
-    moments = single_moments(shape) if sparse else ordinary_moments(shape)
-    rehearsal = rehearse(planned, n_samples, records, shape, design_moments=moments)
-    unit_noise = Neighbours(estimator.adjacency).units / rehearsal.mu
-    facts = descent_facts(estimator, shape, n_samples, unit_noise)
-    needed = 0.0
-    if has_means(planned, shape, sparse=sparse):
-        facts, needed = first_shares(facts)[1], TOO_FEW * estimator._records_needed(shape).useful
-    expected = expect_trace(facts, signal, needed)
-    return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
-
-
-def planned_records(n, shape, *, known, sparse=False):
-    """Return records of a public shape; where X is public, those of an even design."""
-    size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
-    if not known:
-        return in_memory(zero_rows(n, size, sparse=sparse), y=y)
-    places = np.arange(n) % size
-    values = np.full(n, math.sqrt(size))
-    rows = sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size))
-    return in_memory(rows, y=y)
-
-
-def ordinary_moments(shape):
-    """Return the moments of records whose entries are alike and whose moments have norm 1."""
-    d1, d2 = shape
-
-    def moments(n, noise, _clip_level):
-        diagonal = len(noise.value) == d1 + d2
-        parts = [np.ones(d) if diagonal else np.eye(d) for d in shape]
-        length = math.sqrt(d1 * d2 * (d1 + d2))
-        return n / length * np.concatenate([d2 * parts[0].ravel(), d1 * parts[1].ravel()])
-
-    return moments
-
-
-def single_moments(shape):
-    """Return the moments of records of a single 1, all places alike."""
-
-    def moments(n, _noise, _clip_level):
-        return np.concatenate([np.full(d, n / d) for d in shape])
-
-    return moments
-
-
-def expect_trace(facts, signal, needed=0.0):
-    """Expect the error of the matrix; the noise of y has standard deviation 1, <X, M> `signal`.
-
-    `facts` are those of the fit, for entries of variance 1. With fewer records than `needed` no
-    matrix is looked for.
-    """
-    readable = max(READABLE * facts.unit_noise / math.sqrt(facts.rank_share), needed)
-    size = facts.tangent_size
-    level = clip_multiplier(facts, size, facts.gradients or facts.init)
-    return Expectation(
-        error=partial(matrix_error, facts=facts, readable=readable, signal=float(signal)),
-        meaning="relative error of the matrix, 1 is the zero matrix",
-        found=math.ceil(readable),
-        signal="records from which medians can be read",
-        assumptions=(
-            f"<X_i, M> has {signal:g} times the standard deviation of the noise of y",
-            f"entries of X have equal variances; clip levels near {level:g} medians",
-        ),
-        goal=0.5,
-    )
-
-
-def matrix_error(n, facts, readable, signal):
-    """Return the expected error for another number of records."""
-    if n < readable:
-        return 1.0
-    return expected_error(facts._replace(n=n), noise_sd=1.0, signal_sd=signal)
-
+from skdp.theory import records_needed
+from skdp.units import offered
 
 # Low-rank matrix regression with differential privacy.
 
@@ -177,7 +56,7 @@ _MOST = (
 )
 
 
-class DPTraceRegressor(ScoredRegressorMixin, BaseDPEstimator):
+class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     """Low-rank matrix regression with (epsilon, delta)-differential privacy for one record.
 
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
@@ -470,29 +349,6 @@ class DPTraceRegressor(ScoredRegressorMixin, BaseDPEstimator):
             f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
             PrivacyWarning,
         )
-
-    def plan(
-        self, n_samples: int, n_features: Any = None, *, nnz: Any = None, signal: float = 1.0
-    ) -> FitPlan:
-        """Say what a fit would release, and what error to expect; no data is touched.
-
-        Parameters
-        ----------
-        n_samples : int
-            Number of records, or a guess of it where it is private.
-        n_features : int, tuple of two ints or None, default=None
-            Number of features, or the shape of the matrix; None takes `matrix_shape`.
-        nnz : int or None, default=None
-            Stored numbers of X in CSR rows (ratings: one for each record), which have means.
-        signal : float, default=1.0
-            Assumed standard deviation of <X_i, M>, in units of that of the noise of y.
-
-        Returns
-        -------
-        plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` is the expected relative error of `coef_`.
-        """
-        return plan_trace(self, n_samples, n_features, nnz, signal)
 
     def records_needed(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.

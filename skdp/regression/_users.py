@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -12,17 +10,9 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import checked
-from skdp.answer import Answer
 from skdp.base import atomic
-from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
-from skdp.queries.users import UserQuery
-from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import Count, Shared
-from skdp.solvers.shared_subspace import GAIN, ResidualRound, residual_step
-from skdp.theory import Expectation, constant_error, vote_error, vote_threshold, zero_rows
-from skdp.theory._plan import _HALF_MISSED, _SHARP
+from skdp.solvers.local_fits import folded
 
 # User labels: how they are passed, checked and looked up; and the head on a user's own device.
 
@@ -46,17 +36,18 @@ def same_kind(known, labels):
 
 
 def within_bounds(X, bounds):
-    """Return rows with entries cut to the bounds (2, d) of their columns; None cuts nothing."""
+    """Return rows whose entries beyond the bounds (2, d) are folded; None leaves them."""
     if bounds is None:
         return X
-    low, high = bounds
-    if not sp.issparse(X):
-        return np.clip(X, low, high)
-    if (low > 0).any() or (high < 0).any():  # zeros are cut too
-        return np.clip(X.toarray(), low, high)
+    if sp.issparse(X) and ((bounds[0] > 0).any() or (bounds[1] < 0).any()):  # zeros are beyond
+        X = X.toarray()
     X = X.copy()
-    X.sum_duplicates()
-    X.data = np.clip(X.data, low[X.indices], high[X.indices])
+    if sp.issparse(X):
+        X.sum_duplicates()
+    values, limits = (X.data, bounds[:, X.indices]) if sp.issparse(X) else (X, bounds[:, None])
+    far = (values < limits[0]) | (values > limits[1])
+    limits = np.broadcast_to(limits, (2, *values.shape))
+    values[far] = folded(values[far], limits[:, far])
     return X
 
 
@@ -125,11 +116,11 @@ class UserHead(BaseEstimator):
         return self._model.predict(X, groups=np.zeros(n, int))
 
 
-# What leaves the house: public copies, heads for devices, messages and steps of further rounds.
+# What leaves the house: public copies, and heads for devices.
 
 
 class PublicationMixin:
-    """Publication and federation of a personalised estimator."""
+    """Publication of a personalised estimator, and a fit whose users are elsewhere."""
 
     @atomic
     def _fit_elsewhere(self, schema, connect):
@@ -184,126 +175,3 @@ class PublicationMixin:
             public.n_features_in_ = public.components_.shape[1]
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)
-
-    def client_update(self, X: Any, y: Any) -> Any:
-        """Compute the message of one user for a further round; what a device sends.
-
-        It is private: it may only enter a sum to which noise is added, by secure aggregation.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_rows, n_features)
-            All rows of the user.
-        y : array-like of shape (n_rows,)
-            Targets.
-
-        Returns
-        -------
-        message : ndarray of shape (k * n_features + k * k,)
-            Norm at most ``0.5 * sqrt(1 + 1/9)``; add the messages of all users.
-        """
-        check_is_fitted(self, "components_")
-        X, y = checked(self, X, y, accept_sparse="csr", reset=False, y_numeric=self._y_numeric)
-        query = self._query(X, self._encoded(y, reset=False), np.zeros(X.shape[0], int))
-        return self._round(query, self.components_).answer(0.0)
-
-    def _round(self, query, components):
-        """Return the bounded sum of the messages of a query's users at public components."""
-        return ResidualRound(self._public_view(), components.T, self._clip_level).asked(query)
-
-    def server_update(self, total: Any, noise_scale: Any) -> Any:
-        """Return a public copy after one more round, from the noisy sum of all messages.
-
-        Parameters
-        ----------
-        total : ndarray of shape (k * n_features + k * k,)
-            Sum of the users' messages plus Gaussian noise.
-        noise_scale : float
-            Its standard deviation: the norm bound of a message (twice that under "replace") over
-            the mu of the round. Its loss is not part of any receipt here.
-
-        Returns
-        -------
-        public : object
-            A copy without heads and without a receipt, with new `components_`.
-        """
-        check_is_fitted(self, "components_")
-        released = Answer(np.asarray(total, np.float64), float(noise_scale))
-        start = Shared(self.components_.T, 1.0, Count())
-        shared = residual_step(start, released, self._clip_level)
-        copy = self._copy()
-        copy.components_ = fix_signs(shared.U.T)
-        # This round was paid elsewhere: a receipt without it would claim too little.
-        for name in ("privacy_spent_", "ledger_"):
-            vars(copy).pop(name, None)
-        return copy
-
-
-# -- users -------------------------------------------------------------------------------------
-
-
-def no_users(n, d, adjacency):
-    """Return a query of so many users without numbers; one output, as more change no norm.
-
-    A private number of users is not asked for.
-    """
-    n = n if adjacency == "replace" else 1
-    rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
-    return UserQuery(rows, adjacency=adjacency)
-
-
-def user_risk(n, angle, d, k, rounds, rows, noise, found):
-    """Return the expected risk of least-squares heads, relative to the model of all.
-
-    With fewer users than `found` the subspace is missed more and more often.
-
-    Each of the `rounds` (noise scale, clip level) takes most of the error away and brings its own
-    noise. A head of h numbers on m rows costs h/(m - h - 1) of what it cannot explain: the noise,
-    and what lies outside the subspace.
-    """
-    error, each = angle(n), n / k
-    for scale, level in rounds:
-        brought = (d - k) * (scale**2 + each * level**2 / (2 * d)) / max(each, 2 * scale) ** 2
-        error = min(1 - k / d, (1 - GAIN) ** 2 * error + brought)
-    spare = rows - k - 1
-    cost = k / (spare - 1) if spare > 1 else math.inf
-    risk = min(1.0, error + (error + noise) * cost)
-    missed = 1 / (1 + (n / (_HALF_MISSED * found)) ** _SHARP) if found else 0.0
-    return missed + (1 - missed) * risk
-
-
-def expect_risk(expected, rehearsal, d, k, clip_level, rows, noise):
-    """Expect the risk of heads on so many rows, in place of the angle of the subspace."""
-    rounds = [(line.noise_scale, clip_level) for line in rehearsal.named("round")]
-    facts = {"angle": expected.error, "d": d, "k": k, "rounds": rounds, "rows": rows}
-    facts["found"] = expected.found
-    assumed = (
-        f"users have {rows:g} rows, with noise of {noise:g} times the variance to be explained"
-    )
-    return replace(
-        expected,
-        error=partial(user_risk, noise=noise, **facts),
-        meaning="risk of heads, 1 is the model of all",
-        assumptions=(*expected.assumptions[:1], f"{k} components of equal weight", assumed),
-        goal=0.5,
-    )
-
-
-def expect_users(rehearsal, d, k, alignment):
-    """Expect the angle after the start, which rounds improve; known for votes."""
-    votes = rehearsal.named("votes")
-    facts = {"d": d, "k": k, "alignment": alignment}
-    known = bool(votes) and math.isfinite(rehearsal.mu)
-    if known:
-        facts["noise_scale"] = votes[0].noise_scale
-    return Expectation(
-        error=partial(vote_error, **facts) if known else constant_error,
-        meaning="squared sine between released and true subspace after the start",
-        found=vote_threshold(**facts) if known else 0.0,
-        signal="users from which the subspace stands out",
-        assumptions=(
-            f"{alignment:g} of the square of a user's own direction lies in the subspace",
-            f"{k} components of equal weight; rounds improve on the start",
-        ),
-        goal=0.5 * (1 - k / d) if known and k < d else 0.0,
-    )

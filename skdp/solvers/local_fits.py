@@ -10,7 +10,7 @@ decrease the loss at each step; nothing stops early, so nothing tells of the row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, cast
@@ -504,12 +504,6 @@ class TakenUsers(NamedTuple):
         exponents = batch.x_exponent[users], batch.y_exponent[users]
         return cls(batch.X[users], batch.Y[users], *exponents)
 
-    @classmethod
-    def together(cls, batches: Sequence[UserBatch]) -> TakenUsers:
-        """Return the users of some batches as one: what is computed for each is the same."""
-        parts = zip(*[(b.X, b.Y, b.x_exponent, b.y_exponent) for b in batches], strict=True)
-        return cls(*map(np.concatenate, parts))
-
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
@@ -521,26 +515,10 @@ class TakenUsers(NamedTuple):
         return self.X.copy()
 
 
-def _beyond(X: FloatArray, exponents: NDArray[np.intc], bounds: FloatArray) -> NDArray[np.bool_]:
-    low, high = (times_powers(A, exponents) for A in (X.min(1), X.max(1)))
-    return np.asarray(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
-
-
 def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
-    """Return which users have an entry beyond the bounds (2, d) of its column.
-
-    Who has none beyond the bounds that were asked about first is not looked at for wider ones.
-    """
-
-    def made() -> tuple[NDArray[Any], ...]:
-        return bounds, np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
-
-    first, users = batch.keep(("beyond",), made)
-    if first is bounds:
-        return users
-    if not ((first[0] >= bounds[0]) & (first[1] <= bounds[1])).all():
-        return np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
-    return users[_beyond(batch.X[users], batch.x_exponent[users], bounds)]
+    """Return which users have an entry beyond the bounds (2, d) of its column."""
+    low, high = (times_powers(A, batch.x_exponent) for A in (batch.X.min(1), batch.X.max(1)))
+    return np.flatnonzero(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
 
 
 def _own_exponents(flat: FloatArray) -> NDArray[np.intc]:
@@ -549,14 +527,28 @@ def _own_exponents(flat: FloatArray) -> NDArray[np.intc]:
     return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
 
 
+def folded(values: FloatArray, bounds: FloatArray) -> FloatArray:
+    """Return entries beyond their bounds (2, ...) as near to the middle as they were beyond it.
+
+    A little beyond, an entry is a large number, and far beyond it is a code: r becomes 1/r, in
+    units of half the width.
+    """
+    half = bounds[1] / 2 - bounds[0] / 2
+    middle = bounds[0] + half
+    return np.asarray(middle + half * (half / (values - middle)))
+
+
 def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
-    """Return users with far entries, their new powers of two, and where entries change to what."""
+    """Return users with far entries, their new powers of two, and where entries change to what.
+
+    An entry beyond the bounds is a code more often than a number: it counts as their middle.
+    """
     some = beyond(batch, bounds)
     (_, m, d), rows = batch.X.shape, times_powers(batch.X[some], batch.x_exponent[some])
     flat = rows.reshape(len(rows), m * d)
     changed = np.flatnonzero((rows < bounds[0]) | (rows > bounds[1]))
     column, (user, place) = changed % d, np.divmod(changed, m * d)
-    values = np.clip(flat[user, place], bounds[0, column], bounds[1, column])
+    values = folded(flat[user, place], bounds[:, column])
     flat[user, place] = values
     exponents = _own_exponents(flat)
     values = times_powers(values, -exponents[user])

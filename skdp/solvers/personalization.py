@@ -47,21 +47,6 @@ FloatArray = NDArray[np.float64]
 _FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing
 
 
-class Doubt(NamedTuple):
-    """What is known of the noise in a released model.
-
-    Attributes
-    ----------
-    covariance : array of shape (d, d)
-        Of the noise of coefficients, summed over the outputs.
-    center : array of shape (d,)
-        About where rows lie: a prediction there stays as it is.
-    """
-
-    covariance: FloatArray
-    center: FloatArray
-
-
 class GlobalModel(NamedTuple):
     """A released linear model of all users.
 
@@ -73,14 +58,11 @@ class GlobalModel(NamedTuple):
         Intercepts.
     noise : float
         Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
-    doubt : Doubt or None
-        Its noise, where it is known.
     """
 
     coef: FloatArray
     intercept: FloatArray
     noise: float = 0.0
-    doubt: Doubt | None = None
 
     def predictions(self, batch: UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
@@ -636,8 +618,5 @@ def pooled_model(
         corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
     )  # fmt: skip
     solution = solve_readout(moments, 0.0)
-    coef, axes = solution.coefficients / size[:, None], solution.axes / size[:, None]
-    covariance = (axes * solution.noise.sum(axis=1)) @ axes.T
-    doubt = Doubt(covariance, columns.center)
-    level = solution.intercepts + unit.center - columns.center @ coef
-    return GlobalModel(coef, level, doubt=doubt)
+    coef = solution.coefficients / size[:, None]
+    return GlobalModel(coef, solution.intercepts + unit.center - columns.center @ coef)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr, ndtr
+from scipy.special import expit, log_ndtr
 
 from skdp.answer import Answer
 
@@ -228,14 +228,12 @@ _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
-LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for by half an octave
-_BEYOND = 2.5  # levels: rows so much longer may hold what shortened ones no longer show
-# For more in the steps before: a mistake in the first one makes noise 256 times as large.
-_LEVEL_DOUBTS = (3.5, 3.0, 2.5, LEVEL_DOUBT)
+# Deviations of a count that raises a level: more in the first steps, where a mistake makes noise
+# 256 times as large, than in the last, for half an octave.
+_LEVEL_DOUBTS = (3.5, 3.0, 2.5, 2.0)
 _FINER = 2  # questions about parts of an octave
 # Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
 _RAISE_DOUBTS = (4.5, 4.0, 3.0)
-_NEVER = 1e-9  # chance of a way through a search that is not followed
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 
 
@@ -409,7 +407,7 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
     The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
     the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
     """
-    return _lowest(count_above, clip_levels(largest), goal, share)[0]
+    return _lowest(count_above, clip_levels(largest), goal, share)
 
 
 def clip_levels(largest: float) -> FloatArray:
@@ -417,50 +415,12 @@ def clip_levels(largest: float) -> FloatArray:
     return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE))
 
 
-def chances_of_levels(grid: FloatArray, above: FloatArray, goal: float, noise: float) -> FloatArray:
-    """Return how likely `private_clip_level` ends at each level, where so many rows lie above.
-
-    `noise` is that of one count.
-    """
-    chances = np.zeros(len(grid))
-    open_ends = [(0, len(grid) - 1, 1.0)]
-    for _ in range(_questions(grid)):
-        ends = []
-        for low, high, chance in open_ends:
-            middle = (low + high) // 2
-            lower = chance * float(ndtr((goal - above[middle]) / noise))
-            ends += [(low, middle, lower), (min(middle + 1, high), high, chance - lower)]
-        open_ends = [end for end in ends if end[2] > _NEVER]
-    for _, high, chance in open_ends:
-        chances[high] += chance
-    return np.asarray(chances / chances.sum())
-
-
-class Level(NamedTuple):
-    """A released clip level.
-
-    Attributes
-    ----------
-    value : float
-        The level.
-    beyond : float
-        How many rows may be several times longer, by the counts that were released on the way: that
-        many, and two deviations of the noise.
-    """
-
-    value: float
-    beyond: float
-
-
-def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> Level:
+def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
     A count that does not stand clear of its noise raises nothing.
     """
-    grid = lowest * 2.0 ** np.array(_RAISES)
-    level, asked = _lowest(count_above, grid, goal, share, _LEVEL_DOUBTS)
-    far = [most for threshold, most in asked if threshold >= _BEYOND * level] or [asked[0][1]]
-    return Level(level, max(0.0, min(far)))
+    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, _LEVEL_DOUBTS)
 
 
 def _lowest(
@@ -469,19 +429,17 @@ def _lowest(
     goal: float,
     share: float,
     doubts: tuple[float, ...] = (),
-) -> tuple[float, list[tuple[float, float]]]:
-    """Return the level, and of each threshold how many numbers may lie above."""
-    low, high, asked = 0, len(grid) - 1, []
+) -> float:
+    low, high = 0, len(grid) - 1
     steps = _questions(grid)
     for _, doubt in zip_longest(range(steps), doubts, fillvalue=0.0):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
-        asked.append((float(grid[middle]), float(above.value) + LEVEL_DOUBT * above.noise_scale))
         if above.value <= goal + doubt * above.noise_scale:
             high = middle
         else:
             low = min(middle + 1, high)
-    return float(grid[high]), asked
+    return float(grid[high])
 
 
 def _questions(grid: FloatArray) -> int:

@@ -15,8 +15,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from skdp.answer import Answer
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.verdict import nonnegative
 
 FloatArray = NDArray[np.float64]
 _ROUNDING = 1e-15  # of an eigenvalue, relative to the largest and the dimension
@@ -185,17 +185,6 @@ def mean_push(noise_scale: float, n: float, d: int) -> float:
     return noise_scale**2 / n * (d + 3 * math.sqrt(2 * d))
 
 
-def variance_doubt(variances: FloatArray, n: Answer, noise_scale: float, push: float) -> float:
-    """Return about how far known noise moves the largest variance, relative to it.
-
-    `n` is the number of rows and the noise in it, `noise_scale` that of the diagonal of the
-    moment, `push` what the error of a released mean may add to it: half of that is ordinary.
-    """
-    total = float(n.value) * max(float(np.max(variances, initial=0.0)), 1e-300)
-    parts = n.noise_scale / float(n.value), noise_scale / total, push / (2 * total)
-    return math.hypot(*parts)
-
-
 def pca_attributes(
     released: ReleasedMoment, rule: int | float | str | None, limit: int, rank: float
 ) -> dict[str, FloatArray | float | int]:
@@ -241,9 +230,9 @@ def svd_variances(
 
     `squares` are squared singular values, `means` the released column means with noise of standard
     deviation `noise`, `mean_square` the mean of ||x||^2. The variance of a projected row v.x is
-    lambda/n - (v.mean)^2; the noise adds its own square to ||mean||^2, which is taken off.
+    lambda/n - (v.mean)^2; the noise adds its own square to each of these, which is taken off.
     """
-    variances = np.maximum(squares / n - (components @ means) ** 2, 0.0)
+    variances = nonnegative(squares / n - (components @ means) ** 2 + noise**2)
     length = max(float(means @ means) - len(means) * noise**2, 0.0)
     total = max(mean_square - length, float(variances.sum()), 1e-300)
     return {

@@ -291,10 +291,6 @@ _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, TANGENT_LEVEL = 24.0, 20.0
 CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
-_NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
-_ONE_ROUND = 3e-3  # a loss that one tangent round mends as well as two
-_TANGENT_SHARE = 0.2  # of a subspace, usually, for one tangent round
-_PASS = 30.0  # measured: what a pass takes for an entry, over what a moment takes
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -382,15 +378,6 @@ def clipped_gram(
     square = private_clip_level(count, noise.clip_norm**2, goal, part)
     answer = ask.clipped(math.sqrt(square)).gram(share=rest)
     return answer.value, answer.noise_scale
-
-
-def moment_of_long_rows_pays(d: int, noise: RowNoise) -> bool:
-    """Whether to take the moment of the rows beyond a tangent level off a kept moment is quick.
-
-    It takes d^2 for each of them; another pass over all rows takes some d for each.
-    """
-    long_rows = noise.goal(TANGENT_LEVEL, noise.rect, d, _TANGENT_SHARE)
-    return long_rows * d < _PASS * noise.n
 
 
 def largest_term(clip_norm: float, scale: float = math.inf) -> float:
@@ -481,38 +468,11 @@ def refined_subspace(
 
 
 def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading k-dimensional subspace: clipped moment, then up to two tangent rounds.
-
-    Between them the subspace of the moment is chosen by thinning, which costs nothing. How many
-    rounds there are follows from released values, and all are paid.
-    """
-    first, rest = 0.6 * share, 0.4 * share
-    block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
-    values, V = top_eigenpairs(block, k)
+    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning."""
+    block, scale = clipped_gram(ask, d, share, noise)
     if noise.psd == 0.0:
-        return V
-    edge = scale * math.sqrt(d / 2)
-    count = refining_rounds(values, edge, float(np.trace(block)), d)
-    if not count:
-        ask.forfeit(rest)  # decided on released values, so it is paid all the same
-        return V
-    rounds = [rest / count] * count
-    found = chosen_subspace(block, scale, k)
-    return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
-
-
-def refining_rounds(values: FloatArray, edge: float, trace: float, d: int) -> int:
-    """Return how many tangent rounds are worth their passes, by what they could mend.
-
-    That is the share of the squares that noise of edge sigma sqrt(d) turns out of the leading
-    subspace: to first order the square of each rotation is sigma^2 d / gap^2, and costs a gap; the
-    gap is taken to the mean of the eigenvalues outside, from released values.
-    """
-    k = len(values)
-    outside = max(trace - float(values.sum()), 0.0) / max(d - k, 1)
-    gaps = np.maximum(values - outside, 1e-9 * edge)
-    loss = float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
-    return 0 if loss < _NEGLIGIBLE_LOSS else 1 if loss < _ONE_ROUND else 2
+        return top_eigenpairs(block, k)[1]
+    return chosen_subspace(block, scale, k).vectors
 
 
 def _shrunk(values: FloatArray, edge: float) -> FloatArray:

@@ -1,29 +1,58 @@
-"""What a fit will cost and bring, said before any data are touched."""
+"""A plan is fits on made data: the real fit, on data drawn from what is stated, again and again."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from bisect import bisect_left
-from collections.abc import Callable
+import statistics
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import accumulate, repeat
 from numbers import Integral
-from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit, ndtri
 
-from skdp.data.integers import ODD_BITS, mixed_words
-from skdp.privacy.accounting.receipts import aligned, html_table
+from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
+from skdp.privacy.accounting.receipts import LedgerEntry, aligned, cautions, html_table
+from skdp.privacy.ledger.routes import on_made_data
+from skdp.theory._made import bare_copy
+from skdp.units import unit_of
 
-# What a fit will cost and bring, said before any data are touched.
+# Value | what it trades | measured by tests/test_plan.py
+N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise beside it
+_MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
+_LEAST_ROWS, _MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
+_MOST_MU = 1e3  # of thinned rows: there is no noise left to see
+_SEEN = 0.01  # a smaller loss is not halved
 
 
-_NUMBERS = tuple(accumulate(repeat(1.02, 1744), mul, initial=1.0))  # of samples, up to 1e15
-_STRIDE = 32
+class Made(NamedTuple):
+    """Made data: how a copy is fitted to them, and how good the fitted one is.
+
+    Attributes
+    ----------
+    fit, score : callable
+        Copy of the estimator -> fitted; fitted -> number, the larger the better.
+    said : tuple of str
+        What the data are, in words.
+    behind : float
+        Stated units behind each drawn one.
+    trivial, best : float
+        Scores of no fit at all, and of one without noise; nan is measured, by such a fit.
+    """
+
+    fit: Callable[[Any], Any]
+    score: Callable[[Any], float]
+    said: tuple[str, ...]
+    behind: float = 1.0
+    trivial: float = 0.0
+    best: float = 1.0
+
+    def lost(self, score: float) -> float:
+        """Return the share of what a fit without noise gains that a score lacks."""
+        gain = self.best - self.trivial
+        return max(0.0, self.best - score) / gain if gain > _SEEN * abs(self.best) else math.nan
 
 
 @dataclass(frozen=True)
@@ -33,16 +62,13 @@ class PlannedRelease:
     Attributes
     ----------
     name : str
-        Name of the release, as the ledger of the fit will show it.
+        Name of the release, as the ledger of the fit shows it.
     times : int
-        How many there are, at most.
+        How many there were.
     share : float
-        Share of the budget that they take together.
+        Share of the budget that they took together; nan where losses of two kinds compose.
     sensitivity, noise_scale : float
-        Of one of them, in the unit of the plan, the largest if they differ; where the fit learns a
-        clip level it is taken to be the largest of its search.
-    size : int
-        Numbers in one answer.
+        The largest of them; where the fit learns a clip level, in units of the made data.
     """
 
     name: str
@@ -50,122 +76,41 @@ class PlannedRelease:
     share: float
     sensitivity: float
     noise_scale: float
-    size: int
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What theory expects of a rehearsed fit: the part of a plan that is not the fit itself.
-
-    Attributes
-    ----------
-    error : callable
-        Expected error as a function of the number of samples; nan where theory has no value.
-    meaning, signal : str
-        What `error` is a share of, and what `found` measures.
-    found : float
-        The smallest signal that stands out of the noise.
-    assumptions : tuple of str
-        What is assumed of the data.
-    goal : float
-        Error at which there are enough samples; 0 where that is not asked.
-    scales : bool
-        Whether `error` holds for other numbers of samples than the planned one.
-
-    Examples
-    --------
-    >>> from skdp import DPPCA
-    >>> expected = DPPCA(3, clip_norm=1.0).plan(1000, 40).expected
-    >>> expected.error(2000) < expected.error(1000) and expected.error(expected.needed()) < 0.5
-    True
-    """
-
-    error: Callable[[float], float]
-    meaning: str
-    found: float
-    signal: str
-    assumptions: tuple[str, ...]
-    goal: float = 0.0
-    scales: bool = True
-
-    def needed(self) -> int:
-        """Return the number of samples at which the goal is reached; 0 if unknown."""
-        return first_below(self.error, self.goal) if self.goal else 0
-
-
-def constant_error(_n: float, error: float = math.nan) -> float:
-    """Return an error that holds for the planned shape alone; nan where theory has none."""
-    return error
-
-
-def first_below(error: Callable[[float], float], goal: float) -> int:
-    """Return the smallest number (to 2%) at which an error is at most the goal; 0 if none is.
-
-    The error is taken to fall: it is looked at in strides, and inside the stride by halves.
-    """
-
-    def enough(place: int) -> bool:
-        return error(_NUMBERS[place]) <= goal
-
-    end = next((i for i in (*range(0, len(_NUMBERS), _STRIDE), len(_NUMBERS) - 1) if enough(i)), -1)
-    if end < 0:
-        return 0
-    first = max(0, end - _STRIDE + 1)
-    return math.ceil(_NUMBERS[first + bisect_left(range(first, end), True, key=enough)])
-
-
-def check_counts(estimator: object, **counts: Any) -> None:
-    """Refuse numbers of samples, features or targets that are none."""
-    for what, size in counts.items():
-        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(
-                f"{type(estimator).__name__}.plan needs a positive integer '{what}'. Got {size!r}."
-            )
-
-
-def check_entries(estimator: object, nnz: Any, n: int, d: int) -> None:
-    """Refuse a number of entries that a matrix of n rows and d columns cannot have."""
-    if not isinstance(nnz, Integral) or isinstance(nnz, bool) or not 1 <= nnz <= n * d:
-        raise ValueError(
-            f"The 'nnz' parameter of {type(estimator).__name__}.plan must be None or an int in the "
-            f"range [1, {n * d}] (n_samples * n_features). Got {nnz!r} instead."
-        )
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What a fit will add as noise and lose by it, from public numbers alone.
+    """What fits on made data lost to noise.
 
     Attributes
     ----------
     estimator : str
         Name of the class.
     n_samples, n_features : int
-        The assumed shape of the data.
+        The stated shape.
     guarantee : str
         What the fit would satisfy.
     cautions : tuple of str
         What is weak about it.
     mu : float
-        Gaussian-DP parameter of the budget; 0 where the fit is not made of Gaussians.
-    unit : str
-        What noise scales are multiples of: "1", or the name of a length that the fit learns first.
+        Gaussian-DP parameter of the budget; 0 without delta.
+    measure : str
+        What the scores are.
+    n_fits : int
+        How many fits at this size there were.
+    score, low, high : float
+        Median, smallest and largest score of the fits.
+    best, trivial : float
+        Scores of a fit without noise, and of none.
     error : float
-        Expected error, in the sense of `meaning`; nan where theory has nothing to say.
-    meaning : str
-        What `error` is a share of.
-    found : float
-        The smallest signal that stands out of the noise, in the sense of `signal`.
-    signal : str
-        What `found` measures.
-    assumptions : tuple of str
-        What was assumed of the data.
-    releases : tuple of PlannedRelease
-        What would be released.
+        Share of ``best - trivial`` that is lost, the median; nan if nothing can be gained.
     needed : int
-        Number of samples from which `error` would be below one half of the worst; 0 if unknown.
-    expected : Expectation
-        The formulas behind `error`, `found` and `needed`.
+        Number of samples that would lose half as much; 0 if more than 16 times as many, or if
+        next to nothing is lost.
+    assumptions : tuple of str
+        What the made data are.
+    releases : tuple of PlannedRelease
+        What one of the fits released.
     """
 
     estimator: str
@@ -174,48 +119,37 @@ class FitPlan:
     guarantee: str
     cautions: tuple[str, ...]
     mu: float
-    unit: str
+    measure: str
+    n_fits: int
+    score: float
+    low: float
+    high: float
+    best: float
+    trivial: float
     error: float
-    meaning: str
-    found: float
-    signal: str
+    needed: int
     assumptions: tuple[str, ...]
     releases: tuple[PlannedRelease, ...] = field(repr=False)
-    needed: int = 0
-    expected: Expectation | None = field(default=None, repr=False, compare=False)
-
-    def error_at(self, n_samples: float) -> float:
-        """Return the expected error for another number of samples; nan if it has another noise.
-
-        Parameters
-        ----------
-        n_samples : float
-            Number of samples, where the noise does not depend on it (see `expected`).
-
-        Returns
-        -------
-        float
-        """
-        if self.expected is None or not self.expected.scales:
-            return math.nan
-        return self.expected.error(n_samples)
 
     def _facts(self) -> list[tuple[str, str]]:
         shape = f"{self.n_samples} samples, {self.n_features} features"
-        error = "theory has no value" if math.isnan(self.error) else f"about {self.error:.2g}"
+        scores = f"{self.score:.2g} ({self.low:.2g} to {self.high:.2g} in {self.n_fits} fits)"
+        lost = f"about {self.error:.2g} of the gain"
+        lost = "nothing: there is no gain" if math.isnan(self.error) else lost
         facts = [
             ("Plan", f"{self.estimator}, {shape}; no data was touched"),
             ("Guarantee", self.guarantee),
             *(("Weak", text) for text in self.cautions),
-            ("Expected error", f"{error} ({self.meaning})"),
-            ("Found from", f"{self.found:.2g} ({self.signal})"),
+            ("Expected", f"{self.measure}: {scores}"),
+            ("Beside it", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
+            ("Lost", lost),
         ]
         if self.needed:
-            facts.append(("Samples needed", f"about {self.needed} for half of the signal"))
-        return facts + [("Assumed", text) for text in self.assumptions]
+            facts.append(("Half as much", f"lost by about {self.needed} samples"))
+        return facts + [("Made data", text) for text in self.assumptions]
 
     def _head(self) -> tuple[str, ...]:
-        return ("release", "share", "sensitivity", f"noise scale (unit: {self.unit})")
+        return ("release", "share", "sensitivity", "noise scale")
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -238,256 +172,192 @@ class FitPlan:
         return html_table(self._facts()) + html_table(self._rows(), self._head())
 
 
-# Errors of one-release fits: low-rank factors, linear read-outs, standard deviations.
-#
-# The constants `_FACTOR` and `_FOUND` are measured; tests compare all three with fits.
+class PlansMixin:
+    """The method `plan`.
 
-
-# Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
-_FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
-_FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}
-BOUNDED_LENGTH = 0.3  # of the longest row that bounds allow: columns seldom fill theirs
-_DRAWS, _MOST_NUMBERS = 64, 2**14  # of random coefficients; fewer where there are many directions
-
-
-def factorization_error(method: str, m: int, n: int, noise_scale: float, value: float) -> float:
-    """Return the relative Frobenius error of a rank-k matrix with equal singular values.
-
-    Parameters
-    ----------
-    method : {"dense", "two_sketch", "three_sketch"}
-        What is released.
-    m, n : int
-        Shape of the matrix.
-    noise_scale : float
-        Noise of a release that has the whole budget.
-    value : float
-        The singular values.
+    Estimators have ``_made(rng, n, d, **facts)``, which returns `Made`, and `_measure`, what its
+    scores are in words.
     """
-    if value < factorization_threshold(method, m, n, noise_scale):
-        return 1.0
-    if method == "dense":  # noise inside the two tangent spaces
-        return min(1.0, noise_scale * math.sqrt(m + n) / value)
-    return min(1.0, _FACTOR[method] * noise_scale * (math.sqrt(m) + math.sqrt(n)) / value)
+
+    _measure: Any = ""
+
+    def _planned_shape(self, n, d):
+        """Return the shape that is planned for, as `_made` takes it."""
+        return n, d
+
+    def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
+        """Say how good a fit will be, and what it would release; no data is touched.
+
+        At most ten fits with these parameters run on data that are drawn from what is stated, of
+        2,000 rows or 400,000 numbers: of more, as many as that are drawn, and the noise is smaller
+        in the same proportion. They cost no budget, in a `PrivacyLedger` neither. Pass a guess for
+        a number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data; numbers of users and of features for personal models. A graph needs
+            the number of nodes alone, and who knows a `matrix_shape` need not repeat it.
+        **facts : dict
+            What else is known of the data, by the names that the page about planning lists for each
+            estimator (`signal`, `spectrum`, `nnz`, `n_rows`, ...). What is not stated has a usual
+            value, which the plan prints.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` is the share that noise takes.
+        """
+        return planned(self, n_samples, n_features, facts)
 
 
-def factorization_threshold(method: str, m: int, n: int, noise_scale: float) -> float:
-    """Return the singular value from which a component is found."""
-    return _FOUND[method] * noise_scale * (math.sqrt(m) + math.sqrt(n))
+def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan:
+    """Return the plan of an estimator for a stated shape and facts."""
+    name = type(estimator).__name__
+    known = list(inspect.signature(estimator._made).parameters)[3:]
+    if unknown := sorted(set(facts) - set(known)):
+        raise TypeError(f"{name}.plan takes the facts {known}. Got {unknown}.")
+    estimator._check_parameters()
+    budget = estimator._checked_session().budget
+    n, d = estimator._planned_shape(n, d)
+    check_counts(name, n_samples=n, n_features=math.prod(d) if isinstance(d, tuple) else d)
+
+    def fit(made: Made, seed: int, times: float = 1.0, epsilon: float = budget.epsilon) -> Any:
+        epsilon = thinned_epsilon(epsilon, float(estimator.delta), made.behind * times)
+        return fitted_copy(estimator, made, {"epsilon": epsilon, "random_state": seed})
+
+    fits: list[tuple[float, float, Made, Any]] = []
+    for seed in range(N_FITS):
+        made: Made = estimator._made(np.random.default_rng(seed), n, d, **facts)
+        if math.isnan(made.best):
+            if seed == N_PAIRS:
+                break
+            made = made._replace(best=float(made.score(fit(made, seed, epsilon=math.inf))))
+        model = fit(made, seed)
+        score = float(made.score(model))
+        fits.append((made.lost(score), score, made, model))
+    errors, scores, mades, models = zip(*fits, strict=True)
+    middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
+    made, error, needed = mades[middle], statistics.median(errors), 0
+    if error > _SEEN and math.isfinite(budget.epsilon):
+        needed = _needed(n, error, lambda times: made.lost(made.score(fit(made, middle, times))))
+    unit = unit_of(estimator)
+    said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
+    return FitPlan(
+        estimator=name,
+        n_samples=int(n),
+        n_features=int(np.prod(d)),
+        guarantee=f"epsilon={budget.epsilon:g}, delta={estimator.delta:g}, {said}",
+        cautions=cautions(
+            budget.epsilon, float(estimator.delta), unit.name, int(n) if unit.counted else 0
+        ),
+        mu=budget.mu,
+        measure=estimator._measure,
+        n_fits=len(fits),
+        score=statistics.median(scores),
+        low=min(scores),
+        high=max(scores),
+        best=statistics.median(made.best for made in mades),
+        trivial=statistics.median(made.trivial for made in mades),
+        error=error,
+        needed=needed,
+        assumptions=made.said,
+        releases=_grouped(models[middle].ledger_, made.behind),
+    )
 
 
-def readout_loss(
-    n: float,
-    spectrum: NDArray[np.float64],
-    *,
-    length: float,
-    target: float,
-    noise: float,
-    signal: float,
-    cut: float = math.inf,
-    seen: NDArray[np.float64] | None = None,
-) -> float:
-    """Return the share of the explainable variance that a noisy ridge loses.
+def fitted_copy(estimator: Any, made: Made, params: Mapping[str, Any]) -> Any:
+    """Return a bare copy that is fitted to made data: nobody is charged, and nothing is warned of.
 
-    A has the eigenvalues m_i = n length^2 p_i, p the spectrum, or n times those `seen`. An entry of
-    X'Y has noise s, and so has one of X'X: for coefficients w an entry of X'y is off by
-    s^2 (1 + w'w), beside the scatter of the targets about their mean. In units of the mean square
-    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + w'w) + scatter) / rho^2, and a
-    filter 1 - f = m^2 / (m^2 + level) loses f^2 z^2 + f (1 - f) of a direction. The mean over
-    random z of the same explained variance is not its value at z = 1: where the strong directions
-    hold little, the weak ones hold much.
-    Normal targets that are cut shorten all coefficients, by the share of targets that is cut.
-
-    Parameters
-    ----------
-    n : float
-        Number of records.
-    spectrum : array of shape (d,)
-        Shares of the squared length of the rows in orthogonal directions; they sum to 1.
-    length, target : float
-        Root mean square length of a row, and of one target, in the units of the release.
-    noise : float
-        Standard deviation of the noise on an off-diagonal entry.
-    signal : float
-        Share of the variance of the target that is linear in the rows.
-    cut : float
-        Where targets are cut, in their standard deviations.
-    seen : array of shape (d,) or None
-        Mean squares of the rows along the directions, as they are weighted, in the units of the
-        release; None if none is too long.
+    People are numbered.
     """
-    p = spectrum[spectrum > 0]
-    m = n * (length**2 * spectrum if seen is None else seen)[spectrum > 0]
-    z2 = sampled_squares(len(p))
-    explained = z2 @ p
-    rho2 = signal * target**2 / length**2 / explained
-    scatter = (1 - signal) * target**2 * m
-    noises = noise**2 * (1 + rho2 * z2.sum(axis=1))
-    level = (noises[:, None] + scatter) / rho2[:, None]
-    f = level / (m * m + level)
-    lost = float(np.mean((f * (f * z2 + 1 - f)) @ p / explained))
-    short = math.erfc(cut / math.sqrt(2)) ** 2
-    return short + (1 - short) * min(1.0, lost)
+    if "user_column" in estimator.get_params(deep=False):
+        params = {**params, "user_column": None}
+    copy = bare_copy(estimator).set_params(**params)
+    with on_made_data(copy), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return made.fit(copy)
 
 
-def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, NDArray[np.float64]]:
-    """Return the length of normal rows in clip norms, and mean squares as `readout_loss` sees them.
-
-    Rows longer than the clip norm C are weighted by C^2 / x'x, which takes most from the strongest
-    directions.
-
-    Parameters
-    ----------
-    spectrum : array of shape (d,)
-        Shares of the squared length in orthogonal directions; they sum to 1.
-    level : float
-        The clip norm in median lengths.
-    """
-    squares = sampled_squares(len(spectrum)) * spectrum
-    total = squares.sum(axis=1)
-    clip = level**2 * float(np.median(total))
-    weights = np.minimum(1.0, clip / total)
-    return 1 / math.sqrt(clip), np.asarray(weights @ squares / len(squares) / clip)
+def fit_rows(model: Any, X: Any, y: Any = None) -> Any:
+    """Fit rows, each of which is one person's where people are protected."""
+    people = {"groups": np.arange(X.shape[0])} if unit_of(model).of_groups else {}
+    return model.fit(X, y, **people)
 
 
-@lru_cache(maxsize=8)
-def sampled_squares(d: int) -> NDArray[np.float64]:
-    """Return squares of d normal numbers, a few times: the same ones always, in each column all."""
-    times = min(_DRAWS, max(_DRAWS // 4, _MOST_NUMBERS // d))
-    even = ndtri((np.arange(times) + 0.5) / times)
-    order = np.argsort(_scattered(times * d).reshape(times, d), axis=0, kind="stable")
-    return np.asarray(even[order] ** 2 / np.mean(even**2))
+def rows_of(n: int, d: int) -> int:
+    """Return how many of n rows with d numbers are drawn."""
+    return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 200, _MOST_NUMBERS // d)))
 
 
-def sampled_normals(shape: tuple[int, int], turn: int = 0) -> NDArray[np.float64]:
-    """Return numbers that look like normal ones, others in each turn: the same ones always."""
-    size = math.prod(shape)
-    places = _scattered(size, turn * size).astype(np.float64)
-    return np.asarray(ndtri((places + 0.5) / 2.0**64).reshape(shape))
+def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
+    """Return the epsilon at which noise is smaller by so much as there are fewer rows."""
+    if behind == 1 or math.isinf(epsilon):
+        return epsilon
+    if delta == 0:
+        return epsilon * behind
+    mu = min(mu_from_epsilon_delta(epsilon, delta) * behind, _MOST_MU)
+    return epsilon_from_mu_delta(mu, delta)
 
 
-def _scattered(n: int, first: int = 0) -> NDArray[np.uint64]:
-    """Return n numbers in an order that looks random (splitmix64)."""
-    places = np.arange(first, first + n, dtype=np.uint64) * np.uint64(ODD_BITS)
-    return mixed_words(places)
+def check_counts(name: str, **counts: Any) -> None:
+    """Refuse numbers of samples, features or targets that are none."""
+    for what, size in counts.items():
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name}.plan needs a positive integer '{what}'. Got {size!r}.")
 
 
-def falling_spectrum(d: int) -> NDArray[np.float64]:
-    """Return shares of d directions that fall like 1/i: columns that are correlated, as most are.
-
-    Examples
-    --------
-    >>> falling_spectrum(3).round(2).tolist()
-    [0.55, 0.27, 0.18]
-    """
-    shares = 1.0 / np.arange(1, d + 1)
-    return np.asarray(shares / shares.sum())
-
-
-def check_spectrum(spectrum: Any, d: int) -> NDArray[np.float64]:
-    """Return shares of the squared length in d orthogonal directions; None: they fall like 1/i."""
-    if spectrum is None:
-        return falling_spectrum(d)
-    shares = np.asarray(spectrum, np.float64)
-    fine = shares.shape == (d,) and np.isfinite(shares).all() and (shares >= 0).all()
-    if not fine or shares.sum() == 0:
+def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
+    """Refuse a number of entries that a matrix of n rows and d columns cannot have."""
+    name = type(estimator).__name__
+    if not isinstance(nnz, Integral) or isinstance(nnz, bool) or not 1 <= nnz <= n * d:
         raise ValueError(
-            f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
-            f"variances along orthogonal directions. Got {spectrum!r} instead."
+            f"The 'nnz' parameter of {name}.plan must be None or an int in the "
+            f"range [1, {n * d}] (n_samples * n_features). Got {nnz!r} instead."
         )
-    return np.asarray(shares / shares.sum())
+    if unit_of(estimator).contract:
+        raise ValueError(
+            f"The 'nnz' parameter of {name}.plan is for entries that are there or not; "
+            f"privacy_unit={estimator.privacy_unit!r} bounds changes of any matrix: use "
+            f"'signal'. Got {nnz!r} instead."
+        )
 
 
-def deviation_error(n: float, *, noise: float, count_noise: float, deviation: float) -> float:
-    """Return the relative error of a standard deviation, in units of the half-width of its bounds.
-
-    Parameters
-    ----------
-    n : float
-        Number of rows.
-    noise : float
-        Of a sum of squares.
-    count_noise : float
-        Of the number of rows; squares are released about one half.
-    deviation : float
-        The standard deviation of a column.
-    """
-    spread = math.hypot(noise, count_noise * abs(0.5 - deviation**2)) / n
-    return min(1.0, math.sqrt(2 / math.pi) * spread / (2 * deviation**2))
+def check_share(name: str, signal: Any) -> float:
+    """Return a share, or refuse it."""
+    if isinstance(signal, bool) or not 0 < signal <= 1:
+        raise ValueError(f"'{name}' must be a share in the range (0, 1]. Got {signal!r} instead.")
+    return float(signal)
 
 
-# What a plan says of learnt scales: how likely a search sees nothing, and what that costs.
+def _needed(n: int, error: float, lost: Callable[[float], float]) -> int:
+    """Return about the number of samples that loses half as much, or 0."""
+    before, seen = 1.0, error
+    for times in _MORE:
+        now = lost(times)
+        if now <= error / 2:
+            part = math.log(seen / (error / 2)) / max(math.log(seen / max(now, 1e-9)), 1e-9)
+            exact = n * before * (times / before) ** min(max(part, 0.0), 1.0)
+            return int(float(f"{exact:.2g}"))
+        before, seen = times, now
+    return 0
 
 
-_HALF, _WIDTH = 3.0, 0.45  # numbers in deviations of a rank's noise: measured, as is the curve
-
-
-def scale_doubt(n: float, noise_scale: float) -> float:
-    """Return how likely a search for the scale of n numbers ends in doubt.
-
-    Measured, for numbers that spread by less than an octave about their median: one half at three
-    deviations of the noise of one rank, one in a hundred at five.
-
-    Examples
-    --------
-    >>> round(scale_doubt(300, 100.0), 2), round(scale_doubt(500, 100.0), 2)
-    (0.5, 0.01)
-    """
-    return float(expit((_HALF - n / noise_scale) / _WIDTH)) if noise_scale > 0 else 0.0
-
-
-def searched_error(
-    n: float, error: Callable[[float], float], nothing: float, noise_scale: float
-) -> float:
-    """Return an error that becomes `nothing` (what no release gives) where the search doubts."""
-    doubt = scale_doubt(n, noise_scale)
-    return (1 - doubt) * error(n) + doubt * nothing
-
-
-# What user-level votes can show of a shared subspace.
-
-
-_START = 1.0
-
-
-def vote_error(n_users: float, d: int, k: int, *, noise_scale: float, alignment: float) -> float:
-    """Return sin^2 per direction of the subspace that unit votes show.
-
-    Each user adds u u' with ||u|| = 1; a share `alignment` of its square lies in the subspace, the
-    rest anywhere. Spike over bulk: theta = n (alignment / k - (1 - alignment) / (d - k)). Noise
-    with off-diagonal deviation tau = noise_scale / sqrt(2) and the spread of the votes themselves
-    give sin^2 = d (tau^2 + n alignment (1 - alignment) / (k d)) / theta^2.
-
-    Parameters
-    ----------
-    n_users : float
-        Number of users.
-    d, k : int
-        Features and components.
-    noise_scale : float
-        Noise of the diagonal of the released sum.
-    alignment : float
-        Share of a vote inside the subspace.
-
-    Returns
-    -------
-    float
-    """
-    if k >= d:
-        return 0.0
-    theta = n_users * (alignment / k - (1 - alignment) / (d - k))
-    if theta <= 0:
-        return 1 - k / d
-    variance = noise_scale**2 / 2 + n_users * alignment * (1 - alignment) / (k * d)
-    return min(_START * d * variance / theta**2, 1 - k / d)
-
-
-def vote_threshold(d: int, k: int, *, noise_scale: float, alignment: float) -> float:
-    """Return the number of users from which the subspace stands out of the noise of the votes."""
-    gap = alignment / k - (1 - alignment) / max(d - k, 1)
-    return math.inf if gap <= 0 else noise_scale * math.sqrt(d) / gap
-
-
-# Measured: with this part of the users from which a subspace stands out of the noise half of it is
-# missed, and how fast that falls (three shapes, seven budgets).
-_HALF_MISSED, _SHARP = 0.52, 3.2
+def _grouped(ledger: tuple[LedgerEntry, ...], behind: float) -> tuple[PlannedRelease, ...]:
+    """Put the releases of one name together, with the noise that the stated size would have."""
+    kinds = {line.loss.kind for line in ledger}
+    power = {"gaussian": 2, "pure": 1}.get(next(iter(kinds))) if len(kinds) == 1 else None
+    total = math.fsum(line.loss.value**power for line in ledger) if power else math.nan
+    groups: dict[str, list[LedgerEntry]] = {}
+    for line in ledger:
+        groups.setdefault(line.name, []).append(line)
+    return tuple(
+        PlannedRelease(
+            name=name,
+            times=len(lines),
+            share=math.fsum(x.loss.value**power for x in lines) / total if power else math.nan,
+            sensitivity=max(float(np.max(x.sensitivity)) for x in lines),
+            noise_scale=max(float(np.max(x.noise_scale)) for x in lines) * behind,
+        )
+        for name, lines in groups.items()
+    )

@@ -8,7 +8,7 @@ from skdp.data.units import UserRows
 from skdp.data.views import Memory
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Shared, View
-from skdp.solvers.shared_subspace import ResidualRound, Votes
+from skdp.solvers.shared_subspace import Votes
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 
@@ -43,7 +43,6 @@ def messages(query):
     rules = all_rules(Shared(U, 0.1, None), view)
     sent = [
         Votes(view, 5).asked(query),
-        ResidualRound(view, U, 0.5).asked(query),
         HeadVotes(Heads(view, U, model), rules).asked(query),
     ]
     return [bounded.answer(1e-9) for bounded in sent]

@@ -227,9 +227,9 @@ def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency, method):
         shares = shares_of(pca(rows))
         assert math.fsum(shares.values()) == pytest.approx(1.0)
         assert pca.__self__.privacy_spent_.epsilon == 2.0
-        assert ("sums" in shares) == (name in ("far", "near")), name
+        assert "sums" in shares
         moments[name] = shares["moment"]
-    assert 0.82 - 1e-9 <= moments["far"] < moments["near"] < moments["few"] <= 0.93 + 1e-9
+    assert 0.82 - 1e-9 <= moments["far"] < moments["near"] <= 0.93 + 1e-9
 
 
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
@@ -427,8 +427,7 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
 
 def test_a_checkpoint_from_before_there_were_starts_goes_on(tmp_path):
     pca = DPIncrementalPCA(2, clip_norm=9.0, max_releases=3).partial_fit(X)
-    for name in ("about", "beyond"):
-        del pca._private.notes["facts"][name]
+    del pca._private.notes["facts"]["about"]
     pca.checkpoint(tmp_path / "stream")
     pca._drop_stream()
     pca = DPIncrementalPCA.restore(tmp_path / "stream")

@@ -1,7 +1,7 @@
 """Every request that a client answers, on rows whose entries are of sizes that products lose."""
 
 import warnings
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from skdp.federated import (
 from skdp.federated._clients import narrowed, pack
 from skdp.federated._messages import Call, Request
 from skdp.privacy.gate.bounds import Bounded
-from skdp.testing import seeded_entropy
 from skdp.testing.sensitivity import mixed_sizes
 from tools.federation import asked, noise_of, request_of
 
@@ -39,19 +38,12 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)], "judge": [FILTER],
     "target": [(LEVEL,)], "coef": [(np.eye(D), *SIGHT, LINE)],
-    "pooled": [(ZERO, ONE, LEVEL, 1.0)], "reach_votes": [(ZERO, ONE, VIEW[1], LEVEL)],
+    "pooled": [(ZERO, ONE, LEVEL, 1.0)],
     "second_moment": [(ONE, *SIGHT)], "variances": [(ONE, *SIGHT)], "votes": [(), VIEW],
-    "round": [(*VIEW, LINE), (LINE.T.copy(),)], "head_votes": [(*VIEW, LINE, RULES)],
+    "head_votes": [(*VIEW, LINE, RULES)],
     "mean_head": [(np.eye(D), *SIGHT, LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
     "places": [(ZERO, ONE)], "ranks": [(ONE,)],
 }  # fmt: skip
-
-
-@cache
-def published():
-    with warnings.catch_warnings(), seeded_entropy(0):
-        warnings.simplefilter("ignore")
-        return DPPersonalizedRegressor(1).fit(X, Y, groups=USERS).released()
 
 
 def personal(make_model, rows):
@@ -106,13 +98,12 @@ CLIENTS = {  # name -> (rows -> client, neighbours)
     "histories": (RecommenderClient, ROWS),
     "rated histories": (partial(RecommenderClient, weights=2.0, adjacency="replace"), other_rows()),
     "first fit": (partial(personal, partial(DPPersonalizedRegressor, 1)), USER),
-    "further rounds": (partial(personal, published), USER),
 }  # fmt: skip
 
 
 def client_of(name, rows):
     make, _ = CLIENTS[name]
-    return make(rows) if name in ("first fit", "further rounds") else make(rows, CONFIG)
+    return make(rows) if name == "first fit" else make(rows, CONFIG)
 
 
 def calls_of(client):

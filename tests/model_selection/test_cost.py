@@ -202,7 +202,7 @@ def test_a_private_search_inside_a_search():
 def test_users():
     model = DPPersonalizedRegressor(1, adjacency="replace")
     for cv, held in ((WithinGroupKFold(4), 4), (LeaveOneGroupOut(), 6), (IndependentKFold(4), 3)):
-        search = GridSearchCV(model, {"n_rounds": [0, 1]}, cv=cv)
+        search = GridSearchCV(model, {"n_components": [1, 2]}, cv=cv)
         cost = search_cost(search, 90, USERS)
         assert (cost.held, cost.unit) == (held, "group")
     # a user who is replaced may have more rows
@@ -218,7 +218,7 @@ REFUSED = [
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
-    (GridSearchCV(CLASSIFIER, {"n_rounds": [0]}, cv=3), USERS, "StratifiedKFold"),
+    (GridSearchCV(CLASSIFIER, {"n_components": [1]}, cv=3), USERS, "StratifiedKFold"),
     (
         GridSearchCV(DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=GroupKFold(3)),
         USERS,

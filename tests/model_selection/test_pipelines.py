@@ -557,7 +557,9 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
 @pytest.mark.filterwarnings("ignore:.*too few|.*asked to predict without users:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
     X, y, users = users_first()
-    search = DPGridSearchCV(DPPersonalizedRegressor(1), {"n_rounds": [0, 2]}, SCORER, epsilon=9.0)
+    search = DPGridSearchCV(
+        DPPersonalizedRegressor(1), {"n_components": [1, 2]}, SCORER, epsilon=9.0
+    )
     assert ("DPGridSearchCV__estimator", "holds private") in kinds(search)
     search.fit(X[:, :4], y, groups=users)
     assert "in best_estimator_" in str(search.privacy_card())

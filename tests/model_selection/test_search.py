@@ -282,7 +282,7 @@ def test_losses_of_other_kinds_and_norms_are_refused(settings, match):
 @pytest.mark.thorough
 def test_users_are_scored_as_users():
     groups = np.arange(600) % 100
-    model = DPPersonalizedRegressor(1, n_rounds=0)
+    model = DPPersonalizedRegressor(1)
     search = DPGridSearchCV(model, {"n_components": [1, 2]}, SQUARED, epsilon=8.0)
     with record_transcript() as transcript, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -409,9 +409,9 @@ def test_order_of_exponential_mechanism_and_votes():
                 X, y, groups, U = users_of(300, d=3, seed=seed, k=1)
                 model = PrintedPersonalization(1, start="exponential", delta=0.0, adjacency=name)
                 if name == "votes":
-                    split = {"init": 0.998, "columns": 0.001, "global": 0.001, "reach": 0.001}
+                    split = {"votes": 0.998, "columns": 0.001, "global": 0.001}
                     model = DPPersonalizedRegressor(
-                        1, whiten=False, n_rounds=0, head="subspace", fit_intercept=False,
+                        1, whiten=False, head="subspace", fit_intercept=False,
                         target_bounds=(-9, 9), budget_split=split,
                     )  # fmt: skip
                 u = model.fit(X, y, groups=groups).components_[0]

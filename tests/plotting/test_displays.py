@@ -21,7 +21,6 @@ from skdp.decomposition import _incremental_pca
 from skdp.plotting import (
     AuditDisplay,
     BudgetDisplay,
-    PlanDisplay,
     SpectrumDisplay,
     UtilityCurveDisplay,
 )
@@ -230,38 +229,6 @@ def test_utility_of_users_takes_groups():
     )  # fmt: skip
     assert 0 < display.medians[0] <= display.not_private + 0.2
     assert display.metric_name == "score"
-
-
-@pytest.mark.thorough
-def test_plan(canvas, tmp_path):
-    display = PlanDisplay.from_estimator(
-        DPPCA(3, clip_norm=1.0), 40, epsilons=(0.5, 2.0), target=0.05,
-        n_samples=np.geomspace(50, 1e5, 30).round().astype(int),
-    )  # fmt: skip
-    assert display.needed_[2.0] < display.needed_[0.5] < 1e5
-    for epsilon, needed in display.needed_.items():
-        model = DPPCA(3, clip_norm=1.0, epsilon=epsilon)
-        assert model.plan(round(needed), 40).error == pytest.approx(0.05, rel=0.1)
-        assert np.allclose(display.lines_[epsilon].get_ydata(), display.errors[epsilon])
-    assert display.target_.get_ydata()[0] == 0.05
-    assert display.ax_.get_xscale() == display.ax_.get_yscale() == "log"
-    styles = {line.get_linestyle() for line in display.lines_.values()}
-    assert len(styles) == 2  # told apart without colour
-    assert "Assumed" in display.ax_.texts[0].get_text()
-    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
-
-
-def test_plan_of_others():
-    display = PlanDisplay.from_estimator(
-        DPTraceRegressor(1), (5, 5), n_samples=[500, 5000], epsilons=(1.0,), signal=2.0
-    )
-    assert display.errors[1.0][0] > display.errors[1.0][1]
-    unreachable = PlanDisplay.from_estimator(
-        DPPCA(1, clip_norm=1.0), 40, n_samples=[10, 20], epsilons=(0.1,)
-    )
-    assert unreachable.needed_[0.1] == math.inf
-    with pytest.raises(ValueError, match="pass 'signal'"):
-        PlanDisplay.from_estimator(DPTruncatedSVD(1, privacy_unit="entry"), 40, n_samples=[10])
 
 
 @pytest.mark.thorough

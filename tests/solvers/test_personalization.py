@@ -9,8 +9,6 @@ import pytest
 from skdp.solvers import local_fits as fits
 from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
-from skdp.solvers import shared_subspace
-from skdp.solvers import shared_subspace as rounds
 from skdp.solvers import shared_subspace as starts
 from skdp.solvers import user_heads as heads
 
@@ -184,39 +182,6 @@ def test_count_combines_estimates_by_precision():
 def votes_of(batch, view, d):
     theta = fits.unit(view.ridge(batch))[:, :, 0]
     return theta.T @ theta
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("intercept", [False, True])
-def test_rounds_without_noise_reach_the_subspace(intercept):
-    U, _, batch = users(n=2000)
-    d, k = U.shape
-    view = shared.View(None, intercept, "squared")
-
-    class Ask:
-        def grams(self, name, local, width, *, share):
-            return Exact(votes_of(batch, view, d))
-
-        def sums(self, name, local, parts, *, share):
-            values = local(batch)
-            lengths = np.linalg.norm(values[:, : d * k], axis=1, keepdims=True)
-            values[:, : d * k] *= np.minimum(1, 0.5 / lengths)
-            return Exact(values.sum(axis=0))
-
-    start = starts.vote_start(Ask(), view, d, k, 1.0)
-    end = rounds.refine(Ask(), view, start, 6, 0.5, 1.0)
-    assert distance(U, end.U) < 0.05 < 0.12
-    assert distance(U, end.U) < distance(U, start.U)
-    assert end.error < 0.01
-
-
-def test_net_of_lines_is_fixed_and_dense():
-    net = shared_subspace.line_net(3, 300)[:, :, 0]
-    assert np.array_equal(net, shared_subspace.line_net(3, 300)[:, :, 0])
-    assert np.allclose(np.linalg.norm(net, axis=1), 1)
-    points = RNG.standard_normal((500, 3))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    assert np.abs(points @ net.T).max(axis=1).min() > 0.98
 
 
 # -- heads -----------------------------------------------------------------------------------------

@@ -7,14 +7,13 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers import spectral
-from skdp.solvers.linalg import orthonormal, top_eigenpairs
+from skdp.solvers.linalg import orthonormal
 from skdp.solvers.spectral import (
     RowNoise,
     chosen_subspace,
     gram_subspace,
     kept_columns,
     moment_columns,
-    moment_of_long_rows_pays,
     power_subspace,
     screened_subspace,
     shows_all_columns,
@@ -122,14 +121,6 @@ def noisy(multiplier, n=4000.0):
     return RowNoise(multiplier, multiplier, n, 1.0)
 
 
-def test_many_rows_of_few_columns_keep_the_moment_for_products():
-    """Where the noise leaves many rows long, or columns are many, another pass is quicker."""
-    assert moment_of_long_rows_pays(100, noisy(4.0, 100_000.0))
-    assert moment_of_long_rows_pays(1000, noisy(0.0, 10_000.0))
-    assert not moment_of_long_rows_pays(1000, noisy(4.0, 10_000.0))
-    assert not moment_of_long_rows_pays(100, noisy(4.0, 2000.0))
-
-
 # -- without noise -----------------------------------------------------------------------------
 
 
@@ -155,26 +146,6 @@ def test_power_without_noise_converges(k):
 
 
 # -- under noise -------------------------------------------------------------------------------
-
-
-def test_gram_leaves_out_a_refinement_that_is_not_worth_it_and_pays_for_it():
-    easy, hard = Rows(X, 1.0, 0.5), Rows(X, 1.0, 20.0)
-    gram_subspace(easy, 30, 3, 0.7, noisy(0.5))
-    gram_subspace(hard, 30, 3, 0.7, noisy(20.0))
-    assert "forfeit" in easy.names() and "product" not in easy.names()
-    assert "forfeit" not in hard.names() and hard.names().count("product") == 2
-    assert easy.spent() == pytest.approx(hard.spent()) == pytest.approx(0.7)
-
-
-@pytest.mark.deep
-def test_refinement_beats_one_release_of_the_moment():
-    refined, plain = [], []
-    for seed in range(8):
-        V = gram_subspace(Rows(X, 1.0, 20.0, seed), 30, 3, 1.0, noisy(20.0))
-        refined.append(loss(X, V))
-        moment = Rows(X, 1.0, 20.0, seed).gram(share=1.0).value
-        plain.append(loss(X, top_eigenpairs(moment, 3)[1]))
-    assert np.mean(refined) < 0.9 * np.mean(plain)
 
 
 def test_power_under_noise_is_near():

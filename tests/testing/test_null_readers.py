@@ -17,15 +17,12 @@ from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    FederatedRounds,
-    PersonalizedClient,
     PlainAggregator,
     PowerMethodClient,
     RecommenderClient,
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.recommend import DPRecommender
-from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
 from tools.outcomes import difference, fitted_attributes
 
@@ -133,19 +130,6 @@ def recommended():
     return lambda X, y, groups: answers(client(X), requests)
 
 
-def personal_rounds():
-    with fixed_noise(0), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*could not see where targets lie", PrivacyWarning)
-        pilot = DPPersonalizedRegressor(1, epsilon=8.0).fit(X, Y, groups=GROUPS).released()
-
-    def client(X, y, groups):
-        return PersonalizedClient(pilot, X, y, CONFIG, groups=groups)
-
-    clients = [client(X, Y, GROUPS) for _ in range(4)]
-    requests = recorded(FederatedRounds(pilot, CONFIG, n_rounds=2).fit, clients)
-    return lambda X, y, groups: answers(client(X, y, groups), requests)
-
-
 def batches(X, y, groups):
     pca = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3)
     for part in np.array_split(X, 3):
@@ -184,7 +168,6 @@ READERS = {
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
     "client of a recommender": (recommended(), ANY_SIZE),
-    "client of personal rounds": (personal_rounds(), ANY_SIZE),
     "batches": (batches, ANY_SIZE),
     "updates": (updates, SAME_SIZE),
     "state for a merge": (state, SAME_SIZE),

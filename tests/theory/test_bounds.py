@@ -283,8 +283,6 @@ def test_score_attack_tells_records_of_a_plain_fit_and_not_of_a_private_one():
 
 SHAPE, BUDGET = (30, 20), {"epsilon": 0.5, "delta": 1e-6}
 FRAME = orthonormal(np.random.default_rng(0), 6, 2).T
-SHARES = np.array([0.5, 0.3, 0.2])
-ROWS = theory.whole_rows(500, SHARES, 1)
 SIZES = {"largest_value": 2.0, "smallest_value": 0.5, "noise_sd": 0.7}
 # (function, its arguments, what it says): a factor, a root or a square that changes is seen here.
 VALUES = [
@@ -310,21 +308,6 @@ VALUES = [
     ("power_steps", (30.0,), {"gap": 0.3}, [46.0]),
     ("recovery_bound", (0.7, 2.0), {}, [0.758036]),
     ("power_error_bound", (500, 300.0, [0.2, 0.3]), BUDGET | {"n_iter": 5}, [0.564016]),
-    ("deviation_error", (500,), {"noise": 3.0, "count_noise": 2.0, "deviation": 0.3}, [0.0275718]),
-    ("factorization_error", ("dense", 30, 20, 0.5, 12.0), {}, [0.294628]),
-    ("factorization_error", ("three_sketch", 30, 20, 0.5, 12.0), {}, [0.538924]),
-    ("factorization_threshold", ("two_sketch", 30, 20, 0.5), {}, [4.97468]),
-    ("readout_loss", (500, SHARES),
-     {"length": 0.8, "target": 0.5, "noise": 9.0, "signal": 0.6, "cut": 2.0}, [0.0633797]),
-    ("scale_doubt", (350, 100.0), {}, [0.247664]),
-    ("searched_error", (350, lambda n: 20 / n, 1.0, 100.0), {}, [0.290654]),
-    ("vote_error", (900, 20, 3), {"noise_scale": 8.0, "alignment": 0.5}, [0.046856]),
-    ("vote_threshold", (20, 3), {"noise_scale": 8.0, "alignment": 0.5}, [260.662]),
-    ("moment_edge", (3.0, 20), {}, [18.9737]),
-    ("gram_loss", (ROWS, 1), {"moment": 12.0}, [0.00474691]),
-    ("power_loss", (ROWS, 1), {"width": 2, "noises": [20.0, 12.0]}, [0.0724537]),
-    ("iteration_error", (3.0, 2, 20, 60.0), {}, [0.04]),
-    ("iteration_threshold", (3.0, 20), {}, [22.8079]),
 ]  # fmt: skip
 
 

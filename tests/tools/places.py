@@ -48,7 +48,7 @@ SPARSE = {
 USERS = {
     "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
     "regressor-replace": (
-        DPPersonalizedRegressor(2, epsilon=8.0, init="votes", head="voted", adjacency="replace"),
+        DPPersonalizedRegressor(2, epsilon=8.0, head="voted", adjacency="replace"),
         Y,
     ),
     "classifier": (

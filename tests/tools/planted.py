@@ -20,9 +20,6 @@ PLANTED = {
     "tangent product under replace": (
         "queries/sums.py", "self.neighbours.array(level) * LOOSE,", "level * LOOSE,",
     ),
-    "tangent product of a kept moment under replace": (
-        "queries/rows.py", "l2 = self.neighbours.array(level) * LOOSE", "l2 = level * LOOSE",
-    ),
     "tangent product of persons under replace": (
         "queries/sums.py", "change = self.neighbours.array(level)\n", "change = level\n",
     ),
@@ -378,23 +375,15 @@ PLANTED = {
         "block_gram(rows(block).astype(np.float32)), (d, d), step)",
     ),
     # Formulas and plans: a wrong factor, a root or a square that is missing.
-    "a deviation's error": (
-        "theory/_plan.py", "* spread / (2 * deviation**2)", "* spread / deviation**2",
+    "a plan lets others fit for nothing": (
+        "privacy/ledger/routes.py", "_ON_MADE_DATA.get() is estimator",
+        "_ON_MADE_DATA.get() is not None",
     ),
-    "error of a dense factorization": (
-        "theory/_plan.py", "noise_scale * math.sqrt(m + n) / value",
-        "noise_scale * math.sqrt(m) / value",
+    "noise of fewer made rows": (
+        "theory/_plan.py", "mu_from_epsilon_delta(epsilon, delta) * behind",
+        "mu_from_epsilon_delta(epsilon, delta)",
     ),
-    "noise of votes": (
-        "theory/_plan.py", "noise_scale**2 / 2 + n_users", "noise_scale**2 + n_users",
-    ),
-    "users that votes need": (
-        "theory/_plan.py", "noise_scale * math.sqrt(d) / gap",
-        "noise_scale * math.sqrt(d / 2) / gap",
-    ),
-    "loss of a read-out": (
-        "theory/_plan.py", "noise**2 * (1 + rho2 * z2.sum(axis=1))", "noise**2 * (1 + rho2)",
-    ),
+    "losses of a plan": ("theory/_plan.py", "self.best - score) / gain", "self.best - score)"),
     "noise of printed power steps": (
         "theory/_power.py", "math.log(2 * n_iter))", "math.log(1 + n_iter))",
     ),
@@ -421,21 +410,6 @@ PLANTED = {
     "useful records": ("theory/_trace.py", "3 * k * math.sqrt(r) * size**3", "3 * k * size**3"),
     "records of the printed start": (
         "theory/_trace.py", "base * (condition**2 if descent", "base * (condition if descent",
-    ),
-    "edge of a noisy moment": (
-        "theory/_subspaces.py", "noise * math.sqrt(2 * d)", "noise * math.sqrt(d)",
-    ),
-    "plan of a read-out": (
-        "regression/_readout.py", "noise_scale / math.sqrt(2) / facts.clip_norm**2",
-        "noise_scale / facts.clip_norm**2",
-    ),
-    "plan of rounded cells": (
-        "decomposition/_planning.py", "math.hypot(cells.noise_scale, math.sqrt(1 / 6))",
-        "cells.noise_scale",
-    ),
-    "plan of rows": (
-        "decomposition/_row_planning.py", "found=min(1.0, moment_edge(noise, d) / n)",
-        "found=min(1.0, moment_edge(noise, d) / (n - 1))",
     ),
 }  # fmt: skip
 

@@ -102,7 +102,6 @@ ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, adjacency="replace"),
     DPPersonalizedRegressor(1, loss="absolute"),
-    DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
     DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
@@ -183,14 +182,13 @@ AXES = {
         "fit_intercept": [True, False],
     },
     DPPersonalizedRegressor: {
-        "adjacency": ADJACENCIES, "n_rounds": [0, 1], "init": ["votes", "random"],
-        "whiten": [True, False, "diag"], "head": ["voted", "hybrid", "subspace"],
-        "loss": ["squared", "huber", "absolute"], "delta": [1e-6, 0.0],
+        "adjacency": ADJACENCIES, "whiten": [True, False, "diag"],
+        "head": ["voted", "hybrid", "subspace"], "loss": ["squared", "huber", "absolute"],
         "target_bounds": ["auto", (-2.0, 2.0)],
     },
     DPPersonalizedClassifier: {
-        "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES, "n_rounds": [0, 1],
-        "init": ["votes", "random"], "head": ["voted", "hybrid", "subspace"],
+        "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES,
+        "head": ["voted", "hybrid", "subspace"],
         "coef_bound": [1.0, "auto"],
     },
     DPRidge: {
@@ -309,11 +307,6 @@ REFUSED = {
           "sensitivity_mode": ["random"]}, "has no bound"),
         ({UNIT: ["frobenius", "rank_one", "row"], "method": ["two_sketch", "three_sketch"],
           "sketch": ["srht", "sparse"], "sensitivity_mode": ["random"]}, "has no bound"),
-    ],
-    DPPersonalizedRegressor: [
-        ({"init": ["votes"], "delta": [0.0]}, NO_PURE),
-        ({"init": ["random"], "n_rounds": [0]}, UNREAD),  # a subspace that nothing is learnt of
-        ({"whiten": [True], "delta": [0.0]}, NO_PURE),
     ],
     DPRecommender: [
         ({UNIT: ["row"], ALGORITHM: ["one_shot"]}, "flips single interactions"),

@@ -403,9 +403,6 @@ class PrivacySession:
         Who hears of payments.
     """
 
-    holds_rows = True  # False where others read them, each a part
-    most_rows: int | None = None  # of sketches, for who needs their bounds alone
-
     def __init__(
         self,
         budget: PrivacyBudget,
@@ -608,17 +605,12 @@ class PrivacySession:
         """Law of the noise: "gaussian", "laplace" (delta is 0) or "exact" (epsilon is infinite)."""
         return "exact" if self.budget.exact else "laplace" if self.budget.pure else "gaussian"
 
-    def random_start(
-        self, n: int, k: int, *, late: int = 0, ones_first: bool = False
-    ) -> NDArray[np.float64]:
-        """Return an n x k start of random signs; its first column may be ones.
-
-        With more columns behind them that join later; those in front are the same without them.
-        """
+    def random_start(self, n: int, k: int, *, ones_first: bool = False) -> NDArray[np.float64]:
+        """Return an n x k start of random signs; its first column may be ones."""
         start = self.random_signs((n, k))
         if ones_first:
             start[:, 0] = 1.0
-        return np.hstack([start, self.random_signs((n, late))]) if late else start
+        return start
 
     def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return a public random start of entries +1 and -1, independent of the data."""

@@ -323,6 +323,7 @@ class Account(Observer):
     def __init__(self) -> None:
         self.charges: Charges = []
         self.scope = ""  # what its receipt says that it covers, where that rests on a word
+        self.of_made_data = False  # which a plan drew: nobody pays
         self._shares_sketch = False  # a random one, with other sessions
 
     def unplanned(self, losses: Losses, *, shared: bool) -> None:
@@ -337,6 +338,29 @@ class Account(Observer):
         """Refuse to stand in a ledger with a random sketch that other sessions have too."""
         if self._shares_sketch:
             raise refused(_SHARED)
+
+
+# The copy that a plan fits, in this context, to data that the plan itself drew from public facts.
+_ON_MADE_DATA: ContextVar[object] = ContextVar("skdp_on_made_data", default=None)
+
+
+@contextmanager
+def on_made_data(copy: object) -> Iterator[None]:
+    """Charge nobody for what this one object fits inside.
+
+    Only a plan opens this door: it makes the object, hands it data that it drew itself, and no
+    other object that is fitted meanwhile (by a callback, say) is let through.
+    """
+    token = _ON_MADE_DATA.set(copy)
+    try:
+        yield
+    finally:
+        _ON_MADE_DATA.reset(token)
+
+
+def is_on_made_data(estimator: object) -> bool:
+    """Whether an estimator is the copy that a plan fits."""
+    return _ON_MADE_DATA.get() is estimator
 
 
 def _charges(session: PrivacySession) -> Charges:
@@ -401,6 +425,8 @@ def charge(
 
     Once charged, it is charged again only to ledgers that were opened since.
     """
+    if isinstance(session.observer, Account) and session.observer.of_made_data:
+        return
     for payer, number in _charges(session):
         payer.check_same_part(number)
     charge_rows(session, name, key, sensitivity)

@@ -54,7 +54,6 @@ class SketchSource:
         self._session = session
         self._source = source
         self._charged = False
-        self.most_rows = session.most_rows
 
     @classmethod
     def of(cls, session: PrivacySession, seed: int | None = None) -> SketchSource:

@@ -1,0 +1,239 @@
+"""Made data of the regressions: records, users with rows of their own, measurements of a matrix."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.metrics import r2_score
+
+from skdp._validation import check_classes, check_range
+from skdp.theory import Made, PlansMixin
+from skdp.theory._made import fill_bounds, made_histories, made_rows, shares_of
+from skdp.theory._plan import check_counts, check_share, fit_rows, rows_of
+
+_AWAY = 1.0  # deviations: how far from 0 columns and targets lie, where places are learnt
+_FILLED = 1 / 3  # of the half-width of public bounds: a deviation of a target
+_USUAL_ROWS, _FRESH_ROWS, _FEWEST_USERS = 20, 5, 300  # of a user; that judge a head; that are drawn
+
+
+def made_records(estimator: Any, rng: Any, n: int, d: int, spectrum: Any, length: Any, nnz: Any):
+    """Return rows as a read-out takes them, and what they are."""
+    rows, clip = rows_of(n, d if nnz is None else max(1, nnz // n)), estimator.clip_norm
+    given = not isinstance(clip, str) and math.isfinite(clip)
+    if length is not None and not given:
+        raise ValueError(
+            "plan takes 'length' with a finite 'clip_norm': a learnt one suits the rows. "
+            f"Got length={length!r} instead."
+        )
+    if nnz is not None:
+        check_counts(type(estimator).__name__, nnz=nnz)
+        X = made_histories(rng, rows, d, max(nnz * rows // n, 1))
+        if given:
+            size = clip / np.sqrt(np.maximum(np.diff(X.indptr), 1))
+            X = sp.csr_array(sp.diags_array(size) @ X)
+        return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns"
+    X = made_rows(rng, rows, shares_of(d, 1, None, spectrum), 0.0)
+    if estimator.bounds is not None:
+        return fill_bounds(estimator, X), f"{rows} normal rows that fill a part of 'bounds'"
+    if given:
+        share = 1.0 if length is None else float(length)
+        return X * clip * share, f"{rows} normal rows, {share:.2g} times as long as the clip norm"
+    away = _AWAY * rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
+    return X + away, f"{rows} normal rows, columns some deviations from 0"
+
+
+def explained(model: Any, X: Any, y: Any) -> float:
+    """Return the R2 of made records."""
+    return float(r2_score(y, model.predict(X)))
+
+
+class RidgePlans(PlansMixin):
+    """Plans of linear regression.
+
+    Facts: `n_targets`, `signal` (share of the variance of the targets that is linear in the rows),
+    `spectrum` (variances of the rows along all orthogonal directions, None falls like 1/i),
+    `length` (of rows, in clip norms that are given), `nnz` (of sparse rows).
+    """
+
+    _measure = "R2 of made records"
+
+    def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, length=None, nnz=None):
+        check_counts(type(self).__name__, n_targets=n_targets)
+        signal = check_share("signal", signal)
+        X, said = made_records(self, rng, n, d, spectrum, length, nnz)
+        y = linear_targets(rng, X, n_targets, signal)
+        bounds = check_range(self, "target_bounds")
+        if bounds is not None:
+            low, high = bounds
+            y = low + (high - low) / 2 * (1 + _FILLED * y)
+        elif self.fit_intercept:
+            y = y + _AWAY * rng.standard_normal(n_targets)
+        y = y[:, 0] if n_targets == 1 else y
+        fit = partial(fit_rows, X=X, y=y)
+        score = partial(explained, X=X, y=y)
+        linear = f"targets of which {signal:g} of the variance is linear in the rows"
+        return Made(fit, score, (said, linear), n / X.shape[0], best=math.nan)
+
+
+class RidgeClassifierPlans(PlansMixin):
+    """Plans of linear classification.
+
+    Facts: `n_classes` (None takes `classes`, or two), and those of `DPRidge`: `signal` is a share
+    of what decides about the class.
+    """
+
+    _measure = "accuracy of made records"
+
+    def _made(self, rng, n, d, n_classes=None, signal=0.5, spectrum=None, length=None, nnz=None):
+        names = np.arange(n_classes or 2) if self.classes is None else check_classes(self)
+        check_counts(type(self).__name__, n_classes=len(names) if n_classes is None else n_classes)
+        names = names if n_classes is None else names[:n_classes]
+        signal = check_share("signal", signal)
+        X, said = made_records(self, rng, n, d, spectrum, length, nnz)
+        scores = linear_targets(rng, X, len(names), signal)
+        y = np.asarray(names)[np.argmax(scores, axis=1)]
+        trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
+
+        def score(model):
+            return float(np.mean(model.predict(X) == y))
+
+        linear = f"{len(names)} classes; {signal:g} of what decides is linear in the rows"
+        fit = partial(fit_rows, X=X, y=y)
+        return Made(fit, score, (said, linear), n / X.shape[0], trivial, math.nan)
+
+
+def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
+    """Return q targets of mean 0 and variance 1, of which a share is linear in the rows."""
+    f = X @ rng.standard_normal((X.shape[1], q))
+    f = (f - f.mean(axis=0)) / np.maximum(f.std(axis=0), 1e-300)
+    return math.sqrt(signal) * f + math.sqrt(1 - signal) * rng.standard_normal(f.shape)
+
+
+class PersonalPlans(PlansMixin):
+    """Plans of personal models; samples are users.
+
+    Facts: `n_rows` (of each user), `signal` (share of the square of a user's coefficients that lies
+    in the shared subspace), `noise` (variance of the noise of y, in units of what users' own
+    coefficients explain).
+    """
+
+    def _made(self, rng, n, d, n_rows=_USUAL_ROWS, signal=1.0, noise=0.25):
+        check_counts(type(self).__name__, n_rows=n_rows)
+        signal = check_share("signal", signal)
+        users = int(min(n, max(_FEWEST_USERS, 400_000 // (d * n_rows))))
+        k = min(d, 2 if self.n_components == "auto" else self.n_components)
+        U = np.linalg.qr(rng.standard_normal((d, k)))[0]
+        own = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
+        own += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
+        (X, y, groups), fresh = (
+            self._made_tasks(rng, own, m, noise) for m in (n_rows, _FRESH_ROWS)
+        )
+        said = f"{users} users of {n_rows} rows, coefficients in {k} dimensions up to "
+        said += f"{1 - signal:g} of their square, noise of {noise:g} of what they explain"
+        score, trivial = partial(self._score_tasks, fresh), self._trivial_tasks(fresh)
+        fit = partial(_fit_tasks, X=X, y=y, groups=groups)
+        return Made(fit, score, (said,), n / users, trivial, math.nan)
+
+    def _made_tasks(self, rng, own, m, noise):
+        X = rng.standard_normal((len(own) * m, own.shape[1]))
+        groups = np.repeat(np.arange(len(own)), m)
+        y = np.einsum("ij,ij->i", X, own[groups]) + math.sqrt(noise) * rng.standard_normal(len(X))
+        if not self._starts_from_a_model:
+            names = np.arange(2) if self.classes is None else check_classes(self)
+            return X, np.asarray(names)[(y > 0).astype(int)], groups
+        bounds = check_range(self, "target_bounds")
+        if bounds is not None:
+            low, high = bounds
+            y = low + (high - low) / 2 * (1 + _FILLED * y / math.sqrt(1 + noise))
+        return X, y, groups
+
+    def _score_tasks(self, fresh, model):
+        X, y, groups = fresh
+        said = model.predict(X, groups=groups)
+        return explained_by(said, y) if self._starts_from_a_model else float(np.mean(said == y))
+
+    def _trivial_tasks(self, fresh):
+        return 0.0 if self._starts_from_a_model else 0.5
+
+    @property
+    def _measure(self):
+        of = "R2" if self._starts_from_a_model else "accuracy"
+        return f"{of} of users' own models on fresh rows"
+
+
+def explained_by(said: Any, y: Any) -> float:
+    """Return the R2 of predictions."""
+    return float(r2_score(y, said))
+
+
+def _fit_tasks(model, X, y, groups):
+    return model.fit(X, y, groups=groups)
+
+
+def shape_of(given, parameter):
+    """Return (d1, d2) from what was given, or from the parameter `matrix_shape`."""
+    if isinstance(given, Integral) and parameter is not None:
+        if given != math.prod(parameter):
+            raise ValueError(
+                f"n_features={given} does not fit matrix_shape={parameter!r}; leave it out."
+            )
+        given = None
+    shape = parameter if given is None else given
+    if shape is None:
+        raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
+    return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
+
+
+class TracePlans(PlansMixin):
+    """Plans of trace regression.
+
+    Facts: `signal` (deviation of <X, M> in units of the noise of y), `nnz` (of CSR rows with one
+    entry each, as ratings are, which have means).
+    """
+
+    _measure = "R2 of made records"
+
+    def _planned_shape(self, n, d):
+        return n, shape_of(d, self.matrix_shape)
+
+    def _made(self, rng, n, d, signal=1.0, nnz=None):
+        if not signal > 0 or not math.isfinite(signal):
+            raise ValueError(f"'signal' must be a positive number. Got {signal!r} instead.")
+        (d1, d2), size = d, math.prod(d)
+        if nnz is not None:
+            check_counts(type(self).__name__, nnz=nnz)
+        rows = rows_of(n, size if nnz is None else 1)
+        r = min(self.rank, d1, d2)
+        left, right = (np.linalg.qr(rng.standard_normal((s, r)))[0] for s in d)
+        M = signal / math.sqrt(r) * left @ right.T
+        if nnz is None:
+            X = self._made_design(rng, rows, d)
+            f = X @ M.ravel()
+            f *= signal / max(float(f.std()), 1e-300)
+        else:
+            cells = rng.integers(0, size, rows)
+            X = sp.csr_array((np.ones(rows), cells, np.arange(rows + 1)), shape=(rows, size))
+            f = math.sqrt(size) * M.ravel()[cells]
+        y = f + rng.standard_normal(rows)
+        said = f"{rows} {'normal records' if nnz is None else 'records of one entry'}, noise of y "
+        said += f"{1 / signal:.2g} times as large as what a matrix of rank {r} says"
+
+        def fit(model):
+            model.matrix_shape = d
+            return model.fit(X, y)
+
+        return Made(fit, partial(explained, X=X, y=y), (said,), n / rows, best=math.nan)
+
+    def _made_design(self, rng, rows, d):
+        X = rng.standard_normal((rows, *d))
+        if isinstance(self.design, tuple | list):
+            left, right = (np.linalg.cholesky(np.asarray(C, np.float64)) for C in self.design)
+            X = left @ X @ right.T
+        elif not isinstance(self.design, str):
+            X = math.sqrt(float(self.design)) * X
+        return X.reshape(rows, -1)

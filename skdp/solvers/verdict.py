@@ -1,0 +1,75 @@
+"""What a fit learnt, from released values and known noise: a share kept, with its standard error.
+
+The moment that is released inside a *public* subspace is unbiased there: its trace, over the
+released total, estimates what share of the squares the subspace holds. Ratios sum to it, and
+warnings follow from it. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
+
+FloatArray = NDArray[np.float64]
+_DEVIATIONS = 2.0  # standard errors by which a share must exceed what chance holds
+
+
+class Kept(NamedTuple):
+    """A share that was kept.
+
+    Attributes
+    ----------
+    share : float
+        Unbiased, so that it may lie below 0 or above 1.
+    standard_error : float
+    """
+
+    share: float
+    standard_error: float
+
+    def exceeds(self, chance: float) -> bool:
+        """Whether the share is clearly larger than what chance holds."""
+        return self.share - chance > _DEVIATIONS * self.standard_error
+
+
+def share_kept(held: Answer, total: Answer) -> Kept:
+    """Return what share of a released total is held, to first order in the noise of both."""
+    whole = max(float(total.value), total.noise_scale, 1e-300)
+    share = float(held.value) / whole
+    return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
+
+
+def trace_held(ritz: FloatArray, noise_scale: float) -> Answer:
+    """Return the trace of a released symmetric matrix; `noise_scale` is that of its diagonal."""
+    return Answer(np.trace(ritz), noise_scale * math.sqrt(len(ritz)))
+
+
+def nonnegative(values: FloatArray) -> FloatArray:
+    """Return the nearest numbers that are not negative and have the same sum, or all 0.
+
+    Noisy eigenvalues of what has none below 0: to cut them one by one would add to their sum.
+    """
+    total = float(values.sum())
+    if total <= 0.0:
+        return np.zeros_like(values)
+    if not np.any(values < 0):
+        return values
+    falling = np.sort(values)[::-1]
+    levels = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
+    return np.asarray(np.maximum(values - levels[np.flatnonzero(falling > levels)[-1]], 0.0))
+
+
+def unused(found: int, asked: int, kept: Kept | None = None, chance: float = 0.0) -> int:
+    """Return how many of the components that were asked for tell nothing: all, a part, or none.
+
+    `found` of them stand above the noise. Where all together hold no more than as many directions
+    by chance (`chance`) none does.
+    """
+    if kept is not None and chance < 1.0 and not kept.exceeds(chance):
+        return asked
+    return asked - found

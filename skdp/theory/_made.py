@@ -1,0 +1,268 @@
+"""Made data: rows, histories, graphs and matrices drawn from stated facts and a seed alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.fft import dct
+from scipy.optimize import brentq
+
+from skdp._validation import column_bounds
+
+FloatArray = NDArray[np.float64]
+_SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
+# Of histories that plans are made with: between blocks of tastes and popularity alone.
+_FILLED = 0.3  # of the half-width of public bounds: a deviation of a column
+_TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
+
+
+def bare_copy(estimator: Any) -> Any:
+    """Return a copy whose `bounds` by column name stand in their order: here are no names."""
+    copy = type(estimator)(**estimator.get_params(deep=False))
+    if isinstance(bounds := getattr(copy, "bounds", None), Mapping):
+        copy.bounds = [tuple(np.ravel(pair).tolist()) for pair in bounds.values()]
+    return copy
+
+
+def fill_bounds(estimator: Any, X: Any) -> Any:
+    """Return dense rows in public bounds, of which they fill a usual part; without them as is."""
+    if getattr(estimator, "bounds", None) is None:
+        return X
+    low, high = column_bounds(bare_copy(estimator), "bounds", X.shape[1])
+    part = _FILLED * X / np.maximum(X.std(axis=0), 1e-300)
+    return low + (high - low) / 2 * (1 + np.clip(part, -1, 1))
+
+
+def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
+    """Return the shares of the squared length in d directions, the largest first.
+
+    They are the `spectrum`, or fall like the power of 1/i with which k of them hold `signal`; like
+    1/i if neither is stated.
+    """
+    if signal is not None and spectrum is not None:
+        raise ValueError("plan takes 'signal' or 'spectrum', not both. Got both.")
+    places = np.arange(1, d + 1.0)
+    if spectrum is not None:
+        shares = np.sort(np.asarray(spectrum, np.float64).ravel())[::-1]
+        fine = shares.shape == (d,) and np.isfinite(shares).all()
+        if not fine or shares[-1] < 0 or shares[0] == 0:
+            raise ValueError(
+                f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
+                f"variances along orthogonal directions. Got {spectrum!r} instead."
+            )
+        return np.asarray(shares / shares.sum())
+    fall = 1.0
+    if signal is not None:
+        if isinstance(signal, bool) or not k / d < signal <= 1:
+            raise ValueError(
+                f"'signal' must be a share in the range ({k}/{d}, 1]: with less, {k} components "
+                f"hold no more than chance. Got {signal!r} instead."
+            )
+        fall = exponent(lambda a: float(np.sum(places[:k] ** -a) / np.sum(places**-a)), signal, 9)
+    shares = places**-fall
+    return np.asarray(shares / shares.sum())
+
+
+def exponent(held: Callable[[float], float], share: float, most: float) -> float:
+    """Return the exponent from 0 to `most` at which a rising share is held, or the nearer end."""
+    if not held(0.0) < share < held(most):
+        return 0.0 if held(0.0) >= share else most
+    return float(brentq(lambda a: held(a) - share, 0.0, most, xtol=0.01))
+
+
+def made_rows(rng: np.random.Generator, n: int, shares: FloatArray, spread: float) -> FloatArray:
+    """Draw normal rows of mean square length 1 with a spectrum; log lengths vary by `spread`.
+
+    The directions have no zeros: signs and cosines turn them, twice.
+    """
+    X = rng.standard_normal((n, len(shares))) * np.sqrt(rng.permutation(shares))
+    for _ in range(2):
+        X = dct(X * rng.choice([-1.0, 1.0], len(shares)), norm="ortho")
+    return np.asarray(X * np.exp(spread * rng.standard_normal((n, 1))))
+
+
+def made_histories(
+    rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: int = 0
+) -> Any:
+    """Draw histories as a CSR array of n x d with about `nnz` ones.
+
+    The column of rank i is drawn with weight ``i ** -tail``. `apart` tastes share no column, and a
+    row has one of them; 0 are tastes that overlap, and rows that mix them.
+    """
+    popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
+    activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
+    for _ in range(8):  # what the longest rows cannot hold goes to the others
+        lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
+        size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
+    if apart:
+        return apart_histories(rng, lengths.astype(np.int64), popularity, apart, overlap=_OVERLAP)
+    options = {"overlap": _OVERLAP, "spread": _SPREAD}
+    return drawn_histories(rng, lengths.astype(np.int64), popularity, _TASTES, **options)
+
+
+def made_blocks(
+    rng: np.random.Generator, shape: tuple[int, int], values: FloatArray, *,
+    ends: tuple[float, float] | None, symmetric: bool = False,
+) -> FloatArray:  # fmt: skip
+    """Draw a matrix whose blocks have these singular values (up to the ends).
+
+    Each block of rows and columns has random signs if an end is negative or there is none; between
+    ends an entry is one of them, or 0.
+    """
+    k = len(values)
+    rows, columns = (rng.permutation(np.arange(size) % k) for size in shape)
+    signed = ends is None or ends[0] < 0
+    left, right = (rng.choice([-1.0, 1.0], s) if signed else np.ones(s) for s in shape)
+    if symmetric:
+        columns, right = rows, left
+    A = np.zeros(shape)
+    for block, value in enumerate(values):
+        inside = np.flatnonzero(rows == block), np.flatnonzero(columns == block)
+        size = value / math.sqrt(max(len(inside[0]) * len(inside[1]), 1))
+        A[np.ix_(*inside)] = size * np.outer(left[inside[0]], right[inside[1]])
+    if ends is not None:
+        end = np.where(A < 0, ends[0], ends[1] or ends[0])
+        A = np.where(rng.random(shape) * np.abs(end) < np.abs(A), end, 0.0)
+    if symmetric:
+        A = np.triu(A, 1)
+        A = A + A.T
+    return A
+
+
+def captured(X: Any, components: Any, *, centred: bool = False) -> float:
+    """Return what components hold of the squared length, over the most that so many could."""
+    k = min(len(components), *X.shape)
+    mean = np.asarray(X.mean(axis=0)).ravel() if centred else np.zeros(X.shape[1])
+    if min(X.shape) <= 2000:
+        wide = X.shape[1] > X.shape[0]
+        moment = X @ X.T if wide else X.T @ X
+        moment = moment.toarray() if sp.issparse(moment) else moment
+        if centred:
+            along = np.asarray(X @ mean).ravel()
+            moment = moment - (
+                np.add.outer(along, along) - mean @ mean
+                if wide
+                else X.shape[0] * np.outer(mean, mean)
+            )
+        best = float(np.sum(np.linalg.eigvalsh(moment)[-k:]))
+    else:
+        best = float(np.sum(sp.linalg.svds(X, k, tol=1e-4, v0=np.ones(min(X.shape)))[1] ** 2))
+    basis = np.linalg.qr(np.asarray(components, np.float64).T)[0]
+    return float(np.sum((X @ basis - mean @ basis) ** 2)) / max(best, 1e-300)
+
+
+def _activity(rng: np.random.Generator, n: int) -> FloatArray:
+    activity = np.exp(_SPREAD_OF_LENGTHS * rng.standard_normal(n))
+    return np.asarray(activity / activity.mean())
+
+
+def drawn_lengths(
+    rng: np.random.Generator, n: int, mean_length: float, most: int
+) -> NDArray[np.int64]:
+    """Draw log-normal numbers of items about a mean, from 2 to `most`."""
+    lengths = np.rint(mean_length * _activity(rng, n))
+    return np.clip(lengths, 2, max(2, most)).astype(np.int64)
+
+
+def drawn_histories(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: FloatArray,
+    n_tastes: int,
+    *,
+    overlap: float,
+    spread: float,
+) -> Any:
+    """Draw the items of histories: popularity, and tastes that users mix (see `make_histories`)."""
+    users = _users_of_draws(lengths)
+    mixes = rng.gamma(0.2, size=(len(lengths), n_tastes)) + 1e-9
+    edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
+    tastes = _taste_of_draw(edges, users, rng)
+
+    def items_of(_: int, n: int) -> NDArray[np.int64]:
+        return drawn(popularity * np.exp(spread * rng.standard_normal(len(popularity))), n, rng)
+
+    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
+
+
+def apart_histories(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: FloatArray,
+    n_tastes: int,
+    *,
+    overlap: float,
+) -> Any:
+    """Draw the items of histories of one taste each, which is a part of the items."""
+    taste_of_item = rng.permutation(len(popularity)) % n_tastes
+    tastes = rng.integers(0, n_tastes, len(lengths))[_users_of_draws(lengths)]
+
+    def items_of(taste: int, n: int) -> NDArray[np.int64]:
+        members = np.flatnonzero(taste_of_item == taste)
+        return np.asarray(members[drawn(popularity[members], n, rng)])
+
+    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
+
+
+def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the user of each draw: more than a history has, as some items are drawn again."""
+    return np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+
+
+def _of_tastes(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: FloatArray,
+    overlap: float,
+    tastes: NDArray[np.int64],
+    items_of: Callable[[int, int], NDArray[np.int64]],
+) -> Any:
+    """Draw a share `overlap` of the items by popularity alone, the others by the draw's taste."""
+    users = _users_of_draws(lengths)
+    items = drawn(popularity, len(users), rng)
+    own = rng.random(len(users)) >= overlap
+    for taste in range(int(tastes.max(initial=-1)) + 1):
+        mine = np.flatnonzero(own & (tastes == taste))
+        items[mine] = items_of(taste, len(mine))
+    return first_distinct(users, items, lengths, (len(lengths), len(popularity)))
+
+
+def _taste_of_draw(
+    edges: FloatArray, users: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw a taste for each draw of a user, from the user's mix (cumulative shares)."""
+    words = rng.random(len(users))
+    tastes = np.zeros(len(users), np.int64)
+    for edge in edges[:, :-1].T:
+        tastes += words > edge[users]
+    return tastes
+
+
+def drawn(weights: FloatArray, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return indices drawn with probability proportional to the weights."""
+    edges = np.cumsum(weights)
+    found = np.searchsorted(edges, rng.random(size) * edges[-1])
+    return np.minimum(found, len(weights) - 1)
+
+
+def first_distinct(
+    users: NDArray[np.int64],
+    items: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> Any:
+    """Return binary rows of each user's first distinct items, up to the user's degree."""
+    _, first = np.unique(users * shape[1] + items, return_index=True)
+    first.sort()
+    users, items = users[first], items[first]
+    rank = np.arange(len(users)) - np.searchsorted(users, users, "left")
+    kept = rank < degrees[users]
+    ones = np.ones(np.count_nonzero(kept))
+    R = sp.csr_array((ones, (users[kept], items[kept])), shape=shape)
+    R.sort_indices()
+    return R

@@ -1,0 +1,52 @@
+"""The share that a public subspace holds: unbiased, with its standard error."""
+
+import math
+
+import numpy as np
+import pytest
+
+from skdp.answer import Answer
+from skdp.solvers.verdict import Kept, nonnegative, share_kept, trace_held, unused
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 5.0])
+def test_the_share_is_unbiased_and_its_error_is_that_of_the_noise(noise):
+    rng = np.random.default_rng(0)
+    moment, total, shares, errors = np.diag([6.0, 3.0, 1.0]), 40.0, [], []
+    for _ in range(4000):
+        G = noise * rng.standard_normal((3, 3))
+        held = trace_held(moment + (G + G.T) / 2, noise)
+        kept = share_kept(held, Answer(total + 0.2 * rng.standard_normal(), 0.2))
+        shares.append(kept.share)
+        errors.append(kept.standard_error)
+    spread = math.hypot(noise * math.sqrt(3), 0.25 * 0.2) / total
+    assert np.mean(shares) == pytest.approx(0.25, abs=6 * spread / math.sqrt(4000) + 1e-4)
+    assert np.std(shares) == pytest.approx(spread, rel=0.07)
+    assert np.mean(errors) == pytest.approx(spread, rel=0.03)
+
+
+def test_a_total_below_its_noise_tells_nothing():
+    kept = share_kept(Answer(3.0, 1.0), Answer(-2.0, 4.0))
+    assert math.isfinite(kept.share) and not kept.exceeds(0.0)
+
+
+def test_values_that_are_not_negative_keep_their_sum():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        values = rng.standard_normal(rng.integers(1, 8)) + 0.3
+        found = nonnegative(values)
+        assert (found >= 0).all()
+        assert found.sum() == pytest.approx(max(values.sum(), 0.0))
+        assert np.array_equal(np.argsort(found, kind="stable")[found[np.argsort(found)] > 0],
+                              np.argsort(values)[np.sort(found) > 0])  # fmt: skip
+        for other in rng.dirichlet(np.ones(len(values)), 50) * max(values.sum(), 0.0):
+            assert np.sum((found - values) ** 2) <= np.sum((other - values) ** 2) + 1e-12
+    whole = np.array([3.0, 1.0, 0.0])
+    assert nonnegative(whole) is whole
+
+
+def test_what_is_unused_is_all_a_part_or_nothing():
+    assert unused(3, 3) == 0 and unused(1, 3) == 2 and unused(0, 3) == 3
+    assert unused(3, 3, Kept(0.5, 0.1), 0.2) == 0
+    assert unused(3, 3, Kept(0.3, 0.1), 0.2) == 3  # no more than chance holds
+    assert unused(3, 3, Kept(1.0, 0.1), 1.0) == 0  # all directions
