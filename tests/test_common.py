@@ -84,7 +84,7 @@ ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
-    DPPersonalizedRegressor(1, whiten="diag"),
+    DPPersonalizedRegressor(1, whiten=False),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),
     DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),

@@ -39,7 +39,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
     "queries": {"exceptions", "units", "data", "privacy.gate.bounds", "privacy.accounting.losses"}
-    | {"solvers.linalg", "solvers.item_filter"},
+    | {"solvers.linalg", "solvers.item_filter", "solvers.sight"},
     "decomposition": ESTIMATOR | STREAM_ROOMS,
     "regression": ESTIMATOR,
     "graph": ESTIMATOR,
@@ -72,8 +72,8 @@ FACTORISATIONS_AT = "data.factorisations"
 SAY_PUBLIC = {"data.factorisations", "data.integers", "data.products", "queries.entries",
               "queries.interactions", "solvers.shared_subspace", "papers._jain_2021"}  # fmt: skip
 BELOW_THE_GATE = {"data", "queries", "solvers.item_filter", "solvers.local_fits",
-                  "solvers.personalization", "solvers.shared_subspace", "solvers.user_heads",
-                  "papers._jain_2021"}  # fmt: skip
+                  "solvers.personalization", "solvers.shared_subspace", "solvers.sight",
+                  "solvers.user_heads", "papers._jain_2021"}  # fmt: skip
 # What these import of the solvers besides, for what they make of answers.
 OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "place", "postprocess")}
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).

@@ -406,12 +406,6 @@ class Batch:
         one.good, one.shape = self.good[mine], (1, *self.shape[1:])
         return one
 
-    def own_rows(self) -> FloatArray:
-        """Return `X` in an array that may be written to: who looks at it again gathers it again."""
-        X = self.X
-        del self.X
-        return X
-
     def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
         if not self._keeps:

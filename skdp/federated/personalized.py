@@ -36,7 +36,7 @@ from skdp.queries.columns import ColumnQuery, OctaveQuery, PlaceQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, TargetLengths, TargetMeans, View
-from skdp.solvers.shared_subspace import SecondMoment, Variances, Votes
+from skdp.solvers.shared_subspace import SecondMoment, Votes
 from skdp.solvers.user_heads import (
     ClassMeans,
     HeadNorms,
@@ -56,8 +56,6 @@ from skdp.solvers.user_heads import (
 FloatArray = NDArray[np.float64]
 _SMALLEST, _SKEW, _MOST_RULES = 1e-100, 1e-6, 1000
 _MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
-# Where coefficients and intercepts of a model stand that may be none.
-_MODEL_AT = {"votes": 1}
 # Entries of trial users: squares, products and sums of them leave the range of floats.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
 
@@ -85,22 +83,28 @@ class FirstFitUsers(PrivateQuery):
         """Number of users, where it is public."""
         return self._users.n_rows
 
-    def _view(
-        self, whitener: Any, coef: Any, intercept: Any, bounds: Any = None, center: Any = None
-    ) -> View:
-        base = None if coef is None else GlobalModel(coef, intercept)
-        view: View = self._estimator._view(whitener, base, bounds, center)
+    def _view(self, whitener: Any, coef: Any, intercept: Any) -> View:
+        base = None if coef is None else self._model(coef, intercept)
+        view: View = self._estimator._view(whitener, base)
         return view
 
-    def _small_heads(self, whitener: Any, bounds: Any, center: Any, U: FloatArray) -> Heads:
+    def _model(self, coef: FloatArray, intercept: Any) -> GlobalModel:
+        if intercept is None:  # of each user's own
+            return GlobalModel(coef, np.zeros(self.n_outputs), own=True)
+        return GlobalModel(coef, intercept)
+
+    def _small_heads(self, whitener: Any, U: FloatArray) -> Heads:
         zero = GlobalModel(np.zeros((len(U), self.n_outputs)), np.zeros(self.n_outputs))
-        return Heads(self._view(whitener, None, None, bounds, center), U, zero)
+        return Heads(self._view(whitener, None, None), U, zero)
 
     @staticmethod
     def sound_together(method: str, arguments: tuple[Argument, ...]) -> bool:
-        """Whether a model of all has both parts or none: half of one would fail on some rows."""
-        at = _MODEL_AT.get(method)
-        return at is None or (arguments[at] is None) == (arguments[at + 1] is None)
+        """Whether an intercept of all has coefficients beside it."""
+        return method != "votes" or arguments[1] is not None or arguments[2] is None
+
+    def seen(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> FirstFitUsers:
+        """Narrow to messages about rows as they are seen."""
+        return FirstFitUsers(self._estimator, self._users.seen(center, scale, limit))
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user."""
@@ -122,18 +126,14 @@ class FirstFitUsers(PrivateQuery):
         query: NumberQuery = HeadNorms(heads).asked(self._users)
         return query
 
-    def pooled(self, center: Any, size: Any, target_center: Any, target_size: float) -> Bounded:
+    def pooled(self, weight: Any, target_center: Any, target_size: float) -> Bounded:
         """Return the moments of the model of all."""
         intercept = self._estimator.fit_intercept
-        return self._asked(Pooled(center, size, target_center, target_size, intercept))
+        return self._asked(Pooled(weight, target_center, target_size, intercept))
 
-    def second_moment(self, units: FloatArray, *sight: Any) -> Bounded:
-        """Return second moments of rows in public units."""
-        return self._asked(SecondMoment(units, self._estimator.fit_intercept, *sight))
-
-    def variances(self, units: FloatArray, *sight: Any) -> Bounded:
-        """Return squares of columns in public units."""
-        return self._asked(Variances(units, self._estimator.fit_intercept, *sight))
+    def second_moment(self) -> Bounded:
+        """Return second moments of rows."""
+        return self._asked(SecondMoment(self.n_features, self._estimator.fit_intercept))
 
     def votes(self, *view: Any) -> Bounded:
         """Return directions."""
@@ -141,10 +141,10 @@ class FirstFitUsers(PrivateQuery):
 
     def head_votes(self, *view_and_rules: Any) -> Bounded:
         """Return votes for rules of heads."""
-        whitener, coef, intercept, *sight, U, rules = view_and_rules
-        model = GlobalModel(coef, intercept)
+        whitener, coef, intercept, U, rules = view_and_rules
+        model = self._model(coef, intercept)
         based = self._estimator._starts_from_a_model
-        view = self._view(whitener, coef if based else None, intercept if based else None, *sight)
+        view = self._view(whitener, coef if based else None, intercept if based else None)
         given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
@@ -186,6 +186,10 @@ class _AskUsers:
         """Return what ranks thresholds among numbers of the clients' users."""
         return getattr(self._ask, name)(*message.public)
 
+    def seen(self, *sight: Any) -> Any:
+        """Narrow to rows as they are seen."""
+        return _AskUsers(self._ask.seen(*sight))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ask, name)
 
@@ -209,19 +213,19 @@ def trial_users(estimator: Any, d: int, p: int) -> FirstFitUsers:
 
 
 def is_whitener(query: Any, value: Argument) -> bool:
-    """None, or a matrix or a vector of the features that is neither tiny, huge nor singular.
+    """None, or a matrix of the features that is neither tiny, huge nor singular.
 
     Features may have any units, so that rows of a matrix are compared at length 1.
     """
     if value is None:
         return True
     d = query.n_features
-    if not is_floats(value) or value.shape not in ((d,), (d, d)):
+    if not is_floats(value) or value.shape != (d, d):
         return False
     largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
     if not (largest.min() > _SMALLEST and largest.max() < 1 / _SMALLEST):
         return False
-    return value.ndim == 1 or bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
+    return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
 
 
 def is_orthonormal(query: Any, value: Argument) -> bool:
@@ -241,20 +245,6 @@ def is_coef(query: Any, value: Argument) -> bool:
     """None, or finite coefficients."""
     shape = query.n_features, query.n_outputs
     return value is None or (is_floats(value) and value.shape == shape)
-
-
-def is_bounds(query: Any, value: Argument) -> bool:
-    """None, or a lowest and a highest entry of each feature; two infinite ones move nothing."""
-    if value is None:
-        return True
-    if not is_array(value, 2) or value.shape != (2, query.n_features):
-        return False
-    return bool(np.all((value[0] <= value[1]) & (np.isfinite(value[0]) == np.isfinite(value[1]))))
-
-
-def is_center_or_none(query: Any, value: Argument) -> bool:
-    """None, or one finite number for each feature."""
-    return value is None or is_center(query, value)
 
 
 def is_level(query: Any, value: Argument) -> bool:
@@ -285,22 +275,21 @@ def is_thresholds(_: Any, value: Argument) -> bool:
     return is_array(value) and not np.isnan(value).any()
 
 
-_SIGHT = (is_bounds, is_center_or_none)
-_VIEW = (is_whitener, is_coef, is_level, *_SIGHT)
+_VIEW = (is_whitener, is_coef, is_level)
 _LEVEL = _given(is_level)
 SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
         "columns": (),
+        "seen": (is_center, is_units, is_units),
         "target": (_LEVEL,),
         "target_mean": (),
-        "coef": (is_whitener, *_SIGHT, is_orthonormal),
-        "pooled": (is_center, is_units, _LEVEL, is_positive),
-        "second_moment": (is_units, *_SIGHT),
-        "variances": (is_units, *_SIGHT),
+        "coef": (is_whitener, is_orthonormal),
+        "pooled": (is_center, _LEVEL, is_positive),
+        "second_moment": (),
         "votes": _VIEW,
-        "head_votes": (is_whitener, _given(is_coef), _LEVEL, *_SIGHT, is_orthonormal, is_rules),
+        "head_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
         "class_means": (),
-        "mean_head": (is_whitener, *_SIGHT, is_orthonormal, _LEVEL, is_level_bound),
+        "mean_head": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
     NumberQuery: {"kept_below": (is_number,)},
     ColumnQuery: {

@@ -293,10 +293,12 @@ def all_numbers(X):
 
 
 def _by_block(linear, X):
-    """Return what a map makes of rows, some of them at a time."""
+    """Return what a map makes of rows, some of them at a time, without a warning."""
     size = max(1, _BLOCK // max(1, math.prod(X.shape[1:])))
     blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
-    return np.concatenate([linear(_dense(block)) for block in blocks])
+    with warnings.catch_warnings():  # of names, which blocks do not have
+        warnings.simplefilter("ignore")
+        return np.concatenate([linear(_dense(block)) for block in blocks])
 
 
 def _dense(block):
@@ -356,7 +358,7 @@ def _fast_map(model, method):
     if type(model) in LINEAR_REGRESSORS and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
-    if type(model) in (RowClipper, DPStandardScaler) and method == "transform":
+    if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
         return model.transform  # entry by entry, and sums along rows; a derived class may do more
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         return _readout(model)

@@ -12,9 +12,11 @@ products are made user by user, so that their bits do not depend on who else is 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from skdp.data.units import Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
+from skdp.solvers.sight import SeenUsers, Sight
 
 FloatArray = NDArray[np.float64]
 
@@ -90,6 +93,10 @@ def _each_or_none(local: Local, batch: Batch, shape: tuple[int, ...]) -> FloatAr
     return np.stack([np.full_like(like, np.nan) if one is None else one for one in found])
 
 
+def _of_seen(local: Local, sight: Sight, batch: Any) -> FloatArray:
+    return local(cast(Batch, SeenUsers.of(batch, sight)))
+
+
 class UserQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
@@ -112,6 +119,16 @@ class UserQuery(SumQuery):
         super().__init__(users, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = users.n_features
         self.n_outputs = users.n_outputs
+        self._sight: Sight | None = None
+
+    def seen(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> UserQuery:
+        """Narrow to messages about rows as they are seen: each from itself, by public numbers."""
+        out = copy.copy(self)
+        out._sight = Sight(center, scale, limit)
+        return out
+
+    def _of_seen(self, local: Local) -> Local:
+        return local if self._sight is None else partial(_of_seen, local, self._sight)
 
     def _sum(
         self, term: Callable[[Batch], Any], shape: tuple[int, ...], step: float
@@ -127,7 +144,7 @@ class UserQuery(SumQuery):
         """
 
         def answer(step: float) -> NDArray[Any]:
-            factors = of_good_users(local, (1, width), step)
+            factors = of_good_users(self._of_seen(local), (1, width), step)
 
             def term(batch: Batch) -> FloatArray:
                 F = unit_factors(factors(batch), step).reshape(-1, width)
@@ -156,7 +173,7 @@ class UserQuery(SumQuery):
             return np.concatenate(cut, axis=1)
 
         def answer(step: float) -> NDArray[Any]:
-            values = of_good_users(local, (size,), step)
+            values = of_good_users(self._of_seen(local), (size,), step)
 
             def term(batch: Batch) -> NDArray[Any]:
                 return summed(bounded(values(batch)), step)
@@ -168,7 +185,7 @@ class UserQuery(SumQuery):
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = RowNumbers(self._source, quietly(of_good_users(local, ())))
+        numbers = RowNumbers(self._source, quietly(of_good_users(self._of_seen(local), ())))
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
@@ -201,7 +218,7 @@ class UserQuery(SumQuery):
 
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
-        run = quietly(local)
+        run = quietly(self._of_seen(local))
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
         with one_blas_thread():

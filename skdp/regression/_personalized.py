@@ -145,9 +145,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     target_bounds : pair (low, high) or "auto", default="auto"
         Public bounds of the targets in the released global model. "auto" spends a share on where
         targets lie and how far they reach, and warns if that is not seen.
-    whiten : bool or "diag", default=True
-        Release a second moment and whiten the features with it; needed unless features have equal
-        variances and no correlations. "diag" releases variances only.
+    whiten : bool, default=True
+        Release a second moment and whiten the (standardised) features with it; needed unless they
+        have no correlations.
     head : {"voted", "subspace", "hybrid"}, default="voted"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
@@ -174,7 +174,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
-    whitener_ : ndarray of shape (n_features, n_features) or (n_features,), or None
+    whitener_ : ndarray of shape (n_features, n_features)
         Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ v``.
     n_components_ : int
         Dimension of the subspace.
@@ -184,12 +184,14 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
-    entry_bounds_ : ndarray of shape (2, n_features) or None
-        Lowest and highest entry of each column, 24 scales from the centre. What lies beyond, r
+    entry_center_, entry_scale_ : ndarray of shape (n_features,)
+        Where users see columns from, and in which units: released medians and scales.
+    entry_bounds_ : ndarray of shape (2, n_features)
+        Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
-        number. None: no column has shown its scale.
-    entry_center_ : ndarray of shape (n_features,) or None
-        Where heads see rows from: about the released medians of columns that lie far from 0.
+        number. Infinite where no column has shown its scale.
+    targets_seen_ : bool
+        Whether the fit saw where targets lie. If not, heads start from each user's own mean.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -248,7 +250,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         adjacency: str = "add_remove",
         budget_split: Split = "auto",
         target_bounds: ArrayLike | str = "auto",
-        whiten: bool | str = True,
+        whiten: bool = True,
         head: str = "voted",
         loss: Any = "squared",
         fit_intercept: bool = True,

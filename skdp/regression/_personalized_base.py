@@ -57,19 +57,18 @@ from skdp.solvers.personalization import (
     GlobalModel,
     TargetUnit,
     View,
-    column_units,
     find_target_unit,
     pooled_model,
+    sight_of,
 )
-from skdp.solvers.shared_subspace import learn_whitener, vote_start
+from skdp.solvers.shared_subspace import SecondMoment, vote_start, whitener_of
+from skdp.solvers.sight import REACH, Sight
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
     Heads,
     all_rules,
     elect,
-    entry_bounds,
-    far_center,
     fixed_choice,
     usable,
 )
@@ -81,12 +80,12 @@ _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
 class Base(NamedTuple):
-    """The model, and what was seen of the targets and columns on the way to it."""
+    """The model of all, and what was seen of the targets and columns on the way to it."""
 
     model: GlobalModel
     unit: TargetUnit
     columns: Any
-    sight: Any
+    sight: Sight
 
 
 def base_shares(estimator):
@@ -96,27 +95,19 @@ def base_shares(estimator):
     return {name: share for name, share in shares if not (given and name == "targets")}
 
 
-class Sight(NamedTuple):
-    """Units of columns, how far their entries count, and where they are seen from."""
-
-    units: np.ndarray
-    bounds: Any = None
-    center: Any = None
-
-
 def learn_sight(estimator, ask, query, share):
     """Release where columns lie; return it, and how users see their rows."""
     columns = _columns(estimator, ask, query, share)
-    spread = np.where(columns.found, columns.spread, np.inf)
-    center = far_center(columns.center, spread)
-    return columns, Sight(column_units(columns), entry_bounds(columns), center)
+    return columns, sight_of(columns)
 
 
 def learn_base(estimator, ask, query, shares):
     """Release where targets lie, and the linear model of all."""
     unit = _target_unit(estimator, ask, query.n_outputs, shares)
     columns, sight = learn_sight(estimator, ask, query, shares["columns"])
-    model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
+    model = pooled_model(
+        ask.seen(*sight), columns.found, unit, shares["global"], intercept=estimator.fit_intercept
+    )
     return Base(model, unit, columns, sight)
 
 
@@ -181,8 +172,7 @@ class ParametersMixin:
         check_option(self, "head", ("voted", "subspace", "hybrid"))
         check_bool(self, "fit_intercept")
         check_bool(self, "require_users")
-        if not isinstance(self.whiten, bool):
-            check_option(self, "whiten", ("diag",))
+        check_bool(self, "whiten")
         self._loss_name()
         return check_split(self, self._default_shares())
 
@@ -360,12 +350,13 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base, sight = self._base_model(ask, query, shares)
-        whitener, shared = self._subspace(ask, query, shares, base, sight)
+        ask = ask.seen(*sight)
+        whitener, shared = self._subspace(ask, query, shares, base)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
             self._warn_of_delta(query.n_rows, session.unit)
-        view = self._view(whitener, base, *sight[1:])
+        view = self._view(whitener, base)
         model, own = base, {}
         if base is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
@@ -376,31 +367,41 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         elif self.head == "hybrid":
             rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
-        return own | {
-            "entry_bounds_": sight.bounds,
+        return own | self._attributes_of(sight, shared, whitener, model, choice, count)
+
+    @staticmethod
+    def _attributes_of(sight, shared, whitener, model, choice, count):
+        """Return the public attributes, which are about rows as they come."""
+        coef, intercept = sight.of_raw(model.coef, model.intercept)
+        one = len(intercept) == 1
+        eye = np.eye(len(coef)) if whitener is None else whitener
+        return {
             "entry_center_": sight.center,
+            "entry_scale_": sight.scale,
+            "entry_bounds_": sight.bounds,
             "components_": fix_signs(shared.U.T),
-            "whitener_": whitener,
+            "whitener_": eye / sight.scale[:, None],
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
-            "global_coef_": model.coef[:, 0] if p == 1 else model.coef.T,
-            "global_intercept_": float(model.intercept[0]) if p == 1 else model.intercept,
+            "global_coef_": coef[:, 0] if one else coef.T,
+            "global_intercept_": float(intercept[0]) if one else intercept,
+            "targets_seen_": not model.own,
             "head_choice_": choice,
             "head_penalty_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_users_": round(count.value),
         }
 
-    def _view(self, whitener, base, bounds=None, center=None):
+    def _view(self, whitener, base):
         """How users look at their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base, bounds, center)
+        return View(whitener, self.fit_intercept, self._loss_name(), base)
 
-    def _subspace(self, ask, query, shares, base, sight):
-        (d, k), (units, *rest) = (query.n_features, self.n_components), sight
-        whitener = learn_whitener(
-            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), *rest
-        )
-        view = self._view(whitener, base, *rest)
-        return whitener, vote_start(ask, view, d, k, shares["votes"])
+    def _subspace(self, ask, query, shares, base):
+        d, whitener = query.n_features, None
+        if self.whiten:
+            released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
+            whitener = whitener_of(released)
+        view = self._view(whitener, base)
+        return whitener, vote_start(ask, view, d, self.n_components, shares["votes"])
 
     def _warn_if_few(self, n_users):
         """Say that there are too few users for the budget, from public numbers alone."""
@@ -415,23 +416,30 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
 
     # -- heads -----------------------------------------------------------------------------
 
-    def _public_model(self):
-        coef = np.atleast_2d(self.global_coef_).T
-        return GlobalModel(coef, np.ravel(self.global_intercept_))
+    def _sight(self):
+        limit = np.where(np.isfinite(self.entry_bounds_[1]), REACH, np.inf)
+        return Sight(self.entry_center_, self.entry_scale_, limit)
 
-    def _public_view(self):
-        based = self._starts_from_a_model
-        base = self._public_model() if based else None
-        return self._view(self.whitener_, base, self.entry_bounds_, self.entry_center_)
+    def _public_heads(self, sight):
+        """Return what fits heads of rows that are seen from public attributes."""
+        coef = np.atleast_2d(self.global_coef_).T
+        model = GlobalModel(*sight.of_seen(coef, np.ravel(self.global_intercept_)))
+        model = model._replace(own=not self.targets_seen_)
+        whitener = self.whitener_ * sight.scale[:, None] if self.whiten else None
+        view = self._view(whitener, model if self._starts_from_a_model else None)
+        return Heads(view, self.components_.T, model)
 
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""
         if users is None:
             return None
-        heads = Heads(self._public_view(), self.components_.T, self._public_model())
-        out = np.zeros((len(users), (query.n_features + 1) * query.n_outputs))
-        for which, values in query.kept_local(lambda batch: heads.fit(batch, self.head_choice_)):
-            out[which] = values
+        (d, p), sight = (query.n_features, query.n_outputs), self._sight()
+        heads, out = self._public_heads(sight), np.zeros((len(users), (d + 1) * p))
+        fitted = query.seen(*sight).kept_local(lambda batch: heads.fit(batch, self.head_choice_))
+        for which, values in fitted:
+            coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
+            coef, intercept = sight.of_raw(coef, intercept)
+            out[which] = np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
         return {"users": users, "heads": out}
 
     def adapt(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -487,8 +495,8 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
         X = within_bounds(X, self.entry_bounds_)
-        model = self._public_model()
-        eta = np.asarray(X @ model.coef) + model.intercept
+        coef = np.atleast_2d(self.global_coef_).T
+        eta = np.asarray(X @ coef) + self.global_intercept_
         heads = getattr(self, "_private", None)
         if heads is None or not len(heads["users"]):
             return eta
@@ -501,12 +509,12 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             return eta
         at, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
-        d, p = model.coef.shape
+        d, p = coef.shape
         size = max(1, _AT_ONCE // (d * p))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]
-            coef, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
+            theirs, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
             block = X[some].toarray() if sp.issparse(X) else X[some]
-            eta[some] = np.einsum("id,idp->ip", block, coef) + intercept
+            eta[some] = np.einsum("id,idp->ip", block, theirs) + intercept
         return eta

@@ -44,9 +44,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Largest norm of a user's coefficients (in units of the data) in the released global model;
         intercepts have a bound of their own, one logit from the released shares of the classes.
         "auto" spends half of that release on a private median.
-    whiten : bool or "diag", default=True
-        Release a second moment and whiten the features with it; needed unless features have equal
-        variances and no correlations. "diag" releases variances only.
+    whiten : bool, default=True
+        Release a second moment and whiten the (standardised) features with it; needed unless they
+        have no correlations.
     head : {"voted", "subspace", "hybrid"}, default="voted"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
@@ -71,7 +71,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         The classes.
     components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
-    whitener_ : ndarray of shape (n_features, n_features) or (n_features,), or None
+    whitener_ : ndarray of shape (n_features, n_features)
         Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ V``.
     n_components_ : int
         Dimension of the subspace.
@@ -83,12 +83,14 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Its intercept.
     coef_bound_ : float
         The bound on coefficients that was used.
-    entry_bounds_ : ndarray of shape (2, n_features) or None
-        Lowest and highest entry of each column, 24 scales from the centre. What lies beyond, r
+    entry_center_, entry_scale_ : ndarray of shape (n_features,)
+        Where users see columns from, and in which units: released medians and scales.
+    entry_bounds_ : ndarray of shape (2, n_features)
+        Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
-        number. None: no column has shown its scale.
-    entry_center_ : ndarray of shape (n_features,) or None
-        Where heads see rows from: about the released medians of columns that lie far from 0.
+        number. Infinite where no column has shown its scale.
+    targets_seen_ : bool
+        Always True: labels have no scale.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -149,7 +151,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         adjacency: str = "add_remove",
         budget_split: Split = "auto",
         coef_bound: float | str = 1.0,
-        whiten: bool | str = True,
+        whiten: bool = True,
         head: str = "voted",
         classes: Iterable[Any] | None = None,
         fit_intercept: bool = True,

@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp.base import atomic
 from skdp.exceptions import PrivacyError
-from skdp.solvers.local_fits import folded
 
 # User labels: how they are passed, checked and looked up; and the head on a user's own device.
 
@@ -36,18 +35,22 @@ def same_kind(known, labels):
 
 
 def within_bounds(X, bounds):
-    """Return rows whose entries beyond the bounds (2, d) are folded; None leaves them."""
-    if bounds is None:
-        return X
-    if sp.issparse(X) and ((bounds[0] > 0).any() or (bounds[1] < 0).any()):  # zeros are beyond
+    """Return rows whose entries beyond the bounds (2, d) are folded; see `Sight`."""
+    low, high = bounds
+    if sp.issparse(X) and ((low > 0).any() or (high < 0).any()):  # zeros are beyond
         X = X.toarray()
     X = X.copy()
     if sp.issparse(X):
         X.sum_duplicates()
-    values, limits = (X.data, bounds[:, X.indices]) if sp.issparse(X) else (X, bounds[:, None])
-    far = (values < limits[0]) | (values > limits[1])
-    limits = np.broadcast_to(limits, (2, *values.shape))
-    values[far] = folded(values[far], limits[:, far])
+        values, column = X.data, X.indices
+        where = np.flatnonzero((values < low[column]) | (values > high[column]))
+        column = column[where]
+    else:
+        values, where = X, np.nonzero((low > X) | (high < X))
+        column = where[1]
+    half = high[column] / 2 - low[column] / 2
+    middle = low[column] + half
+    values[where] = middle + half * (half / (values[where] - middle))
     return X
 
 

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +25,6 @@ from skdp.solvers.columns import Columns
 from skdp.solvers.local_fits import (
     LOSSES,
     Basis,
-    ChangedUsers,
     ConvexLoss,
     RidgePath,
     RowLoss,
@@ -34,11 +32,13 @@ from skdp.solvers.local_fits import (
     UserBatch,
     convex_loss,
     moments,
+    own_means,
     own_scale,
     own_spread,
 )
 from skdp.solvers.place import FARTHEST, AsksRank, find_places, find_scale
 from skdp.solvers.postprocess import readout_moments, solve_readout
+from skdp.solvers.sight import REACH, Sight, digest
 
 # A linear model of all users, where their own models start.
 
@@ -58,16 +58,26 @@ class GlobalModel(NamedTuple):
         Intercepts.
     noise : float
         Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
+    own : bool
+        Whether the mean of a user's own targets stands for the intercept, which nothing has shown.
     """
 
     coef: FloatArray
     intercept: FloatArray
     noise: float = 0.0
+    own: bool = False
+
+    @property
+    def public(self) -> tuple[FloatArray, FloatArray | None]:
+        """Its arrays; None for an intercept of each user's own."""
+        return self.coef, None if self.own else self.intercept
 
     def predictions(self, batch: UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
         values = times_powers(np.matmul(batch.X, self.coef), shift)
+        if self.own:
+            return values + own_means(batch.Y)
         values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
         return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
 
@@ -157,7 +167,7 @@ class View:
 
     Attributes
     ----------
-    whitener : array of shape (d, d) or (d,), or None
+    whitener : array of shape (d, d) or None
         Public.
     intercept : bool
         Whether users have their own intercept.
@@ -165,41 +175,17 @@ class View:
         A key of `LOSSES`, or a loss of residuals.
     base : GlobalModel or None
         What users subtract from their targets first: they then learn how they differ from it.
-    bounds : array of shape (2, d) or None
-        Lowest and highest entry of each column: users cut their rows to them.
-    center : array of shape (d,) or None
-        Where users see their rows from: about where columns lie that are far from 0.
     """
 
     whitener: FloatArray | None
     intercept: bool
     loss_name: str | RowLoss
     base: GlobalModel | None = None
-    bounds: FloatArray | None = None
-    center: FloatArray | None = None
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays: whitener, the model's coefficients and intercepts, bounds and centre."""
-        base = (None, None) if self.base is None else (self.base.coef, self.base.intercept)
-        return (self.whitener, *base, self.bounds, self.center)
-
-    def within(self, batch: UserBatch) -> UserBatch:
-        """Return the batch with entries cut to the bounds."""
-        bounds = self.bounds
-        return batch if bounds is None else ChangedUsers.within(batch, bounds, self._cut)
-
-    def about(self, batch: UserBatch) -> UserBatch:
-        """Return a batch that was cut as it is seen from the centre."""
-        return batch if self.center is None else ChangedUsers.about(batch, self.center, self._moved)
-
-    @cached_property
-    def _moved(self) -> Hashable:
-        return _digest(self.center)
-
-    @cached_property
-    def _cut(self) -> Hashable:
-        return _digest(self.bounds)
+        """Its arrays: whitener, the model's coefficients and intercepts."""
+        return (self.whitener, *((None, None) if self.base is None else self.base.public))
 
     @property
     def loss(self) -> ConvexLoss:
@@ -213,42 +199,31 @@ class View:
 
     def whitened(self, X: FloatArray) -> FloatArray:
         """Apply the whitener to the last axis."""
-        if self.whitener is None:
-            return X
-        return X * self.whitener if self.whitener.ndim == 1 else np.matmul(X, self.whitener)
+        return X if self.whitener is None else np.matmul(X, self.whitener)
 
     def whitened_moments(self, A: FloatArray) -> FloatArray:
-        """Return moments (n, d, p) of whitened rows from those of raw ones."""
-        if self.whitener is None:
-            return A
-        if self.whitener.ndim == 1:
-            return A * self.whitener[:, None]
-        return np.asarray(np.matmul(self.whitener.T, A))
+        """Return moments (n, d, p) of whitened rows from those of seen ones."""
+        return A if self.whitener is None else np.asarray(np.matmul(self.whitener.T, A))
 
     def coefficients(self, theta: FloatArray) -> FloatArray:
-        """Return coefficients (..., d, p) of raw rows from those of whitened ones."""
-        if self.whitener is None:
-            return theta
-        if self.whitener.ndim == 1:
-            return theta * self.whitener[:, None]
-        return np.asarray(np.matmul(self.whitener, theta))
+        """Return coefficients (..., d, p) of seen rows from those of whitened ones."""
+        return theta if self.whitener is None else np.asarray(np.matmul(self.whitener, theta))
 
     @cached_property
     def of_rows(self) -> tuple[Hashable, ...]:
         """What a user's rows are seen by, as a key."""
-        return self.intercept, _digest(self.whitener)
+        return self.intercept, digest(self.whitener)
 
     def __call__(self, batch: UserBatch) -> Seen:
-        """Cut, move and whiten a batch and bring each user to mean square 1."""
-        batch = self.within(batch)
-        return Seen(self, self.about(batch), self.beside(batch))
+        """Whiten a batch and bring each user to mean square 1."""
+        return Seen(self, batch, self.beside(batch))
 
     def beside(self, batch: UserBatch) -> FloatArray:
-        """Return what the user, whose rows were cut, fits beside the model of all."""
+        """Return what the user fits beside the model of all."""
         if self.base is None:
             return batch.Y
         base = self.base
-        key = ("targets", _digest(base.coef), _digest(base.intercept))
+        key = ("targets", *map(digest, base.public))
         return batch.keep(key, lambda: (batch.Y - base.predictions(batch),))[0]
 
     def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
@@ -261,9 +236,9 @@ class View:
             return np.ones(len(batch.Y), bool)
 
         def made() -> tuple[NDArray[np.bool_]]:
-            return (_moving(self.within(batch).X) & _moving(batch.Y),)
+            return (_moving(batch.X) & _moving(batch.Y),)
 
-        return batch.keep(("moves", self._cut), made)[0]
+        return batch.keep("moves", made)[0]
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -273,7 +248,6 @@ class View:
 
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
-        batch = self.within(batch)
         seen = self(batch)
         path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
@@ -337,11 +311,14 @@ class Seen:
         found = self._view.whitened_moments(moments(self._batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
 
-    def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale.
+    @property
+    def own_means(self) -> FloatArray:
+        """The mean of each user's targets, (n, p)."""
+        batch = self._batch
+        return np.ldexp(own_means(batch.Y)[:, 0], batch.y_exponent[:, None])
 
-        The intercept stays that at the centre.
-        """
+    def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale."""
         batch = self._batch
         V = V / self.scale[:, None, None]
         V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
@@ -370,12 +347,6 @@ def _moving(A: FloatArray) -> NDArray[np.bool_]:
     rest = np.flatnonzero(~out)
     out[rest] = (A[rest, :1] != A[rest]).any(axis=(1, 2))
     return out
-
-
-def _digest(array: FloatArray | None) -> Hashable:
-    if array is None:
-        return None
-    return array.shape, blake2b(array.tobytes(), digest_size=16).digest()
 
 
 # -- the shared structure --------------------------------------------------------------------------
@@ -434,7 +405,6 @@ _WIDEST = 4.0  # scales from 0 within which the median target is looked for
 _ZOOMS, _ZOOM = 2, 4  # searches for it, and how many steps of one the next one spans to each side
 _REACH = 4.0  # scales from the centre at which targets are cut
 _ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
-_ALIKE = 2.0  # octaves that scales of columns may differ by without harm
 _SEEN = 2.0  # deviations of its noise
 _CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
 
@@ -448,6 +418,10 @@ class AsksBase(Protocol):
 
     def grams(self, name: str, local: Local, width: int, *, share: float) -> Answer:
         """Return the noisy sum of unit-norm matrices F'F."""
+        ...
+
+    def seen(self, *sight: FloatArray) -> Any:
+        """Narrow the question to rows as they are seen."""
         ...
 
 
@@ -545,26 +519,26 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool, fl
     return center, seen, last
 
 
-def column_units(columns: Columns) -> FloatArray:
-    """Return public units for columns of unlike scales: 1 for those near the common scale."""
-    if not columns.found.any():
-        return np.ones(len(columns.spread))
-    ratio = columns.spread / np.median(columns.spread[columns.found])
-    apart = columns.found & (np.abs(np.log2(ratio)) > _ALIKE)
-    return np.where(apart, ratio, 1.0)
+def sight_of(columns: Columns) -> Sight:
+    """Return how columns are seen: without a scale of its own one has that of the others."""
+    found = columns.found
+    if not found.any():
+        return Sight(columns.center, np.ones(len(found)), np.full(len(found), math.inf))
+    scale = np.where(found, columns.spread, np.median(columns.spread[found]))
+    return Sight(columns.center, scale, np.full(len(found), REACH))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
     """Return the model that predicts the released mean."""
-    return GlobalModel(np.zeros((d, len(unit.center))), unit.center)
+    none = np.zeros((d, len(unit.center)))
+    return GlobalModel(none, unit.center, own=unit.far or not unit.found)
 
 
 @dataclass(frozen=True)
 class Pooled(GramMessage):
-    """Rows, targets and a corner of a user, in public units about public centres."""
+    """Rows, targets and a corner of a user, in public units."""
 
-    center: FloatArray
-    size: FloatArray
+    weight: FloatArray
     target_center: FloatArray
     target_size: float
     intercept: bool
@@ -574,12 +548,12 @@ class Pooled(GramMessage):
     @property
     def public(self) -> tuple[Any, ...]:
         """Its numbers."""
-        return self.center, self.size, self.target_center, self.target_size
+        return self.weight, self.target_center, self.target_size
 
     @property
     def width(self) -> int:
         """Number of features, targets and corners."""
-        return len(self.center) + len(self.target_center) + (1 if self.intercept else 0)
+        return len(self.weight) + len(self.target_center) + (1 if self.intercept else 0)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the records; long ones are shortened."""
@@ -587,8 +561,7 @@ class Pooled(GramMessage):
         records = np.full((n, m, self.width), _CORNER)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
         times_powers(batch.X, batch.x_exponent, out=X)
-        X -= self.center
-        X /= self.size
+        X *= self.weight
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
         Y[:] = _TARGET * np.clip(Y / self.target_size, -_REACH, _REACH)
@@ -598,25 +571,23 @@ class Pooled(GramMessage):
 
 
 def pooled_model(
-    ask: AsksBase, columns: Columns, unit: TargetUnit, share: float, *, intercept: bool
+    ask: AsksBase, found: NDArray[np.bool_], unit: TargetUnit, share: float, *, intercept: bool
 ) -> GlobalModel:
     """Release the users' mean moments of rows, targets and a corner; return the linear model.
 
-    A column whose scale was not seen has no part in it.
+    A column whose scale was not seen has no part in it. An ordinary row has length 1.
     """
-    d, p = len(columns.center), len(unit.center)
-    size = np.where(columns.found, columns.spread, math.inf)
-    size = size * math.sqrt(d)  # an ordinary row has length 1
+    d, p = len(found), len(unit.center)
+    weight = found / math.sqrt(d)
     corner = _CORNER if intercept else 0.0
-
-    message = Pooled(columns.center, size, unit.center, unit.size, intercept)
+    message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
-    if intercept and released.value[-1, -1] < _SEEN * released.noise_scale:
-        return level_model(unit, d)  # not even the number of users is seen
+    seen = not intercept or released.value[-1, -1] >= _SEEN * released.noise_scale
+    if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
+        return level_model(unit, d)
     moments = readout_moments(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
         corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
     )  # fmt: skip
     solution = solve_readout(moments, 0.0)
-    coef = solution.coefficients / size[:, None]
-    return GlobalModel(coef, solution.intercepts + unit.center - columns.center @ coef)
+    return GlobalModel(solution.coefficients * weight[:, None], solution.intercepts + unit.center)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from skdp.solvers.personalization import (
     Count,
     GramMessage,
     Shared,
-    SumMessage,
     View,
 )
 
@@ -35,7 +33,7 @@ def floored_eigen(M: FloatArray, floor: float) -> tuple[FloatArray, FloatArray]:
     return np.maximum(values, max(floor, _TINY)), vectors
 
 
-def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
+def whitener_of(released: Answer) -> FloatArray:
     """Return M^(-1/2) of a released second moment M, mean 1.
 
     What differs from a multiple of the identity is shrunk by the share of it that noise explains
@@ -44,17 +42,13 @@ def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
     """
     M, noise = released.value, released.noise_scale
     d = len(M)
-    middle = float(M.mean() if diagonal else np.trace(M) / d)
-    change = M - middle if diagonal else M - middle * np.eye(d)
-    terms = d if diagonal else d * (d + 1) / 2
+    middle = float(np.trace(M) / d)
+    change = M - middle * np.eye(d)
+    terms = d * (d + 1) / 2
     total = float((change * change).sum())
     explained = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
     kept = max(0.0, 1 - explained / total) if total > 0 else 0.0
-    least = 1e-3 * abs(middle)
-    if diagonal:
-        values = np.maximum(middle + kept * change, max(kept * 2 * noise, least, 1e-300))
-        return np.asarray(values**-0.5 / np.mean(values**-0.5))
-    edge = max(kept * symmetric_noise_edge(noise, d), least)
+    edge = max(kept * symmetric_noise_edge(noise, d), 1e-3 * abs(middle))
     values, vectors = floored_eigen(middle * np.eye(d) + kept * change, edge)
     W = (vectors * values**-0.5) @ vectors.T
     return np.asarray(W / (np.trace(W) / d))
@@ -62,81 +56,22 @@ def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
 
 @dataclass(frozen=True)
 class SecondMoment(GramMessage):
-    """A user's rows within public bounds, own means taken off, in public units."""
+    """A user's rows, own means taken off."""
 
-    units: FloatArray
+    d: int
     intercept: bool
-    bounds: FloatArray | None = None
-    center: FloatArray | None = None
 
     name = "second_moment"
-
-    @property
-    def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays."""
-        return (self.units, self.bounds, self.center)
+    public = ()
 
     @property
     def width(self) -> int:
         """Number of features."""
-        return len(self.units)
+        return self.d
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the rows."""
-        view = View(None, self.intercept, "squared", bounds=self.bounds, center=self.center)
-        X = view.about(view.within(batch)).X
-        X = centred(X) if self.intercept else X
-        return X if np.all(self.units == 1.0) else X / self.units
-
-
-@dataclass(frozen=True)
-class Variances(SumMessage):
-    """Sums of squares of a user's columns, own means taken off, in public units."""
-
-    units: FloatArray
-    intercept: bool
-    bounds: FloatArray | None = None
-    center: FloatArray | None = None
-
-    name = "variances"
-
-    @property
-    def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays."""
-        return (self.units, self.bounds, self.center)
-
-    @property
-    def parts(self) -> tuple[tuple[Any, ...], ...]:
-        """One nonnegative vector."""
-        return (((len(self.units),), 1.0, True),)
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the sums of squares."""
-        X = SecondMoment(self.units, self.intercept, self.bounds, self.center)(batch)
-        return np.asarray((X * X).sum(axis=1))
-
-
-def learn_whitener(
-    ask: AsksUsers,
-    units: FloatArray,
-    kind: bool | str,
-    intercept: bool,
-    share: float,
-    bounds: FloatArray | None = None,
-    center: FloatArray | None = None,
-) -> FloatArray | None:
-    """Release the users' unit second moments (own means taken off) and return their whitener.
-
-    `units`, `bounds` and `center` are public: what rows are divided by, cut to and seen from first.
-    """
-    if kind is False:
-        return None
-    sight = units, intercept, bounds, center
-    if kind is True:
-        released = SecondMoment(*sight).asked(ask, share=share)
-        return np.asarray(whitener_of(released, False) / units[:, None])
-    released = Variances(*sight).asked(ask, share=share)
-    return np.asarray(whitener_of(released, True) / units)
+        return centred(batch.X) if self.intercept else batch.X
 
 
 def count_components(values: FloatArray, noise_scale: float, n: float) -> int:

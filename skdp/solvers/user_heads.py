@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.columns import Columns
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
     Count,
@@ -37,6 +36,7 @@ _PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many
 _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
+_OWN_TRUST = 1.0  # over the root of a user's rows: what a choice of its own has to gain, in logs
 _NEGLIGIBLE = 1e-4  # share of the variance of coefficients: less of it is not worth a fit
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
 
@@ -193,7 +193,6 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        batch = self.view.within(batch)
         seen, own = self.view(batch), self.view.loss.judges
         Y = seen.Y if own else self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
@@ -232,9 +231,8 @@ class Heads:
         return np.asarray(total[:, at, of, [int(rule.toward_global) for rule in rules]])
 
     def small(self, batch: UserBatch) -> FloatArray:
-        """Heads in the subspace, V (k, p) and intercepts at the centre: (n, (k + 1) p)."""
+        """Heads in the subspace, V (k, p) and intercepts: (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
-        batch = self.view.within(batch)
         seen = self.view(batch)
         path = RidgePath.of(seen.times(self.U))
         fit = self._fit(batch, seen, path, rule)
@@ -247,7 +245,6 @@ class Heads:
         A user without an elected rule adds its own vote to the (shrunk) votes of all. Users with
         too few rows for a head have no choice.
         """
-        batch = self.view.within(batch)
         seen = self.view(batch)
         n, _, d = batch.X.shape
         p = seen.Y.shape[2]
@@ -255,8 +252,10 @@ class Heads:
         if self.undetermined(batch):
             rules = (choice.few,)
         elif len(rules) > 1:
-            votes = HeadVotes(self, rules)(batch)
-            own = np.argmax(np.nan_to_num(votes) + choice.leaning, axis=1)
+            gains = HeadVotes(self, rules).gains(batch)
+            alone = np.array([rule.penalty < math.inf for rule in rules])
+            doubt = _OWN_TRUST / math.sqrt(batch.Y.shape[1]) * alone
+            own = np.argmax(np.nan_to_num(gains) + choice.leaning - doubt, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         paths: dict[float, RidgePath] = {}
         for i, rule in enumerate(rules):
@@ -269,19 +268,19 @@ class Heads:
             if users.size < n:
                 part, mine, path = TakenUsers.of(batch, users), seen.take(users), path.take(users)
             fit = self._fit(part, mine, path, rule)
-            theta[users], b[users] = self._of_raw_rows(mine, rule, path, fit)
+            theta[users], b[users] = self._of_seen_rows(mine, rule, path, fit)
         out = np.concatenate([theta.reshape(n, -1), b], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
-    def _of_raw_rows(
+    def _of_seen_rows(
         self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> tuple[FloatArray, FloatArray]:
-        """Undo own scale, whitener and centre: coefficients and intercepts for raw rows."""
+        """Undo own scale and whitener: coefficients and intercepts for rows as they are seen."""
         inner = self._coefficients(seen, rule.outside, path, fit)
         theta, b = seen.undone(inner, fit.intercept)
         theta = self.view.coefficients(theta)
-        if self.view.center is not None:
-            b = b - np.matmul(self.view.center, theta)
+        if self.model.own:
+            return theta, b + seen.own_means
         if rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept
         return theta, b
@@ -304,9 +303,7 @@ class HeadVotes(SumMessage):
         """Its arrays."""
         model = self.heads.model
         rules = np.array(self.rules, np.float64)
-        view = self.heads.view
-        sight = view.bounds, view.center
-        return view.whitener, model.coef, model.intercept, *sight, self.heads.U, rules
+        return self.heads.view.whitener, *model.public, self.heads.U, rules
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -315,13 +312,17 @@ class HeadVotes(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes."""
+        return unit(self.gains(batch))
+
+    def gains(self, batch: UserBatch) -> FloatArray:
+        """Return how much better than average each rule does, in logs."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
         judged = np.ones(len(self.rules), bool)
         if self.heads.undetermined(batch):
             judged = np.array([rule.penalty == math.inf for rule in self.rules])
         means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
-        return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
+        return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
 
 
 def elect(
@@ -352,32 +353,6 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
     return rules[best] if gain >= _TRUST * math.sqrt(2) * noise else AS_ALL
 
 
-# How far from their centres the entries of columns count: a code of 1e8 in one row in a hundred
-# spoils the heads of those who have it, and every prediction from such a row.
-
-
-REACH = 24.0  # scales from the centre: 12 lose skewed columns .1, wider ones show no code
-_FAR = 4.0  # scales from 0 beyond which a column is seen from its centre
-
-
-def entry_bounds(columns: Columns) -> FloatArray | None:
-    """Return the lowest and the highest entry of each column (2, d); None without any scale."""
-    if not columns.found.any():
-        return None
-    reach = np.where(columns.found, REACH * columns.spread, math.inf)
-    return np.stack([columns.center - reach, columns.center + reach])
-
-
-def far_center(center: FloatArray, spread: FloatArray) -> FloatArray | None:
-    """Return the centres of columns that lie far from 0, 0 for others; None if no column does.
-
-    Penalties are in units of the mean square of a user's rows, and that of such a column is its
-    distance from 0. Columns near 0 stay where they are, which takes no time.
-    """
-    far = np.isfinite(spread) & (np.abs(center) > _FAR * spread)
-    return np.where(far, center, 0.0) if far.any() else None
-
-
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
 
 
@@ -397,8 +372,7 @@ class HeadNorms(NumberMessage):
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        view = self.heads.view
-        return view.whitener, view.bounds, view.center, self.heads.U
+        return self.heads.view.whitener, self.heads.U
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the norms."""
@@ -441,9 +415,7 @@ class MeanHead(SumMessage):
     @property
     def public(self) -> tuple[Any, ...]:
         """Its numbers."""
-        view = self.heads.view
-        sight = view.bounds, view.center
-        return view.whitener, *sight, self.heads.U, self.logits, self.coef_bound
+        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_bound
 
     @property
     def beside(self) -> float:
@@ -487,8 +459,6 @@ def global_model(
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
         logits = logits + gap * _LOGIT / message.beside
-    if heads.view.center is not None:
-        logits = logits - heads.view.center @ coef
     return GlobalModel(coef, logits, noise)
 
 

@@ -38,8 +38,8 @@ def messages(query):
     rng = np.random.default_rng(2)
     U = np.linalg.qr(rng.standard_normal((5, 2)))[0]
     model = GlobalModel(rng.standard_normal((5, 1)), np.ones(1))
-    bounds = np.stack([np.full(5, -1.0), np.full(5, 1.5)])  # most users have entries beyond
-    view = View(rng.standard_normal((5, 5)), True, "squared", model, bounds)
+    query = query.seen(np.ones(5), np.full(5, 2.0), np.ones(5))  # most users have entries beyond
+    view = View(rng.standard_normal((5, 5)), True, "squared", model)
     rules = all_rules(Shared(U, 0.1, None), view)
     sent = [
         Votes(view, 5).asked(query),

@@ -27,8 +27,7 @@ X, Y, USERS = RNG.standard_normal((2 * D, D)), RNG.standard_normal(2 * D), np.ar
 MIXED, ZERO, ONE, KEPT = mixed_sizes(D, D), np.zeros(D), np.ones(D), np.arange(3)
 V = np.linalg.qr(RNG.standard_normal((D, 2)))[0]
 LEVEL, LINE = np.zeros(1), V[:, :1]
-SIGHT = np.full((2, D), [[-np.inf], [np.inf]]), ZERO
-VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL, *SIGHT)
+VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL)
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
 FILTER = (KEPT, ONE, np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5, 0.5)
 PUBLIC = {  # method -> public arguments, of which those are sent that it takes
@@ -37,11 +36,11 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "moment": [(0.85,), (KEPT, 1.0, 0.5, 0.5, np.zeros(3))], "projected_gram": [(V,)],
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)], "judge": [FILTER],
-    "target": [(LEVEL,)], "coef": [(np.eye(D), *SIGHT, LINE)],
-    "pooled": [(ZERO, ONE, LEVEL, 1.0)],
-    "second_moment": [(ONE, *SIGHT)], "variances": [(ONE, *SIGHT)], "votes": [(), VIEW],
+    "target": [(LEVEL,)], "coef": [(np.eye(D), LINE)], "seen": [(ZERO, ONE, 9 * ONE)],
+    "pooled": [(ONE, LEVEL, 1.0)],
+    "second_moment": [()], "votes": [(), VIEW],
     "head_votes": [(*VIEW, LINE, RULES)],
-    "mean_head": [(np.eye(D), *SIGHT, LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
+    "mean_head": [(np.eye(D), LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
     "places": [(ZERO, ONE)], "ranks": [(ONE,)],
 }  # fmt: skip
 

@@ -89,7 +89,6 @@ WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0),
     DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
     DPPersonalizedRegressor(1, target_bounds=(-10, 10), head="hybrid"),
-    DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag"),
     DPPersonalizedRegressor(2, whiten=False, fit_intercept=False, loss="absolute"),
     DPPersonalizedClassifier(1, classes=CLASSES, coef_bound="auto"),
     DPPersonalizedClassifier("auto", classes=CLASSES),
@@ -158,14 +157,14 @@ def test_drop_outs_at_every_step_over_secure_sums():
     assert model.privacy_spent_.epsilon == 4.0
 
 
-STEPS = ["count", "column_ranks", "pooled", "variances", "votes", "head_votes"]
+STEPS = ["count", "column_ranks", "pooled", "second_moment", "votes", "head_votes"]
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("step", STEPS)
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     """By the server up to the last of these steps, by each client that was asked whole."""
-    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag")
+    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
     lines = fit(estimator)[0].ledger_
     names = [line.name for line in lines]
     assert set(names) == set(STEPS)
@@ -199,42 +198,40 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
 EYE, ONE = np.eye(D), np.ones(D)
 LEVEL, COEF, LINE = np.zeros(1), np.zeros((D, 1)), np.eye(D)[:, :1]
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
-BOUNDS = np.outer([-1, 1], np.append(np.full(D - 2, np.inf), [2.0, 1e5]))
-CENTER = 1e3 * np.eye(D)[0]
+SIGHT = (1e3 * EYE[0], ONE + EYE[1], np.append(np.full(D - 2, np.inf), [2.0, 1e5]))
 SKEWED = EYE + 1e-13 * np.roll(EYE, 1, axis=1)
 SKEWED[3] = SKEWED[2] * (1 + 1e-13)  # two features seen as one
-HONEST = {
-    "votes": (EYE, COEF, LEVEL, None, CENTER),
-    "head_votes": (EYE, COEF, LEVEL, BOUNDS, CENTER, LINE, RULES),
-    "pooled": (ONE, ONE, LEVEL, 1.0),
-    "second_moment": (ONE, BOUNDS, CENTER),
+HONEST = {  # of users who are seen
+    "votes": (EYE, COEF, LEVEL),
+    "head_votes": (EYE, COEF, None, LINE, RULES),
+    "pooled": (ONE, LEVEL, 1.0),
+    "second_moment": (),
 }
 LIES = [
-    ("votes", (EYE[:2], COEF, LEVEL, None, None)),
-    ("votes", (np.full((D, D), np.nan), COEF, LEVEL, None, None)),
-    ("votes", (np.full((D, D), 1e200), COEF, LEVEL, None, None)),
-    ("votes", (EYE, COEF, np.zeros(3), None, None)),  # seen by public rows alone
-    ("votes", (EYE, COEF, None, None, None)),
-    ("votes", (EYE, None, LEVEL, None, None)),
-    ("votes", (SKEWED, COEF, LEVEL, None, None)),
-    ("votes", (np.where(ONE[0] == ONE, 1e-150, ONE), COEF, LEVEL, None, None)),
-    ("votes", (1e-99 * EYE[0] + 1e99 * EYE[1], COEF, LEVEL, None, None)),
-    ("votes", (EYE, COEF, LEVEL, BOUNDS[::-1], None)),
-    ("votes", (EYE, COEF, LEVEL, np.stack([-ONE, np.inf * ONE]), None)),  # no middle
-    ("votes", (EYE, COEF, LEVEL, BOUNDS[:, 1:], None)),
-    ("votes", (EYE, COEF, LEVEL, np.full((2, D), np.nan), None)),
-    ("votes", (EYE, COEF, LEVEL, None, np.full(D, np.inf))),
-    ("votes", (EYE, COEF, LEVEL, None, np.zeros(D + 1))),
-    ("votes", (EYE, COEF, LEVEL, None)),
+    ("votes", (EYE[:2], COEF, LEVEL)),
+    ("votes", (np.full((D, D), np.nan), COEF, LEVEL)),
+    ("votes", (np.full((D, D), 1e200), COEF, LEVEL)),
+    ("votes", (EYE, COEF, np.zeros(3))),  # seen by public rows alone
+    ("votes", (EYE, None, LEVEL)),
+    ("votes", (SKEWED, COEF, LEVEL)),
+    ("votes", (ONE, COEF, LEVEL)),
+    ("votes", (1e-110 * EYE, COEF, LEVEL)),
+    ("votes", (EYE, COEF)),
     ("votes", ()),
-    ("head_votes", (EYE, COEF, LEVEL, None, None, LINE, -RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, None, None, LINE, np.zeros((0, 4)))),
-    ("head_votes", (EYE, None, LEVEL, None, None, LINE, RULES)),
-    ("pooled", (ONE, -ONE, LEVEL, 1.0)),
-    ("pooled", (ONE, ONE, LEVEL, -1.0)),
-    ("second_moment", (np.ones(D + 1), None, None)),
-    ("second_moment", (ONE, BOUNDS[0], None)),
-    ("second_moment", (ONE, None, CENTER[1:])),
+    ("seen", (SIGHT[0][1:], *SIGHT[1:])),
+    ("seen", (np.full(D, np.inf), *SIGHT[1:])),
+    ("seen", (SIGHT[0], -ONE, SIGHT[2])),
+    ("seen", (*SIGHT[:2], 0 * ONE)),
+    ("seen", SIGHT[:2]),
+    ("head_votes", (EYE, COEF, LEVEL, 3 * LINE, RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 4)))),
+    ("head_votes", (EYE, None, LEVEL, LINE, RULES)),
+    ("pooled", (ONE[1:], LEVEL, 1.0)),
+    ("pooled", (ONE, LEVEL, -1.0)),
+    ("second_moment", (ONE,)),
     ("_asked", (ONE,)),
     ("grams", ()),
     ("kept_local", ()),
@@ -252,7 +249,7 @@ def honest():
 def alone(method, arguments):
     """Return a client, and a request to it."""
     (client,) = clients_of(ALONE, HOUSES[:1])
-    calls = (Call(method, arguments),)
+    calls = (Call("seen", SIGHT), Call(method, arguments))
     return client, Request(0, honest().facts, 0.1, honest().step, calls).encode()
 
 
@@ -328,7 +325,8 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
         bounds = []
         for asked in (honest, users_of(theirs, target, second)):
             assert all(check(asked, a) for check, a in zip(checks, call, strict=True))
-            bounds.append(getattr(asked, name)(*call))
+            sight = (size * SIGHT[0], size * SIGHT[1], SIGHT[2])
+            bounds.append(getattr(asked.seen(*sight), name)(*call))
         largest = max(largest, change_over_bound(*bounds))
     assert largest <= 1
     assert largest > 0.5

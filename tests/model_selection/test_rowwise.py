@@ -5,10 +5,12 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA
+from skdp import DPPCA, DPRidge
 from skdp.model_selection import PrivateScorer
 from skdp.model_selection._proven import _products, each_row, fast_map
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 31, 64, 129, 1000])
@@ -57,3 +59,19 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold():
     for other in (X[["b", "a", "c"]], X[["a"]]):
         assert fast_map(model, other, "reconstruct") is None
     assert fast_map(unnamed, X, "reconstruct") is None
+
+
+@pytest.mark.parametrize(
+    "step", [RowClipper(2.0), PublicScaler((-3.0, 3.0)), DPStandardScaler(entry_bounds=(-3, 3))]
+)
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("frame", [False, True])
+def test_steps_of_a_pipeline_are_mapped_together(step, frame):
+    A = np.random.default_rng(0).standard_normal((50, 4))
+    X = pd.DataFrame(A, columns=list("abcd")) if frame else A
+    ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(-5, 5))
+    model = make_pipeline(step, ridge).fit(X, A.sum(axis=1))
+    mapped = fast_map(model, X, "predict")
+    found = mapped(X)
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(mapped(X[7:]), found[7:])

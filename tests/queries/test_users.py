@@ -19,7 +19,6 @@ from skdp.queries.users import UserQuery
 from skdp.solvers import personalization as base
 from skdp.solvers import personalization as shared
 from skdp.solvers import shared_subspace as starts
-from skdp.solvers.columns import Columns
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import (
     ClassMeans,
@@ -45,9 +44,9 @@ def make_local(name, p=1):
     heads = Heads(view, U, model)
     rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
     return {
-        "second_moment": starts.SecondMoment(np.ones(D), False).asked,
+        "second_moment": starts.SecondMoment(D, False).asked,
+        "seen": lambda q: starts.SecondMoment(D, True).asked(q.seen(np.ones(D), SCALE, 9 * SCALE)),
         "votes": starts.Votes(view, D).asked,
-        "variances": starts.Variances(np.ones(D), False).asked,
         "head_votes": HeadVotes(heads, rules).asked,
         "class_means": ClassMeans(p).asked,
         "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
@@ -55,7 +54,7 @@ def make_local(name, p=1):
         "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
         "target_means": lambda q: base.TargetMeans().asked(q).kept_below(-0.1),
         "pooled": lambda q: base.pooled_model(
-            Recorder(q), COLUMNS, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
+            Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
         "column_ranks": lambda q: q.columns().octaves(np.ones(D)).ranks(np.ones(D)),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
@@ -83,11 +82,10 @@ class Recorder:
         return ask
 
 
-COLUMNS = Columns(
-    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool), np.zeros(D, bool)
-)  # one of them was not found
+FOUND = np.arange(D) < D - 1  # one of them was not found
+SCALE = np.linspace(1.0, 2.0, D)
 NAMES = [
-    "second_moment", "votes", "variances", "head_votes", "class_means", "mean_head",
+    "second_moment", "seen", "votes", "head_votes", "class_means", "mean_head",
     "kept_below", "target_lengths", "target_means", "pooled", "column_ranks",
     "moments", "count",
 ]  # fmt: skip

@@ -162,14 +162,11 @@ def test_spread_about_own_means_wherever_they_are(far):
 def test_whitener_inverts_a_clear_moment_and_ignores_noise():
     Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
     M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
-    W = starts.whitener_of(Exact(M), False)
+    W = starts.whitener_of(Exact(M))
     assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
-    assert np.allclose(starts.whitener_of(Exact(M, 100.0), False), np.eye(6))
-    w = starts.whitener_of(Exact([1.0, 4.0, 9.0]), True)
-    assert np.allclose(w * [1.0, 2.0, 3.0], w[0])
-    assert np.allclose(starts.whitener_of(Exact([1.0, 4.0, 9.0], 100.0), True), 1.0)
+    assert np.allclose(starts.whitener_of(Exact(M, 100.0)), np.eye(6))
     for bad in (np.zeros((4, 4)), -np.eye(4)):
-        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0), False)).all()
+        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0))).all()
 
 
 def test_count_combines_estimates_by_precision():
@@ -240,6 +237,22 @@ def test_heads_shrink_towards_the_global_model():
     assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)
 
 
+def test_where_targets_are_not_seen_each_user_has_its_own_mean():
+    """Whatever the model of all says; also of one row, and heads lie about that mean."""
+    U, _, batch = users(n=20, m=9)
+    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
+    few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
+    theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
+    found = theirs.fit(few, choice_of(heads.AS_ALL))
+    assert np.allclose(found[:, -1], few.Y[:, 0, 0]) and not found[:, :-1].any()
+    rule = heads.HeadRule(1.0, 1e-4, math.inf, True)
+    near, far = (
+        theirs.fit(batch._replace(Y=batch.Y + shift), choice_of(rule)) for shift in (0.0, 1e6)
+    )
+    assert np.allclose(far[:, :-1], near[:, :-1], atol=1e-6)
+    assert np.allclose(far[:, -1] - near[:, -1], 1e6)
+
+
 @pytest.mark.parametrize("far", [0.0, 300.0])
 def test_kept_decompositions_are_as_good_as_exact_ones(far):
     """They are rounded to 24 bits; rows may lie far from 0."""
@@ -257,7 +270,7 @@ def test_kept_decompositions_are_as_good_as_exact_ones(far):
 def test_kept_decompositions_hold_features_of_any_scale():
     X = RNG.standard_normal((3, 6, 4))
     X[:, :, 0] = 1.0  # constant, and far larger than the rest after the whitener
-    view = shared.View(np.array([1e30, 1e-10, 1e-10, 1e-10]), True, "squared")
+    view = shared.View(np.diag([1e30, 1e-10, 1e-10, 1e-10]), True, "squared")
     seen = view(batch_of(X, RNG.standard_normal((3, 6, 1))))
     assert np.isfinite(seen.path.s).all()
     np.testing.assert_allclose(seen.path.s[:, -1], 6 * seen.X[:, 0, 0] ** 2, rtol=1e-6)

@@ -5,9 +5,9 @@ import numpy as np
 from skdp.data.units import UserRows
 from skdp.regression._users import within_bounds
 from skdp.solvers.columns import Columns
-from skdp.solvers.local_fits import ChangedUsers, TakenUsers
-from skdp.solvers.personalization import View
-from skdp.solvers.user_heads import REACH, entry_bounds, far_center
+from skdp.solvers.local_fits import TakenUsers
+from skdp.solvers.personalization import sight_of
+from skdp.solvers.sight import REACH, SeenUsers, Sight
 
 D, M, N = 4, 12, 200
 
@@ -24,50 +24,34 @@ def line(rng, X):
     return np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(len(X))
 
 
-def test_cutting_changes_nobody_else():
-    """Who has nothing beyond the bounds keeps every bit; who has, has rows cut and scaled anew."""
-    rng, X = rows(n=20)
-    X[5 * M + 3, 1] = 1e200
-    source = UserRows(X, line(rng, X)[:, None], np.repeat(np.arange(20), M), True)
-    _, batch = next(iter(source.labelled_blocks()))
-    bounds = np.outer([-6.0, 6.0], np.ones(D))
-    cut = View(None, True, "squared", bounds=bounds).within(batch)
-    assert isinstance(cut, ChangedUsers)
-    others = np.arange(20) != 5
-    assert np.array_equal(cut.X[others], batch.X[others])
-    assert np.array_equal(cut.x_exponent[others], batch.x_exponent[others])
-    true = np.ldexp(batch.X[5], batch.x_exponent[5])
-    assert np.array_equal(np.ldexp(cut.X[5], cut.x_exponent[5]), within_bounds(true, bounds))
-    assert 0.5 <= np.abs(cut.X[5]).max() < 1 and np.abs(true).max() > 1e199
-    assert View(None, True, "squared", bounds=10 * bounds * 1e200).within(batch) is batch
-    again = View(None, True, "squared", bounds=bounds).within(cut)
-    assert np.array_equal(again.X, cut.X)
+def test_far_entries_are_folded():
+    """A little beyond the limit they are large, far beyond it small, and predictions fold too."""
+    sight = Sight(
+        np.array([1.0, 0.0, 0.0, 5.0]), np.full(D, 2.0), np.array([3.0, 3.0, np.inf, 3.0])
+    )
+    X = np.array([[7.0, -12.0, 1e300, -1e300], [7.1, 6.0, -12.0, np.finfo(float).max]])
+    expected = np.array([[3.0, -1.5, 5e299, 0.0], [9 / 3.05, 3.0, -6.0, 0.0]])
+    assert np.allclose(sight(X.copy()), expected)
+    coef, intercept = np.arange(1.0, 5.0)[:, None], np.array([0.5])
+    raw, level = sight.of_raw(coef, intercept)
+    moderate = np.clip(X, -50, 50)
+    found = within_bounds(moderate, sight.bounds) @ raw + level
+    assert np.allclose(found, sight(moderate) @ coef + intercept)
+    for there, back in zip(sight.of_seen(raw, level), (coef, intercept), strict=True):
+        assert np.allclose(there, back)
 
 
-def test_rows_that_were_handed_over_are_gathered_again():
-    rng, X = rows(n=5)
-    batch = next(UserRows(X, line(rng, X)[:, None], np.repeat(np.arange(5), M), True).blocks())
-    before = batch.X.copy()
-    batch.own_rows()[:] = 0.0
-    assert np.array_equal(batch.X, before)
-
-
-def test_a_column_without_a_scale_is_not_cut():
+def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found):
-        return Columns(np.zeros(D), np.ones(D), found, float(N), 1.0, 10, found, ~found)
+        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, ~found)
 
-    assert entry_bounds(seen(np.zeros(D, bool))) is None
-    bounds = entry_bounds(seen(np.arange(D) > 0))
-    assert np.isinf(bounds[:, 0]).all() and (np.abs(bounds[:, 1:]) == REACH).all()
-
-
-def test_columns_far_from_zero_are_seen_from_their_centres():
-    center, spread = np.array([3.0, -5.0, 1e9, 1e9]), np.array([1.0, 1.0, 1e9, np.inf])
-    assert far_center(center, spread).tolist() == [0, -5, 0, 0]
-    assert far_center(center[:1], spread[:1]) is None
+    none = sight_of(seen(np.zeros(D, bool)))
+    assert np.isinf(none.limit).all() and (none.scale == 1).all()
+    some = sight_of(seen(np.arange(D) > 0))
+    assert (some.scale == 2).all() and (some.limit == REACH).all()
 
 
-def test_a_batch_about_a_centre_keeps_what_its_rows_say():
+def test_users_as_they_are_seen_keep_what_their_rows_say():
     """Also of rows whose difference from it overflows; each user from its own rows alone."""
     rng, X = rows(n=20)
     y = line(rng, X)
@@ -75,13 +59,13 @@ def test_a_batch_about_a_centre_keeps_what_its_rows_say():
     center = np.array([1.7e308, 0.0, 1e3, -1.0])
     source = UserRows(X, y[:, None], np.repeat(np.arange(20), M), True)
     batch = next(source.blocks())
-    view = View(None, True, "squared", center=center)
+    sight = Sight(center, np.ones(D), np.full(D, np.inf))
     largest = np.finfo(float).max
     with np.errstate(over="ignore"):
-        moved = view.about(batch)
+        moved = SeenUsers.of(batch, sight)
         true = np.ldexp(batch.X, batch.x_exponent[:, None, None])
         expected = np.clip(true - center, -largest, largest)
-        alone = view.about(TakenUsers.of(batch, np.array([5, 7])))
+        alone = SeenUsers.of(TakenUsers.of(batch, np.array([5, 7])), sight)
     assert np.allclose(np.ldexp(moved.X, moved.x_exponent[:, None, None]), expected, atol=0.0)
     sizes = np.abs(moved.X).max(axis=(1, 2))
     assert (sizes >= 0.5).all() and (sizes < 1).all()

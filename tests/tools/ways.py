@@ -182,7 +182,7 @@ AXES = {
         "fit_intercept": [True, False],
     },
     DPPersonalizedRegressor: {
-        "adjacency": ADJACENCIES, "whiten": [True, False, "diag"],
+        "adjacency": ADJACENCIES, "whiten": [True, False],
         "head": ["voted", "hybrid", "subspace"], "loss": ["squared", "huber", "absolute"],
         "target_bounds": ["auto", (-2.0, 2.0)],
     },

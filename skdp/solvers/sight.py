@@ -1,0 +1,100 @@
+"""How users see their columns: from public centres, in public scales, far entries folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.factorisations import times_powers
+
+FloatArray = NDArray[np.float64]
+_LARGEST = float(np.finfo(np.float64).max)
+REACH = 48.0  # scales from the centre: 24 lose skewed columns .1, 96 show fewer codes
+
+
+def digest(array: FloatArray | None) -> Hashable:
+    """Return a public array as part of a key."""
+    if array is None:
+        return None
+    return array.shape, blake2b(array.tobytes(), digest_size=16).digest()
+
+
+class Sight(NamedTuple):
+    """How columns are seen: from public centres, in public scales, far entries folded.
+
+    An entry beyond its limit, r times as far, counts as 1/r times as far: a little beyond, it is a
+    large number, and far beyond it is a code.
+
+    Attributes
+    ----------
+    center, scale : array of shape (d,)
+        What is taken off, and what the rest is divided by.
+    limit : array of shape (d,)
+        In scales; inf for a column that has not shown its scale.
+    """
+
+    center: FloatArray
+    scale: FloatArray
+    limit: FloatArray
+
+    def __call__(self, X: FloatArray) -> FloatArray:
+        """Return rows (..., d) as they are seen."""
+        with np.errstate(over="ignore"):
+            rows = (X - self.center) / self.scale
+        np.clip(rows, -_LARGEST, _LARGEST, out=rows)
+        where = np.nonzero(np.abs(rows) > self.limit)
+        limit = self.limit[where[-1]]
+        rows[where] = limit * (limit / rows[where])
+        return rows
+
+    def of_seen(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients (..., d, p) and intercepts for rows as they are seen."""
+        return coef * self.scale[:, None], intercept + np.matmul(self.center, coef)
+
+    def of_raw(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients (..., d, p) and intercepts for rows as they come, but folded."""
+        coef = coef / self.scale[:, None]
+        return coef, intercept - np.matmul(self.center, coef)
+
+    @property
+    def bounds(self) -> FloatArray:
+        """The lowest and the highest entry of each column (2, d) that is not folded."""
+        reach = self.limit * self.scale
+        return np.stack([self.center - reach, self.center + reach])
+
+
+class SeenUsers(NamedTuple):
+    """A batch whose rows are seen from public centres in public scales, as `name` names them."""
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+    whole: Any
+    name: Hashable
+
+    @classmethod
+    def of(cls, batch: Any, sight: Sight) -> SeenUsers:
+        """Return the users of a batch, each with its own power of two taken off."""
+
+        def made() -> tuple[NDArray[Any], ...]:
+            rows = sight(times_powers(batch.X, batch.x_exponent))
+            flat = rows.reshape(len(rows), -1)
+            largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+            exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+            return times_powers(rows, -exponents, out=rows), exponents
+
+        name = ("seen", *map(digest, sight))
+        X, exponents = batch.keep(name, made, large=True)
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Keep it beside what belongs to the rows as they are."""
+        kept: tuple[NDArray[Any], ...] = self.whole.keep((self.name, key), make, large=large)
+        return kept
