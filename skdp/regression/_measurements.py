@@ -28,7 +28,7 @@ from skdp.data.records import MOST
 from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.records import public_curvature
+from skdp.queries.curvature import public_curvature
 from skdp.solvers.columns import column_moments, find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.whitening import (

@@ -377,18 +377,20 @@ class _Descent:
         self.start_noise = noise
         U, values, V = _truncated_svd(full, facts.rank)
         self.point = Point(U, shrink_values(values, noise, facts.shape), V, intercept)
+        # The start is a step from the zero matrix: taken back if it makes residuals longer.
+        self.last = Point(U, np.zeros(facts.rank), V, 0.0, 0.0)
+        self.median = self.first_sd * facts.length(facts.tangent_size)
 
     def look(self, index: int) -> None:
         """Release how long contributions are here; if they grew, go back to try half a step."""
         facts, (U, S, V) = self.facts, self.point.factors
-        near = self.median if index else self.first_sd * facts.length(facts.tangent_size)
         self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
-        between = [end * near for end in (_LAST if index else _EXPECTED)]
+        between = [end * self.median for end in (_LAST if index else _EXPECTED)]
         found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
         self.sds.append(found / facts.length(facts.tangent_size))
         if self.last and found > _GREW * self.median:
             self.point, self.pace = self.last, self.pace / 2
-            self.variances[-1] = math.inf  # the next point has its gradients
+            self.variances[-1:] = [math.inf] * bool(index)  # the next point has its gradients
             U, S, V = self.point.factors
             self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
         else:

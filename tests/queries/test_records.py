@@ -11,7 +11,8 @@ from scipy.special import erf
 from skdp.data import records, views
 from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords
 from skdp.data.units import in_memory
-from skdp.queries.records import RecordQuery, public_curvature
+from skdp.queries.curvature import public_curvature
+from skdp.queries.records import RecordQuery
 from skdp.solvers.trace import curved_step
 
 D1, D2, R = 4, 3, 2
