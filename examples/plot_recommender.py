@@ -54,11 +54,10 @@ print(f"{'filter, not private':>24}{best:>18.3f}")
 print(f"{'popularity, not private':>24}{popular:>18.3f}")
 
 # %%
-# What a fit says of itself: which release was chosen, how many tastes could be read, and how far
-# they are trusted beside popularity.
+# What a fit says of itself: which release was chosen, and how many tastes could be read.
 model = DPRecommender(epsilon=1.0).fit(known)
 print(model.route_)
-print(f"{model.rank_} tastes on {len(model.kept_items_)} items, weight {model.blend_}")
+print(f"{model.rank_} tastes on {len(model.kept_items_)} items")
 print(model.privacy_card())
 
 # %%

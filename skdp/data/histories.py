@@ -1,39 +1,27 @@
-"""Rows as histories: which items each row holds, which are hidden, which filter finds them.
-
-To judge a filter, some items of some rows are hidden from it. Which ones is decided in one of two
-ways, so that a neighbour differs in one row, or in one cell, also after hiding:
-
-- by row: from the row's own items, whatever the other rows are and in whatever order they come;
-- by cell: from the numbers of user and item, which are public where a unit is one cell.
-"""
+"""Rows as histories: which items each row holds, and which of them a score hides."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import (
-    RowSource,
     entrywise,
     finite_rows,
     largest_entries,
     plain_block,
-    row_source,
     scale_rows,
     where_rows,
 )
 from skdp.data.integers import mixed_words
 
-Words = NDArray[np.uint64]
 FloatArray = NDArray[np.float64]
-HIDDEN = 0.2  # share of the items of a judged row that are hidden
-_FEW = 8.0  # of a long row: the judge looks at four
+_HIDDEN = 0.2  # share of the items of a row that are hidden to score a list
 
 
 def weighted_rows(block: Any, cap: float | None) -> Any:
@@ -52,51 +40,20 @@ def weighted_rows(block: Any, cap: float | None) -> Any:
 binary_rows = partial(weighted_rows, cap=None)
 
 
-def hidden_cells(
-    rows: Any, judged: float, share: float = HIDDEN, *, by_cell: bool, most: float = math.inf
-) -> NDArray[np.bool_]:
-    """Mark the stored cells of binary rows that are hidden: a share of some of the rows.
-
-    Both shares are public. What is hidden at smaller ones is hidden at larger ones. By cell the
-    rows are all users; by row about `most` items are hidden at most.
-    """
+def hidden_cells(rows: Any) -> NDArray[np.bool_]:
+    """Mark the stored cells of binary rows that are hidden, by the row's own items alone."""
     degrees = np.diff(rows.indptr)
     items = mixed_words(rows.indices.astype(np.uint64))
-    salt = mixed_words(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
-    chosen = mixed_words(salt) < _threshold(judged)
-    words = mixed_words(items ^ np.repeat(salt, degrees))
-    shares = np.minimum(share, most / np.maximum(degrees, 1))
-    limits = np.repeat(chosen, degrees) * np.repeat(_threshold(shares), degrees)
-    return np.asarray(words < limits)
-
-
-def without_hidden(
-    rows: Any, judged: float, share: float = HIDDEN, *, by_cell: bool, most: float = math.inf
-) -> Any:
-    """Return binary rows without their hidden cells."""
-    part = rows.copy()
-    hidden = hidden_cells(rows, judged, share, by_cell=by_cell, most=most)
-    part.data = np.where(hidden, 0.0, rows.data)
-    part.eliminate_zeros()
-    return part
-
-
-def _threshold(share: float | FloatArray) -> Words:
-    return np.asarray(np.minimum(share * 2.0**64, 2.0**64 - 2.0**12)).astype(np.uint64)
-
-
-def _salts(rows: Any, items: Words) -> Words:
-    """Return a number of each row's set of items."""
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
-    return np.asarray(mixed_words(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
+    salt = mixed_words(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]])  # of the set of items
+    words = mixed_words(items ^ np.repeat(salt, degrees))
+    return np.asarray(words < np.uint64(_HIDDEN * 2.0**64))
 
 
 def history_rows(
     blocks: Iterable[Any],
     kept: NDArray[np.intp] | None = None,
     form: str = "unit",
-    judged: float = 0.0,
-    share: float = HIDDEN,
     cap: float | None = None,
 ) -> Iterator[Any]:
     """Yield histories on the kept items, as CSR blocks.
@@ -107,11 +64,8 @@ def history_rows(
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
-    form : {"unit", "share", "known", "both"}
-        Rows of length 1, or of sum 1; rows of length 1 without what is hidden by row; or, for the
-        judge, rows whose hidden entries are negative.
-    judged, share : float
-        Share of the rows of which items are hidden, and of their items.
+    form : {"unit", "share"}
+        Rows of length 1, or of sum 1.
     cap : float or None
         Entries count by min(x, cap); None: all alike.
 
@@ -122,12 +76,8 @@ def history_rows(
     for block in blocks:
         given = sp.csr_array(plain_block(block))  # a row with a bad entry adds nothing
         rows = weighted_rows(where_rows(finite_rows(given), given), cap)
-        if form == "known":
-            rows = without_hidden(rows, judged, share, by_cell=False, most=_FEW)
-        elif form == "both":
-            rows.data[hidden_cells(rows, judged, share, by_cell=False, most=_FEW)] *= -1
         rows = rows if kept is None else rows[:, kept]
-        yield rows if form == "both" else _scaled(rows, whole=form == "share")
+        yield _scaled(rows, whole=form == "share")
 
 
 def _scaled(rows: Any, *, whole: bool = False) -> Any:
@@ -135,140 +85,13 @@ def _scaled(rows: Any, *, whole: bool = False) -> Any:
 
     Its largest entry comes first, so that none vanishes.
     """
-    owner = _owners(rows)
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     largest = np.zeros(rows.shape[0])
     np.maximum.at(largest, owner, rows.data)
     scaled = rows.data / largest[owner]
     powers = np.bincount(owner, scaled if whole else scaled**2, rows.shape[0])
     rows.data = scaled / (powers if whole else np.sqrt(powers))[owner]
     return rows
-
-
-def judged_cells(R: Any, kept: NDArray[np.intp], judged: float, share: float) -> RowSource:
-    """Return all users of a matrix on some items: 1 for a known one, -1 for one hidden by cell.
-
-    What is hidden depends on the number of a user: all of them are looked at together.
-    """
-    rows = binary_rows(R)
-    rows.data[hidden_cells(rows, judged, share, by_cell=True)] = -1.0
-    return row_source(rows[:, kept])
-
-
-# Whether public filters find more hidden items of a history than popularity does, row by row.
-#
-# Some items of some histories are hidden, and a filter scores the others:
-# how many of the hidden ones are in its list is a matter of the row alone.
-
-
-_MOST_HIDDEN = 4  # items of a row that are judged at most
-_BITS = 20  # of a public factor or a weight of a taste, in exact products
-_CELLS = 2**18  # scored together: they stay in the cache, and in bounded memory
-
-
-class Tastes(Protocol):
-    """What is used of a public filter."""
-
-    @property
-    def kept(self) -> NDArray[np.intp]:
-        """Numbers of the kept items."""
-        ...
-
-    @property
-    def popularity(self) -> FloatArray:
-        """Popularity of all items."""
-        ...
-
-    @property
-    def outward(self) -> FloatArray:
-        """What each taste adds to the kept items."""
-        ...
-
-    @property
-    def list_length(self) -> int:
-        """How many items a list has."""
-        ...
-
-    def coordinates(self, rows: Any) -> FloatArray:
-        """Return the weight of popularity and of each taste, row by row."""
-        ...
-
-
-def votes(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
-    """Return the sum of the votes of a block for each row of weights, against popularity alone.
-
-    A row's vote is 1 where more of its hidden items are found, -1 where fewer are, else 0.
-    """
-    rows = sp.csr_array(block)
-    rows.sort_indices()
-    total = np.zeros(len(weights))
-    if not rows.nnz:
-        return total
-    hidden = np.bincount(_owners(rows)[rows.data < 0], minlength=rows.shape[0])
-    chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
-    n_rows = max(1, _CELLS // rows.shape[1])
-    for i in range(0, len(chosen), n_rows):
-        total += _votes(rows[chosen[i : i + n_rows]], tastes, weights)
-    return total
-
-
-def _owners(rows: Any) -> NDArray[np.intp]:
-    return np.asarray(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)))
-
-
-def _votes(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
-    hidden, owner = rows.data < 0, _owners(rows)
-    rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
-    judged = hidden & (rank <= _MOST_HIDDEN)
-    users, items = owner[judged], rows.indices[judged]
-    known = rows.copy()
-    known.data = np.where(hidden, 0.0, rows.data)
-    known.eliminate_zeros()
-    seen = _owners(known), known.indices
-    coordinates = tastes.coordinates(known)
-    popular = coordinates[:, :1] * tastes.popularity[tastes.kept]
-
-    def found(scores: FloatArray) -> NDArray[np.intp]:
-        scores[seen] = -np.inf
-        listed = _listed(scores, users, items, tastes.list_length)
-        return np.bincount(users[listed], minlength=rows.shape[0])
-
-    usual = found(popular.copy())
-    total = np.zeros(len(weights))
-    for j, weight in enumerate(weights):
-        used = weight != 0.0
-        personal = coordinates[:, 1:][:, used] * weight[used]
-        others = found(popular + _exact_product(personal, tastes.outward[used]))
-        total[j] = np.sign(others - usual).sum()
-    return total
-
-
-def _listed(
-    scores: FloatArray, users: NDArray[np.intp], items: NDArray[np.intp], n: int
-) -> NDArray[np.bool_]:
-    """Return whether each (user, item) is among the n best of the user, ties by number."""
-    if n >= scores.shape[1]:
-        return np.ones(len(users), bool)
-    last = np.partition(scores, scores.shape[1] - n, axis=1)[:, -n]
-    own = scores[users, items]
-    found = np.asarray(own > last[users])
-    for i in np.flatnonzero(own == last[users]):
-        row = scores[users[i]]
-        before = np.count_nonzero(row > own[i]) + np.count_nonzero(row[: items[i]] == own[i])
-        found[i] = before < n
-    return found
-
-
-def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
-    """Return weights @ factors, each row from itself alone: both on grids of 20 bits.
-
-    Products of so many bits add up below 2^53, so that the order of BLAS does not matter.
-    """
-    if not weights.shape[1]:
-        return np.zeros((len(weights), factors.shape[1]))
-    unit = np.ldexp(1.0, np.frexp(np.abs(weights).max(axis=1, keepdims=True))[1] - _BITS)
-    step = math.ldexp(1.0, math.frexp(float(np.abs(factors).max()))[1] - _BITS)
-    products = np.rint(weights / unit) @ np.rint(factors / step)
-    return np.asarray(products * (unit * step))
 
 
 # Rows whose pairs of entries have norm 1, in integers (see `skdp.queries.interactions.PairQuery`).

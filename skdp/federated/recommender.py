@@ -1,7 +1,7 @@
 """A holder of histories in a decentralised fit of a recommender for whole users.
 
-The server is `FederatedPowerMethod` with a `DPRecommender`: counts, the moment and the votes on
-filters are sums over users, so that a secure sum is all it takes.
+The server is `FederatedPowerMethod` with a `DPRecommender`: counts and the moment are sums over
+users, so that a secure sum is all it takes.
 """
 
 from __future__ import annotations
@@ -17,48 +17,20 @@ from skdp.data.blocks import row_source
 from skdp.federated._clients import (
     FederatedClient,
     Signatures,
-    is_center,
     is_direction,
-    is_factor,
-    is_floats,
     is_positive,
     is_selection,
 )
-from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
-from skdp.queries.interactions import RowHistories, VoteQuery
+from skdp.queries.interactions import RowHistories
 from skdp.units import ADJACENCIES
-
-_MOST_WAYS = 16
-
-
-def is_share(_: Any, value: Argument) -> bool:
-    """A number from 0 to 1."""
-    return isinstance(value, float) and 0.0 <= value <= 1.0
-
-
-def is_ways(_: Any, value: Argument) -> bool:
-    """A few rows of finite weights."""
-    return is_floats(value, 2) and 1 <= len(value) <= _MOST_WAYS
-
 
 _SIGNATURES: dict[type, Signatures] = {
     RowHistories: {
         "count": (),
         "counts": (),
-        "moment": (is_selection, is_positive, is_share, is_share, is_direction),
-        "judge": (
-            is_selection,
-            is_center,
-            is_factor,
-            is_factor,
-            is_positive,
-            is_ways,
-            is_share,
-            is_share,
-        ),
+        "moment": (is_selection, is_positive, is_direction),
     },
-    VoteQuery: {"votes": ()},
 }
 
 
@@ -68,7 +40,7 @@ class RecommenderClient(FederatedClient):
     The promise and its conditions are those of `PowerMethodClient`: what leaves this client
     protects one row (one user with the whole history), under secure sums, and the client believes
     no number of the server. It answers the questions of a recommender alone: number of users,
-    counts of items, the moment of the kept items, and its users' votes on the filter.
+    counts of items, and the moment of the kept items.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
-from skdp.data.histories import hidden_cells, without_hidden
+from skdp.data.histories import hidden_cells
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
 
@@ -371,9 +371,10 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     see `make_private_scorer`, whose "missed_items" it is.
     """
     rows = model._histories(X)
-    hidden, known = rows.copy(), without_hidden(rows, 1.0, by_cell=False)
-    hidden.data = hidden_cells(rows, 1.0, by_cell=False).astype(np.float64)
+    hidden, known, chosen = rows.copy(), rows.copy(), hidden_cells(rows)
+    hidden.data, known.data = chosen.astype(np.float64), np.where(chosen, 0.0, rows.data)
     hidden.eliminate_zeros()
+    known.eliminate_zeros()
     judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
     losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
     for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company

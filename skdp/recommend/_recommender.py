@@ -22,6 +22,7 @@ from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
 from skdp.recommend._plans import RecommenderPlans
@@ -35,11 +36,12 @@ from skdp.units import offered
 
 _MOST_DENSE = 4000  # items of a dense moment
 _FEWEST = 200  # items that flips must reach to be worth their cost
-_CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
-# Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
-_LEAST_SIGNAL = 210.0
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
+_LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
+# Least share of the counts beside a moment, and how clear tastes must be expected to be. Rows of
+# length 1 are scaled up to pairs of norm 1.
+_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.05, 1.0)
 
 
 def release_route(name, session, whole, n_users):
@@ -65,12 +67,8 @@ def _moment(session, whole, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    def doubt(share):
-        # of one vote: an interaction turns a vote, a row brings or takes one
-        moved = 1.0 if whole and session.adjacency == "add_remove" else 2.0
-        return session.noise_multiplier * moved / math.sqrt(share)
-
-    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=whole)
+    of = _OF_ROWS if whole else _OF_CELLS
+    return Route("gram", signal, lambda _: _MOST_DENSE, *of, pairs=whole)
 
 
 def _flips(session, n_users):
@@ -91,10 +89,7 @@ def _flips(session, n_users):
         flips = n_users * flip_probability(deviation(share))
         return int(min(MOST_FLIPS / max(flips, 1e-9), 2**31))
 
-    def doubt(share):
-        return 2 * _CHOICE / (session.budget.pure_epsilon * share)
-
-    return Route("one_shot", signal, most, doubt)
+    return Route("one_shot", signal, most, *_OF_CELLS)
 
 
 def _usual_signal(route, n_items, degree):
@@ -144,7 +139,6 @@ def choose_route(estimator, shape):
 # A private recommender: noisy popularity, and the tastes that can be read beside it.
 
 
-_UNREAD = "tastes are read; where there are none, what is left goes to the counts"
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
@@ -168,10 +162,10 @@ class DPRecommender(
     little for a whole history: its epsilon times the number of items.
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
-    what is liked together. What can be read of it through its known noise is added to popularity,
-    with a weight that is chosen by noisy votes: who finds more hidden items by it, and who fewer.
-    Where nothing can be read what is left of the budget goes to the counts, and the recommendations
-    are those of noisy popularity.
+    what is liked together. What can be read of it through its known noise is added to popularity.
+    Shares of the budget follow from it, the shape and released totals alone; where these leave no
+    hope of tastes, counts take all of it. Where nothing can be read the recommendations are those
+    of noisy popularity, and a warning says so.
 
     Parameters
     ----------
@@ -218,8 +212,6 @@ class DPRecommender(
         The most popular items, among which tastes were looked for.
     filter_ : object
         The public filter: `scores(rows)` of all items.
-    blend_ : float
-        Chosen weight of the tastes; 0 is popularity alone.
     rank_ : int
         Number of tastes in the filter.
     route_ : str
@@ -334,7 +326,7 @@ class DPRecommender(
         name, reason = self._route(R)
         available = 1.0
         if not self._whole:
-            query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
+            query = InteractionHistories(R, adjacency=self.adjacency)
             n_users, n_items = R.shape
             self._warn_of_delta(*public_units(self, R.shape, session))
         else:
@@ -352,7 +344,18 @@ class DPRecommender(
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
+        self._warn_of_no_tastes(session, fitted.filter)
         return self._attributes(fitted, n_users, n_items) | {"route_": reason}
+
+    def _warn_of_no_tastes(self, session, found):
+        if found.rank or self.algorithm == "popularity" or session.budget.exact:
+            return
+        warn_caller(
+            "DPRecommender knows no tastes: all users get the most popular items that they do not "
+            "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
+            "algorithm='popularity' if that is enough.",
+            PrivacyWarning,
+        )
 
     def _attributes(self, fitted, n_users, n_items):
         found = fitted.filter
@@ -363,7 +366,6 @@ class DPRecommender(
             "counts_": fitted.counts.value,
             "counts_noise_scale_": fitted.counts.noise_scale,
             "kept_items_": found.kept,
-            "blend_": found.blend,
             "rank_": found.rank,
             "components_": components,
             "n_users_": round(n_users),

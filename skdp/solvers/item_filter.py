@@ -25,7 +25,7 @@ class ItemFilter:
     """A public map from the items of a user to scores of all items.
 
     With W = q^-a on the diagonal, v0 the direction of popularity and V of tastes in that metric:
-    scores of a history r are r W [(1 + 2/|r|) v0 v0' + blend V g V'] W^-1, and the part of v0
+    scores of a history r are r W [(1 + 2/|r|) v0 v0' + V g V'] W^-1, and the part of v0
     reaches all items. Without tastes the order is that of the noisy counts.
     """
 
@@ -34,11 +34,6 @@ class ItemFilter:
     inward: FloatArray  # (n', 1 + r): W [v0, V]
     outward: FloatArray  # (r, n'): g V' W^-1
     scale: float  # of the popularity part
-    blend: float = 1.0
-
-    def arrays(self) -> tuple[Any, ...]:
-        """Return what makes the filter, the blend aside: plain public arrays, which travel."""
-        return (self.kept, self.popularity, self.inward, self.outward, self.scale)
 
     @property
     def rank(self) -> int:
@@ -49,12 +44,6 @@ class ItemFilter:
     def list_length(self) -> int:
         """How many items a list of it has."""
         return list_length(len(self.popularity))
-
-    def blended(self, blend: float) -> ItemFilter:
-        """Return the same filter with another weight of the tastes."""
-        return ItemFilter(
-            self.kept, self.popularity, self.inward, self.outward, self.scale, float(blend)
-        )
 
     def item_tastes(self) -> FloatArray:
         """Return the tastes of the kept items (r, n'): sqrt(g) V', which makes V g V'."""
@@ -93,10 +82,10 @@ class ItemFilter:
 
         `flips` are the gain and the offset of flipped histories.
         """
-        if not self.rank or not self.blend or len(self.kept) * _NARROW < len(self.popularity):
+        if not self.rank or len(self.kept) * _NARROW < len(self.popularity):
             return self.scores if flips is None else lambda rows: self.flipped_scores(rows, *flips)
         factors = np.zeros((1 + self.rank, len(self.popularity)))
-        factors[0], factors[1:, self.kept] = self.popularity, self.blend * self.outward
+        factors[0], factors[1:, self.kept] = self.popularity, self.outward
 
         def score(rows: Any) -> FloatArray:
             kept = rows[:, self.kept]
@@ -109,8 +98,8 @@ class ItemFilter:
     def scores_of(self, coordinates: FloatArray) -> FloatArray:
         """Return the scores of all items from the coordinates of histories."""
         scores = coordinates[:, :1] * self.popularity
-        if self.rank and self.blend:
-            personal = (self.blend * coordinates[:, 1:]) @ self.outward
+        if self.rank:
+            personal = coordinates[:, 1:] @ self.outward
             if len(self.kept) == scores.shape[1]:
                 scores += personal  # all in order: adding by number is slow
             else:

@@ -7,17 +7,16 @@ G a released moment of the rows on K. All arrays here are public.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
-from scipy.special import ndtri
 
 from skdp.answer import Answer
-from skdp.solvers.item_filter import ItemFilter, list_length
+from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.linalg import (
     Directions,
     PairMoment,
@@ -27,7 +26,7 @@ from skdp.solvers.linalg import (
     without_direction,
 )
 from skdp.solvers.one_shot import Flipped, history_pairs
-from skdp.solvers.spectral import Bought, averaged, bought, ranked
+from skdp.solvers.spectral import averaged
 
 # Tastes from a noisy moment of pairs of items: what can be read of them, and how far to trust it.
 #
@@ -42,56 +41,9 @@ from skdp.solvers.spectral import Bought, averaged, bought, ranked
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
-# Deviations of the noise that the energy of pairs must have, how much more for each share of the
-# best list that counts have lost so far (what goes to the pairs is missing from them), and at most.
-_ENERGY, _ENERGY_OF_LOSS, _MOST_ENERGY = 0.5, 500.0, 2.0
-_CLEAR = 4.0  # deviations that structure beside tastes does not reach
-_ALIKE = 1e-3  # popularity and its square, where all items are about as popular
-_BAND = 256
-_MANY = 6  # tastes that stand out: where they were so many, twice the weight was mostly better
-
-
-class Way(NamedTuple):
-    """A way to recommend: a weight of one kind of tastes, and how far noise may speak for it.
-
-    Attributes
-    ----------
-    kind : int
-        0: what the pairs say together; 1: what single items say beside them, which reads more and
-        errs more.
-    weight : float
-        Of the tastes beside popularity.
-    doubts : tuple of float
-        Deviations of the noise of privacy by which its votes must be more than none, where pairs
-        say together nothing, one taste, a few, or many (`_MANY`). Tastes that stand out of a moment
-        by themselves have helped in all tables tried: few votes under much noise are no reason
-        against them.
-        Infinite: never the best there, and not voted on, which leaves less noise to the others.
-    drowned : float
-        The same where votes drown in noise and something stands out: what the moment says beside
-        it helped most of all, as nothing weak was read.
-    told : float
-        The same where nothing stands out: pairs whose energy is clearly beyond that of the noise
-        hold tastes, which single items show a little.
-    once : float
-        How many deviations more where one choice is made in place of votes: its noise has a heavy
-        tail, so that bold ways come by chance, which costs more than they gain over careful ones.
-    """
-
-    kind: int
-    weight: float
-    doubts: tuple[float, float, float, float]
-    drowned: float
-    told: float
-    once: float
-
-
-WAYS = (
-    Way(0, 1.0, (math.inf, -0.5, -1.0, -0.6), -0.5, math.inf, 0.0),
-    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5, math.inf, 1.5),
-    Way(1, 0.25, (2.0, math.inf, math.inf, math.inf), math.inf, -0.75, 0.0),
-    Way(1, 1.0, (3.0, 0.5, 0.0, -0.25), -0.75, 0.5, 2.0),
-)  # fmt: skip
+_OWN = (
+    0.1  # of the edge: what an item has with itself is added so far; more takes chance for tastes
+)
 
 
 class Items(NamedTuple):
@@ -119,186 +71,35 @@ class Items(NamedTuple):
         return np.asarray(counts / np.linalg.norm(counts))
 
 
-class Ways(NamedTuple):
-    """Filters of one release that differ in their tastes: see `WAYS`; and the `energy` of it.
-
-    Where no taste stands out, and the energy is not clearly beyond that of the noise (`_CLEAR`),
-    nothing is offered: in made tables single items were of no use there.
-    """
-
-    kinds: tuple[ItemFilter, ...]
-    energy: float = math.inf
-
-    @property
-    def clear(self) -> int:
-        """How many tastes stand out by themselves: none, one, a few, many."""
-        rank = self.kinds[0].rank
-        return 3 if rank >= _MANY else min(rank, 2)
-
-    @property
-    def there(self) -> list[Way]:
-        """Ways whose tastes are not empty, and which may be the best."""
-        if not self.clear and self.energy <= _CLEAR:
-            return []
-        return [
-            way
-            for way in WAYS
-            if self.kinds[way.kind].rank and math.isfinite(way.doubts[self.clear])
-        ]
-
-    def doubts(
-        self, noise_scale: float, sampled: float, *, drowned: bool = False, once: bool = False
-    ) -> FloatArray:
-        """Return how many votes each way needs: for privacy's noise, and for the luck of the rows.
-
-        Where noise may speak for a way, the luck of the rows may not: it counts twice.
-        """
-        needed = np.array([self._doubt(way, drowned) for way in self.there])
-        needed_once = np.array([way.once if once else 0.0 for way in self.there])
-        luck = sampled * np.where(needed > 0, 1.0, 2.0)
-        return np.asarray((needed + needed_once) * noise_scale + luck)
-
-    def _doubt(self, way: Way, drowned: bool) -> float:
-        if drowned:
-            return way.drowned if self.clear else way.told
-        return way.doubts[self.clear]
-
-    def together(self) -> tuple[ItemFilter, FloatArray]:
-        """Return one filter of all tastes, and the weights of them that make each way."""
-        first, *others = self.kinds
-        inward = [first.inward, *(kind.inward[:, 1:] for kind in others)]
-        outward = [kind.outward for kind in self.kinds]
-        both = ItemFilter(
-            first.kept, first.popularity, np.hstack(inward), np.vstack(outward), first.scale
-        )
-        ranks = [kind.rank for kind in self.kinds]
-        starts = np.concatenate([[0], np.cumsum(ranks)])
-        weights = np.zeros((len(self.there), both.rank))
-        for row, way in zip(weights, self.there, strict=True):
-            row[starts[way.kind] : starts[way.kind + 1]] = way.weight
-        return both, weights
-
-    def chosen(self, way: Way | None) -> ItemFilter:
-        """Return the filter of one way; None is popularity alone."""
-        return (
-            self.kinds[0].blended(0.0) if way is None else self.kinds[way.kind].blended(way.weight)
-        )
-
-
 def own_of(counts: FloatArray, n_users: float) -> FloatArray:
     """Return about what each item has with itself where no user has more than 1 in all."""
     return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
 
 
-def offered(moment: PairMoment | None, items: Items, n_components: int, exponent: float) -> Ways:
-    """Return the filters of the directions that can be read of a moment; None reads nothing."""
+def tastes_beside(
+    moment: PairMoment | None, items: Items, n_components: int, exponent: float
+) -> ItemFilter:
+    """Return the filter of the tastes that can be read of a moment; None reads nothing."""
     weights = (items.own + (_FLOOR * moment.edge if moment else 0.0)) ** -exponent
-    found = [_NOTHING] * 2 if moment is None else _readings(moment, items, n_components)
-    options = (items, weights, n_components)
-    return Ways(tuple(_filter(directions, *options) for directions in found))
-
-
-def energy_of(moment: PairMoment, items: Items) -> float:
-    """Return the `energy` of a dense moment beside popularity."""
-    return energy(*beside_popularity(moment, items), items, moment.edge)
-
-
-def tells(moment: PairMoment, items: Items, loss: float = 0.0) -> bool:
-    """Return whether a dense moment says more of its pairs than popularity explains.
-
-    Either their energy is beyond that of the noise, or a direction stands out of it. Energy alone
-    does not say whether any direction will, so it must be more where the counts need the rest of
-    the budget: where their best list has lost a share `loss` by their noise.
-    """
-    left, basis = beside_popularity(moment, items)
-    needed = min(_ENERGY + _ENERGY_OF_LOSS * loss, _MOST_ENERGY)
-    if energy(left, basis, items, moment.edge) > needed:
-        return True
-    return bool(moment.shrink(*leading_pairs(left, 1, rough=True)).vectors.shape[1])
-
-
-def energy(left: FloatArray, basis: FloatArray, items: Items, edge: float) -> float:
-    """Return how many deviations of the noise the energy of pairs is above its mean.
-
-    The noise Z is alike for all pairs, and what is left of it is P Z P for P = I - `basis` basis'.
-    An entry has variance P_ii P_jj + P_ij^2, and its square twice the square of that, about. Pairs
-    of popular items say most.
-    """
-    if edge == 0.0:
-        return math.inf
-    variance = (edge / 2) ** 2 / len(left)
-    length = 1 - (basis**2).sum(axis=1)
-    beyond = squares = 0.0
-    for rows in _bands(len(left)):
-        expected = np.outer(length[rows], length) + (basis[rows] @ basis.T) ** 2
-        weights = np.outer(items.own[rows], items.own)
-        _clear_diagonal(weights, rows)
-        beyond += float((weights * (left[rows] ** 2 / variance - expected)).sum())
-        squares += float(((weights * expected) ** 2).sum())
-    return beyond / max(2 * math.sqrt(squares), _TINY)
-
-
-def beside_popularity(moment: PairMoment, items: Items) -> tuple[FloatArray, FloatArray]:
-    """Return (pairs without what follows from popularity, an orthonormal basis of that).
-
-    Items of independent histories, some long and some short, have pairs in the span of functions
-    of their popularity q, for which q and q^2 stand; and the diagonal that is missing there shows
-    as P D P off the diagonal, for D as popularity has it.
-    """
-    v = items.popular
-    basis, sizes, _ = np.linalg.svd(np.column_stack([v, v**2 / v.max()]), full_matrices=False)
-    basis = basis[:, sizes > _ALIKE]
-    image = moment.off @ basis
-    left = moment.off - image @ basis.T
-    left -= basis @ (image.T - (basis.T @ image) @ basis.T)
-    scaled = basis * (v**2)[:, None]
-    sides = np.hstack([basis @ (basis.T @ scaled) - scaled, -basis]), np.hstack([basis, scaled])
-    shared = squares = 0.0
-    for rows in _bands(len(v)):
-        absent = _clear_diagonal(sides[0][rows] @ sides[1].T, rows)
-        shared += float((left[rows] * absent).sum())
-        squares += float((absent**2).sum())
-    for rows in _bands(len(v)):
-        absent = _clear_diagonal(sides[0][rows] @ sides[1].T, rows)
-        left[rows] -= shared / max(squares, _TINY) * absent
-    return left, basis
-
-
-def _bands(n: int) -> list[slice]:
-    """Return rows of a square array in parts, so that what is made of them stays small."""
-    return [slice(i, min(i + _BAND, n)) for i in range(0, n, _BAND)]
-
-
-def _clear_diagonal(part: FloatArray, rows: slice) -> FloatArray:
-    """Set the diagonal of the array of which these are rows to zero, in place."""
-    numbers = np.arange(rows.start, rows.stop)
-    part[numbers - rows.start, numbers] = 0.0
-    return part
+    found = _NOTHING if moment is None else _reading(moment, items, n_components)
+    return _filter(found, items, weights, n_components)
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
-def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
-    """Return what pairs say, with a diagonal that fits them, and with the released one or `own`.
+def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
+    """Return what pairs say beside popularity, with a diagonal that nearly fits them.
 
-    Popularity is known from the counts: all is read beside it. The fitted diagonal follows the k
-    first directions, once: more rounds change little.
+    Popularity is known from the counts. The diagonal follows the k first directions, once: more
+    rounds change little.
     """
-    own, v, released = items.own, items.popular, moment.diagonal
-    beside = without_direction(moment.off, v)
+    v, beside = items.popular, without_direction(moment.off, items.popular)
     dense = isinstance(beside, np.ndarray)
-
-    def read(diagonal: FloatArray) -> Directions:
-        M = _with_diagonal(beside, diagonal, v)
-        return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
-
-    second = read(own if released is None else released)
-    found = (
-        moment.shrink(*leading_pairs(beside, k, rough=True)) if dense else second
-    )  # which takes long
+    found = moment.shrink(*leading_pairs(beside, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    return [read(np.minimum(share, own)), second]
+    M = _with_diagonal(beside, np.minimum(share + _OWN * moment.edge, items.own), v)
+    return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
 
 
 def _with_diagonal(M: Any, diagonal: FloatArray, v: FloatArray) -> Any:
@@ -353,23 +154,11 @@ def _tastes(
     return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), _TINY)) ** 0.25
 
 
-_PURE_COUNTS, _PURE_CELLS, _PURE_CHOICE = 0.05, 0.87, 0.08  # shares of a pure budget
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
 _LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute tastes
 _SLOW = 1e-300
-_JUDGE = 0.05  # share of the budget that chooses among them
-_LEAST_JUDGED, _MOST_JUDGED = 2500.0, 10_000.0  # rows of which some items are hidden
-_VOTERS = 160.0  # for each noise scale of a vote: more would say little more
-_DROWNED = 0.012  # of all rows: more noise than that hides all but the best ways
-_JUDGED_SCORES = 2e7  # computed for it: seconds
-_FIRST_LOOK = 0.5  # of a moment's share, where what is left would serve the counts
-_SLIGHT_LOSS = 0.0002  # of the best list: counts that lost no more need nothing
-_UNLIKE = 0.06  # of the rows vote on a way that is about as good as popularity
-_HIDDEN, _MOST_HIDDEN = 0.1, 2.0  # share of the items of a judged row, and how many in the mean
-_SEEN, _MOST_SEEN = 0.2, 6.0  # the same where the moment is made with them
-_LISTS = 8  # with other noise, that are compared with the list of the counts
 
 
 class Route(NamedTuple):
@@ -382,98 +171,51 @@ class Route(NamedTuple):
         (mean kept degree, kept items, share of the budget) -> users over the noise of one pair.
     most : callable
         share of the budget -> items that may be kept at most.
-    doubt : callable
-        share of the budget -> the noise scale of one vote, or of a choice.
+    least : float
+        Share of the counts beside a moment, at least.
+    needed : float
+        How far above the edge of the noise a taste must be expected to be worth a moment.
     pairs : bool
-        Whether a moment is released without its diagonal.
+        Whether a moment is released without its diagonal, of rows of length 1.
     """
 
     name: str
     signal: Callable[[float, int, float], float]
     most: Callable[[float], int]
-    doubt: Callable[[float], float] = lambda _: 0.0
+    least: float = 1.0
+    needed: float = 0.0
     pairs: bool = False
 
+    def kept(self, signal: float, n_items: int, most: int) -> int:
+        """Return how many items to keep for a signal figure."""
+        return kept_items(signal, n_items, most, _LARGE_ROWS if self.pairs else _LARGE)
 
-class Judged(NamedTuple):
-    """What is hidden from a filter to judge it: all of it public.
+    def counts(self, first: Answer, n_users: float) -> float:
+        """Return the share of the counts, from their first total: all where no taste would show.
 
-    Attributes
-    ----------
-    rows : float
-        Share of the rows.
-    items : float
-        Share of their items.
-    apart : bool
-        Whether the moment is made without them. Where votes drown in noise it is not: so much
-        noise lets no row speak for itself, and the moment needs all pairs.
-    """
-
-    rows: float
-    items: float
-    apart: bool
-
-    @property
-    def left_out(self) -> tuple[float, float]:
-        """Shares that the moment is made without."""
-        return (self.rows if self.apart else 0.0), self.items
+        The count of a mean item shall reach its noise. Where histories are spread over an even
+        catalogue, a taste that decides them holds degree / n_items of the squared length, and
+        stands out of the noise of the n' kept items from 2 s sqrt(n') on.
+        """
+        n_items = len(first.value)
+        total = max(float(first.value.sum()), _TINY)
+        share = self.least * max(1.0, min(first.noise_scale * n_items / total, 1e3)) ** 2
+        degree = total / n_users
+        degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
+        if share >= 1.0:
+            return 1.0
+        signal = self.signal(degree, n_items, 1 - share)
+        n_kept = self.kept(signal, n_items, self.most(1 - share))
+        clear = signal * degree > self.needed * n_items * math.sqrt(2 * n_kept)
+        return share if clear else 1.0
 
 
 class Fitted(NamedTuple):
     """What a fit releases: the filter, the counts that it starts from, and flipped histories."""
 
     filter: ItemFilter
-    counts: Bought
+    counts: Answer
     flipped: Flipped | None = None
-
-
-def buy_counts(ask_counts: Callable[..., Answer], available: float, route: str) -> Bought:
-    """Buy counts in rungs until they can be read; with all that is available if they cannot.
-
-    What is not spent here is spent on the moment: the total is the same. For pure noise the parts
-    must be the same too, since they do not compose to their sum: one rung, then the share of the
-    cells, and the judge's in any case.
-    """
-
-    def clear(value: FloatArray, scale: float, level: float, loss: float) -> bool:
-        return ranked(value) > level * scale and list_loss(value, scale) <= loss
-
-    found = bought(ask_counts, _rungs(route, available), clear)
-    return found._replace(readable=found.readable and route != "popularity")
-
-
-def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ...]:
-    """Return shares of the counts, and when to stop.
-
-    That is: how many noise scales they must reach, and what the best list may lose.
-    """
-    if route == "popularity":
-        return ((available, math.inf, 0.0),)
-    if route == "one_shot":
-        return ((_PURE_COUNTS, 4.5, 0.015), (_PURE_CELLS, math.inf, 0.0))
-    rungs = (
-        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.01), (0.2, 3.5, 0.025), (0.3, 3.5, 0.02),
-        (0.4, math.inf, 0.0),
-    )  # fmt: skip
-    return tuple((part * available, level, loss) for part, level, loss in rungs)
-
-
-def list_loss(counts: FloatArray, noise_scale: float) -> float:
-    """Return which share of the counts of the best items as much noise again would lose.
-
-    About what the first noise has lost. The second one is a fixed pattern: nothing is drawn. Twice
-    as many items as a list has: those that a user knows are not in it.
-    """
-    best = min(2 * list_length(len(counts)), max(1, len(counts) // 2))
-    total = float(np.partition(counts, -best)[-best:].sum())
-    if total <= 0.0:
-        return 1.0
-    found = 0.0
-    for j in range(1, _LISTS + 1):
-        pattern = ndtri((np.arange(1, len(counts) + 1) * math.sqrt(j * j + 1)) % 1.0)
-        noisy = counts + noise_scale * np.clip(pattern, -9.0, 9.0)
-        found += float(counts[np.argpartition(noisy, -best)[-best:]].sum())
-    return 1 - found / _LISTS / total
 
 
 def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT, large: int = _LARGE) -> int:
@@ -494,7 +236,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     n_kept = min(1000, most, len(ordered))
     for _ in range(20):
         signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most, _LARGE_ROWS if route.pairs else _LARGE)
+        n_kept = route.kept(signal, len(ordered), most)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
@@ -505,45 +247,25 @@ def _positive(counts: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(counts, 0.0) + 1e-6 * order)
 
 
-def known_items(counts: Bought, kept: NDArray[np.intp], n_users: float) -> Items:
+def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
     """Return what the counts say of the kept items."""
     clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, _SLOW))
     return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
-def with_flips(
-    counts: Bought, flipped: Flipped, kept: NDArray[np.intp], hidden: float, n_users: float
-) -> Bought:
+def with_flips(counts: Answer, flipped: Flipped, kept: NDArray[np.intp], n_users: float) -> Answer:
     """Average the counts of the kept items with the sums of their flipped cells, by precision.
 
-    A share `hidden` of the cells was left out, whatever is in them: of q ones about so many are
-    missing, with a variance of q hidden (1 - hidden). The noise scale is that of the other items.
+    The noise scale is that of the other items.
     """
     if counts.noise_scale == 0.0:
         return counts
     gain, offset = flipped.unbiased
     cells = np.asarray(flipped.rows.sum(axis=0), np.float64).reshape(-1)
-    sums = (gain * cells - offset * n_users) / (1 - hidden)
-    first = counts.value[kept]
-    luck = np.maximum(first, 0.0) * hidden / (1 - hidden)
-    variance = n_users * flipped.noise_scale**2 / (1 - hidden) ** 2 + luck
-    weight = counts.noise_scale**2 / (counts.noise_scale**2 + variance)
+    weight = counts.noise_scale**2 / (counts.noise_scale**2 + n_users * flipped.noise_scale**2)
     value = counts.value.copy()
-    value[kept] = first + weight * (sums - first)
+    value[kept] += weight * (gain * cells - offset * n_users - value[kept])
     return counts._replace(value=value)
-
-
-def popularity_ways(counts: Bought, n_users: float) -> Ways:
-    """Return the filters that know the counts alone."""
-    top = np.argsort(-counts.value, kind="stable")[:1]
-    return offered(None, known_items(counts, top, n_users), 1, 0.0)
-
-
-def best_way(ways: Sequence[Way], votes: FloatArray, doubt: FloatArray) -> Way | None:
-    """Return the way with most votes beyond its doubt; popularity where none has any."""
-    beyond = votes - doubt
-    best = int(np.argmax(beyond))
-    return ways[best] if beyond[best] > 0 else None
 
 
 def fit_filter(
@@ -555,104 +277,42 @@ def fit_filter(
     exponent: float,
     floor: int | None = None,
 ) -> Fitted:
-    """Release counts, the moment of the most popular items, and how far its tastes help.
+    """Release counts, and the moment of the most popular items.
 
-    Where the counts cannot be read, or nothing else is wanted, they take all that is available;
-    where no tastes can be read they take what is left.
+    Shares follow from the total of the first counts; these take all that is available where no
+    taste would stand out. The parts of a pure budget do not depend on it.
     """
-    counts = buy_counts(ask.counts, available, route.name)
-    if not counts.readable:
-        ways = popularity_ways(counts, n_users)
-        if route.name == "one_shot":
-            _chosen_way(ask, route, ways, n_users, judged_part(route, n_users, 1))
-        return Fitted(ways.chosen(None), counts)
-    rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
+    first = available * route.least
+    counts, rest = ask.counts(share=first), available - first
+    wanted = available * route.counts(counts, n_users)
+    more = rest if wanted == available else 0.0 if route.name == "one_shot" else wanted - first
+    if more > 0:
+        counts, rest = averaged(counts, ask.counts(share=more)), rest - more
     order = np.argsort(-counts.value, kind="stable")
+    options = (n_components, exponent)
+    if not rest:
+        items = known_items(counts, order[:1], n_users)
+        return Fitted(tastes_beside(None, items, *options), counts)
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
-    judged = judged_part(route, n_users, usual)
     items = known_items(counts, kept, n_users)
-    release = partial(_released, ask, route, items, floor or usual, judged.left_out)
-    loss = list_loss(counts.value, counts.noise_scale)
-    look = _first_look(route, loss)
-    answer = release(rest * look)
-    moment, flipped = _moment(route, answer, items, floor or usual)
-    if look < 1.0 and tells(moment, items, loss):
-        answer, look = averaged(answer, release(rest * (1 - look))), 1.0
-        moment, _ = _moment(route, answer, items, floor or usual)
-    del answer  # large, as is the moment
-    if flipped is not None:
-        counts = with_flips(counts, flipped, kept, judged.rows * judged.items, n_users)
-        items = known_items(counts, kept, n_users)
-    ways = offered(moment if look == 1.0 else None, items, n_components, exponent)
-    if route.name == "gram" and not ways.clear and ways.there:
-        ways = ways._replace(energy=energy_of(moment, items))
-    del moment
-    left = rest * (1 - look) + _JUDGE
-    if route.name != "one_shot" and (look < 1.0 or not ways.there):
-        counts = counts.with_more(ask.counts(share=left), left)
-        items = known_items(counts, kept, n_users)
-        return Fitted(offered(None, items, n_components, exponent).chosen(None), counts)
-    judged = judged._replace(rows=min(judged.rows, _JUDGED_SCORES / (n_users * n_kept)))
-    way = _chosen_way(ask, route, ways, n_users, judged)
-    return Fitted(ways.chosen(way), counts, flipped)
-
-
-def judged_part(route: Route, n_users: float, usual: int) -> Judged:
-    """Return what is hidden, where users usually have so many of the kept items."""
-    noise = route.doubt(_PURE_CHOICE if route.name == "one_shot" else _JUDGE)
-    rows = min(1.0, float(np.clip(_VOTERS * noise, _LEAST_JUDGED, _MOST_JUDGED)) / n_users)
-    if route.name != "one_shot" and noise > _DROWNED * n_users:
-        return Judged(rows, min(_SEEN, _MOST_SEEN / usual), False)
-    return Judged(rows, min(_HIDDEN, _MOST_HIDDEN / usual), True)
-
-
-def _first_look(route: Route, loss: float) -> float:
-    """Return the part of a moment that is bought at first.
-
-    All of it where counts that have lost such a share need no more; flips are made once.
-    """
-    return 1.0 if loss <= _SLIGHT_LOSS or route.name == "one_shot" else _FIRST_LOOK
-
-
-def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: Judged) -> Way | None:
-    """Choose the way by the votes of judged rows; pure routes by one choice, in any case."""
-    together, weights = ways.together()
-    offers = ways.there
-    hidden = judged.rows, judged.items
-    sampled = math.sqrt(_UNLIKE * n_users * judged.rows)
-    if route.name != "one_shot":
-        query = ask.judge(*together.arrays(), weights, *hidden)
-        answer = query.votes(share=_JUDGE)
-        doubt = ways.doubts(answer.noise_scale, sampled, drowned=not judged.apart)
-        return best_way(offers, answer.value, doubt)
-    weights = weights if len(offers) else np.zeros((1, together.rank))
-    bonus = np.zeros(1 + len(weights))
-    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_PURE_CHOICE), sampled, once=True)
-    best = int(ask.judge(*together.arrays(), weights, *hidden).best(bonus, share=_PURE_CHOICE))
-    return offers[best - 1] if 0 < best <= len(offers) else None
-
-
-def _released(
-    ask: Any, route: Route, items: Items, floor: int, judged: tuple[float, float], share: float
-) -> Answer:
-    """Release the moment on the kept items, or their flipped cells."""
     if route.name == "one_shot":
-        return cast(Answer, ask.cells(items.kept, *judged, share=share))
-    return cast(Answer, ask.moment(items.kept, floor, *judged, items.popular, share=share))
+        cells = ask.cells(kept, share=rest)
+        flipped = Flipped(cells.value, cells.noise_scale)
+        moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
+        counts = with_flips(counts, flipped, kept, n_users)
+        items = known_items(counts, kept, n_users)
+        return Fitted(tastes_beside(moment, items, *options), counts, flipped)
+    answer = ask.moment(kept, floor or usual, items.popular, share=rest)
+    return Fitted(tastes_beside(_moment(route, answer), items, *options), counts)
 
 
-def _moment(
-    route: Route, answer: Answer, items: Items, floor: int
-) -> tuple[PairMoment, Flipped | None]:
-    """Return the moment without its diagonal, and flipped histories."""
-    if route.name == "one_shot":
-        flipped = Flipped(answer.value, answer.noise_scale)
-        return history_pairs(flipped.rows, flipped.noise_scale, floor), flipped
+def _moment(route: Route, answer: Answer) -> PairMoment:
+    """Return the moment without its diagonal."""
     off, diagonal = answer.value, None
     if not route.pairs:
         off, diagonal = off.copy(), np.diag(off).copy()
         np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
-    edge = 2 * noise_scale * math.sqrt(len(items.kept))
-    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal), None
+    edge = 2 * noise_scale * math.sqrt(len(off))
+    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal)

@@ -109,13 +109,12 @@ def test_lists_are_those_of_a_sort(n_items, n):
 
 
 @pytest.mark.parametrize("n_kept", [5, 30])
-@pytest.mark.parametrize("blend", [0.0, 0.5])
-def test_scores_of_blocks_are_the_scores(n_kept, blend):
+def test_scores_of_blocks_are_the_scores(n_kept):
     """Whether tastes are added to the kept items alone, or come with zeros for the others."""
     rng = np.random.default_rng(0)
     kept = np.sort(rng.permutation(40)[:n_kept])
     inward, outward = rng.standard_normal((n_kept, 3)), rng.standard_normal((2, n_kept))
-    tastes = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7, blend)
+    tastes = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7)
     rows = sp.csr_array((rng.random((9, 40)) < 0.3).astype(float))
     np.testing.assert_allclose(tastes.scorer()(rows), tastes.scores(rows), atol=1e-12)
     flips = (1.5, 0.2)
@@ -164,7 +163,7 @@ def test_missed_items_are_those_of_the_definition(fitted):
     R, model = fitted
     R = R[:60]
     hidden = R.copy()
-    hidden.data = hidden_cells(R, 1.0, by_cell=False).astype(float)
+    hidden.data = hidden_cells(R).astype(float)
     hidden.eliminate_zeros()
     lists, _ = model.recommend(R - hidden, n=20)
     recalls = [

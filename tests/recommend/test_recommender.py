@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyWarning
@@ -15,6 +16,8 @@ from tools.outcomes import assert_refused
 
 # There are more cells than one over the usual delta, which an interaction unit is told.
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
+
+NO_TASTES = "ignore:DPRecommender knows no tastes:skdp.exceptions.PrivacyWarning"
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,7 @@ def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
     assert found[0.5] - 0.01 < found[3.0] < found[10.0] + 0.01
 
 
+@pytest.mark.filterwarnings(NO_TASTES)
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
@@ -76,10 +80,9 @@ def test_never_below_popularity(plain, unit, epsilon):
 
 def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     R = sp.random_array((60, 40), density=0.1, rng=0, format="csr")
-    with seeded_entropy(0):
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="knows no tastes"):
         model = DPRecommender(epsilon=0.1).fit(R)
     assert model.rank_ == 0
-    assert model.blend_ == 0.0
     items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
     np.testing.assert_array_equal(items[0], np.argsort(-model.counts_, kind="stable"))
     np.testing.assert_array_equal(model.popular(40)[0], items[0])
@@ -107,12 +110,14 @@ def test_routes_and_receipts(tastes, params, route, delta):
 
 
 def test_what_is_spent_does_not_depend_on_what_is_found():
-    """Readable and unreadable counts, with all routes: equal losses."""
+    """Long and short histories, with both routes of interactions: equal losses."""
     strong = make_interactions(3000, 60, 40_000, 3, random_state=0)
     weak = sp.random_array((3000, 60), density=0.001, rng=0, format="csr")
-    for params in ({}, {"privacy_unit": "interaction", "epsilon": 0.5, "algorithm": "gram"},
-                   {"privacy_unit": "interaction", "epsilon": 0.5, "delta": 0.0}):  # fmt: skip
-        first, second = (DPRecommender(**params).fit(R) for R in (strong, weak))
+    for params in ({"algorithm": "gram"}, {"delta": 0.0}):
+        model = DPRecommender(privacy_unit="interaction", epsilon=1.0, **params)
+        first = clone(model).fit(strong)
+        with pytest.warns(PrivacyWarning, match="knows no tastes"):
+            second = clone(model).fit(weak)
         names = [[line.name for line in model.ledger_] for model in (first, second)]
         assert names[0] != names[1]
         assert first.privacy_spent_.losses == second.privacy_spent_.losses
@@ -195,6 +200,7 @@ def test_blocks_of_rows(tastes, unit, tmp_path):
         np.testing.assert_allclose(model.components_, found[0].components_, atol=1e-12)
 
 
+@pytest.mark.filterwarnings(NO_TASTES)
 @pytest.mark.deep
 def test_lists_of_flipped_histories_need_no_true_one(tastes):
     """They are what is released: worse than lists of true histories, better than popularity."""
@@ -215,7 +221,7 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
 def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
     """They are all that is released: each history adds 1 in all, as for n_users users."""
     R = tastes[0][:1500]
-    with fixed_noise(0):
+    with fixed_noise(0), pytest.warns(PrivacyWarning, match="knows no tastes"):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
     assert {line.mechanism for line in model.ledger_} == {"laplace"}

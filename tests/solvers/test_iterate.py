@@ -196,7 +196,7 @@ def test_slow_spectra_are_resolved_as_noise_vanishes():
     A, _ = symmetric(200, values, seed=1)
 
     def captured(noise):
-        X = symmetric_power(Matrix(A, noise), start(200, 4), 16, 1.0)
+        X = symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4)
         return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
 
     found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]

@@ -32,13 +32,6 @@ PLANTED = {
     "cells under replace": (
         "queries/plane.py", "        units = self.neighbours.units\n", "        units = 1.0\n",
     ),
-    "votes of histories under replace": (
-        "queries/interactions.py", "size = self.neighbours.number(-1.0, 1.0)", "size = 1.0",
-    ),
-    "range of filters under replace": (
-        "queries/interactions.py", "c, range_ = self._n, 2 * self.neighbours.units",
-        "c, range_ = self._n, 2.0",
-    ),
     "shares of histories under replace": (
         "queries/interactions.py", "slack=0.0, l1=units, l1_slack=0.0",
         "slack=0.0, l1=1.0, l1_slack=0.0",
