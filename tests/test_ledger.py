@@ -54,6 +54,7 @@ def test_add_show_history(file, run):
     assert "other terms" in run("add", file, "visits", "--epsilon", "3", "--delta", "0", code=1)
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
 def test_export_verify(file, run, tmp_path):
     run("add", file, "patients", "--epsilon", "2", "--delta", "1e-6")
     noted = PrivacyLedger.open(file).head

@@ -383,10 +383,16 @@ def rows_of_records(
 
 
 def targets_of_records(blocks: Iterable[Zipped | Groups]) -> Iterator[Any]:
-    """Yield the targets of records; those of bad records are not numbers, or as they came."""
+    """Yield the targets of records, of a group those of its middle row; bad ones are no numbers.
+
+    Means of groups lie closer together than targets, which were then cut too near. Where rows are
+    in order the first one is like no other.
+    """
     for block in blocks:
         if isinstance(block, Groups):
-            yield Groups(block.targets, block.each, {})
+            targets = block.targets.reshape(-1, block.each, block.targets.shape[1])
+            good = np.asarray(np.isfinite(targets).all(axis=(1, 2)))
+            yield np.where(good[:, None], targets[:, block.each // 2], np.nan)
         else:
             yield np.where(good_records(block)[:, None], block.targets, np.nan)
 

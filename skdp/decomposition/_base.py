@@ -50,7 +50,7 @@ from skdp.solvers.spectral import (
     power_subspace,
     screened_subspace,
 )
-from skdp.solvers.verdict import nonnegative, trace_held, unused
+from skdp.solvers.verdict import nonnegative, share_kept, trace_held, unused
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
 
@@ -213,7 +213,7 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0):
+def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
 
     `asked` is how many components may be missed, None where the whole spectrum was asked for: some
@@ -223,7 +223,7 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0):
         return
     name = type(estimator).__name__
     least = 1 if asked is None else max(asked, 1)
-    below = unused(min(found, least), least, kept, chance)
+    below = unused(min(found, least), least, kept, chance, min(positive, least))
     if not below:
         return
     if below == least:
@@ -331,20 +331,25 @@ def step_shares(n_iter, share, mu):
 
 
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
-    """Return the leading subspace (d x k) by a route, and the column sums if it released them."""
+    """Return the leading subspace (d x k) by a route.
+
+    With it, the column sums if it released them, and how many of its directions a whole moment
+    shows; None where there is no such moment.
+    """
     if route == "gram":
-        return gram_subspace(ask, d, k, share, noise), None
+        V, found = gram_subspace(ask, d, k, share, noise)
+        return V, None, found
     if route == "screened" and noise.psd:
         V, sums, _ = screened_subspace(ask, d, k, share, noise)
-        return V, sums
+        return V, sums, None
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
         each = _EXACT_SHARE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
-        return V, None
+        return V, None, None
     shares = step_shares(n_iter, share, session.budget.mu)
-    return power_subspace(ask, start, k, shares, noise), None
+    return power_subspace(ask, start, k, shares, noise), None, None
 
 
 class Ritz(NamedTuple):
@@ -358,14 +363,14 @@ class Ritz(NamedTuple):
         Their vectors, in the subspace.
     held : Answer
         That estimate, and its noise.
-    found : int
-        How many values stand above the noise.
+    edge : float
+        The largest value that noise alone makes.
     """
 
     values: Any
     vectors: Any
     held: Answer
-    found: int
+    edge: float
 
 
 def rotate_by_ritz(project, V, share):
@@ -375,9 +380,22 @@ def rotate_by_ritz(project, V, share):
     """
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
-    found = np.count_nonzero(values > symmetric_noise_edge(answer.noise_scale, V.shape[1]))
+    edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
     held = trace_held(answer.value, answer.noise_scale)
-    return Ritz(nonnegative(values), V @ Q, held, int(found))
+    return Ritz(nonnegative(values), V @ Q, held, edge)
+
+
+def verdict_of_ritz(ritz, total, d, found=None):
+    """Return what `warn_of_verdict` takes, of a subspace and the released total of all d columns.
+
+    `found`: of its directions, how many the moment that it came from shows. Without that, each
+    value must exceed what a direction holds by chance.
+    """
+    k = len(ritz.values)
+    kept = share_kept(ritz.held, total)
+    if found is None:
+        found = int(np.count_nonzero(ritz.values > float(total.value) / d + ritz.edge))
+    return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
 
 
 def components_of(V):

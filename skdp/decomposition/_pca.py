@@ -46,6 +46,7 @@ from skdp.decomposition._base import (
     row_noise,
     row_route,
     row_subspace,
+    verdict_of_ritz,
     warn_of_verdict,
 )
 from skdp.decomposition._planning import DecompositionPlans
@@ -57,7 +58,6 @@ from skdp.solvers.postprocess import (
     subspace_attributes,
 )
 from skdp.solvers.spectral import clipped_gram
-from skdp.solvers.verdict import share_kept
 
 # What DPPCA is asked for, and how its budget is cut.
 
@@ -446,7 +446,7 @@ class DPPCA(
         if session.budget.exact and route == "screened":
             route = "power"
         ask = centre.rows
-        V, _ = row_subspace(
+        V, _, found = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
@@ -455,4 +455,4 @@ class DPPCA(
         whole = float(total.value)
         attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean
-        return attributes, ritz.found, k, share_kept(ritz.held, total), k / d
+        return attributes, *verdict_of_ritz(ritz, total, d, found)

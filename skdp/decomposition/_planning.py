@@ -24,6 +24,7 @@ from skdp.theory._made import (
     made_histories,
     made_rows,
     shares_of,
+    spread_rows,
 )
 from skdp.theory._plan import check_entries, fit_rows, rows_of
 from skdp.units import DEGREE, INTERVAL, unit_of
@@ -32,7 +33,7 @@ MEASURE = "share of the best captured squared length"
 _MOST_CELLS, _MOST_ONES = 1_000_000, 400_000  # of a made matrix
 _USUAL_ONES = 10  # a row
 _APART = 20  # tastes, where they share no column
-_SPREAD = 0.3  # of the logarithms of lengths, where the clip norm is learnt
+_SPREAD = 0.3  # beside that of normal rows, where nothing is stated and the clip norm is learnt
 
 
 def n_planned(estimator: Any, d: int) -> int:
@@ -69,19 +70,18 @@ class DecompositionPlans(PlansMixin):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
         rows, clip = rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
-        spread = (0.0 if given else _SPREAD) if spread is None else float(spread)
-        X = made_rows(rng, rows, shares, 0.0 if given else spread)
-        if given:
-            lengths = np.linalg.norm(X, axis=1, keepdims=True)
-            X *= clip * np.exp(spread * rng.standard_normal((rows, 1))) / lengths
+        X = made_rows(rng, rows, shares, _SPREAD if spread is None and not given else 0.0)
+        if given or spread is not None:
+            X = spread_rows(rng, X, 0.0 if spread is None else float(spread))
+            X *= clip if given else 1.0
         X = fill_bounds(self, X)
         center = getattr(self, "center", None)
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
         held = shares[: n_planned(self, len(shares))].sum()
         said = f"{rows} normal rows, the components hold {held:.2g} of their squared length"
-        if given or spread:
-            said += f"; logarithms of lengths vary by {spread:.2g}"
+        lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
+        said += f"; logarithms of lengths vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = self._score_rows(X, centred=hasattr(self, "center"))
         return Made(partial(fit_rows, X=X), score, (said,), n / rows)
 
@@ -172,14 +172,14 @@ def _held(X, k):
 
 
 class IncrementalPlans(DecompositionPlans):
-    """Plans of incremental PCA: facts `signal` and `stream`.
+    """Plans of incremental PCA: facts `signal`, `spread` and `stream`.
 
     With `stream`, of `max_releases` calls of `partial_fit`, the last release is judged; else one
     call of `fit`.
     """
 
-    def _made(self, rng, n, d, signal=None, stream=True):
-        made = self._made_rows(rng, n, shares_of(d, n_planned(self, d), signal, None), None)
+    def _made(self, rng, n, d, signal=None, spread=None, stream=True):
+        made = self._made_rows(rng, n, shares_of(d, n_planned(self, d), signal, None), spread)
         if not stream:
             return made
         X = made.fit.keywords["X"]

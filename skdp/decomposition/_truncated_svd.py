@@ -35,6 +35,7 @@ from skdp.decomposition._base import (
     row_noise,
     row_route,
     row_subspace,
+    verdict_of_ritz,
     warn_of_verdict,
 )
 from skdp.decomposition._planning import DecompositionPlans
@@ -51,7 +52,6 @@ from skdp.decomposition._unit_fits import (
 )
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
-from skdp.solvers.verdict import share_kept
 from skdp.units import DEGREE, INTERVAL, offered
 
 
@@ -409,7 +409,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
         ask = ask.clipped(clip_norm)
-        V, sums = row_subspace(
+        V, sums, found = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
@@ -419,5 +419,5 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         facts = sums / n, float(total.value) / n, n, noise / n
         attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_verdict(self, ritz.found, k, share_kept(ritz.held, total), k / d)
+        warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
         return attributes

@@ -125,9 +125,10 @@ class _Lock:
     from the start.
     """
 
+    _descriptor: int | None = None  # from the start, also where making this is interrupted
+
     def __init__(self, path: str) -> None:
         self.path, self._process = path, os.getpid()
-        self._descriptor: int | None = None
 
     def take(self, wait: float) -> None:
         """Open and lock the file, after other processes that have it."""

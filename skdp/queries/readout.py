@@ -138,9 +138,12 @@ class ReadoutQuery(GroupQuery):
         return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
-        """Return the query over the columns of the targets as they came."""
+        """Return the query over the columns of the targets as they came, of one row of a group.
+
+        A group is one row of it: it changes what a row does.
+        """
         targets = narrowed(self._source, targets_of_records, len(self.scale.size))
-        return self._alike(ColumnQuery, targets)
+        return self._beside(ColumnQuery, targets)
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""

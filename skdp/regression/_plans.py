@@ -17,12 +17,16 @@ from skdp.theory._made import fill_bounds, made_histories, made_rows, shares_of
 from skdp.theory._plan import check_counts, check_share, fit_rows, rows_of
 
 _AWAY = 1.0  # deviations: how far from 0 columns and targets lie, where places are learnt
+_USUAL_BETWEEN, _USUAL_LINEAR = 0.1, 0.7  # shares of variance that tell classes apart
 _FILLED = 1 / 3  # of the half-width of public bounds: a deviation of a target
 _USUAL_ROWS, _FRESH_ROWS, _FEWEST_USERS = 20, 5, 300  # of a user; that judge a head; that are drawn
 
 
-def made_records(estimator: Any, rng: Any, n: int, d: int, spectrum: Any, length: Any, nnz: Any):
-    """Return rows as a read-out takes them, and what they are."""
+def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, between=0.0):
+    """Return (rows as a read-out takes them, what they are, their classes).
+
+    A share `between` of the variance of dense rows lies between the means of their classes.
+    """
     rows, clip = rows_of(n, d if nnz is None else max(1, nnz // n)), estimator.clip_norm
     given = not isinstance(clip, str) and math.isfinite(clip)
     if length is not None and not given:
@@ -36,19 +40,22 @@ def made_records(estimator: Any, rng: Any, n: int, d: int, spectrum: Any, length
         if given:
             size = clip / np.sqrt(np.maximum(np.diff(X.indptr), 1))
             X = sp.csr_array(sp.diags_array(size) @ X)
-        return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns"
-    X = made_rows(rng, rows, shares_of(d, 1, None, spectrum), 0.0)
+        return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns", None
+    labels = rng.integers(0, n_classes, rows)
+    drawn = made_rows(rng, rows + n_classes, shares_of(d, 1, None, spectrum), 0.0)
+    X = math.sqrt(1 - between) * drawn[n_classes:] + math.sqrt(between) * drawn[labels]
     if estimator.bounds is not None:
-        return fill_bounds(estimator, X), f"{rows} normal rows that fill a part of 'bounds'"
+        return fill_bounds(estimator, X), f"{rows} normal rows that fill a part of 'bounds'", labels
     if given:
         share = 1.0 if length is None else float(length)
-        return X * clip * share, f"{rows} normal rows, {share:.2g} times as long as the clip norm"
+        said = f"{rows} normal rows, {share:.2g} times as long as the clip norm"
+        return X * clip * share, said, labels
     away = _AWAY * rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
-    return X + away, f"{rows} normal rows, columns some deviations from 0"
+    return X + away, f"{rows} normal rows, columns some deviations from 0", labels
 
 
 def explained(model: Any, X: Any, y: Any) -> float:
-    """Return the R2 of made records."""
+    """Return the R2 on made records."""
     return float(r2_score(y, model.predict(X)))
 
 
@@ -60,12 +67,12 @@ class RidgePlans(PlansMixin):
     `length` (of rows, in clip norms that are given), `nnz` (of sparse rows).
     """
 
-    _measure = "R2 of made records"
+    _measure = "R2 on made records"
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, length=None, nnz=None):
         check_counts(type(self).__name__, n_targets=n_targets)
         signal = check_share("signal", signal)
-        X, said = made_records(self, rng, n, d, spectrum, length, nnz)
+        X, said, _ = made_records(self, rng, n, d, spectrum, length, nnz)
         y = linear_targets(rng, X, n_targets, signal)
         bounds = check_range(self, "target_bounds")
         if bounds is not None:
@@ -83,28 +90,34 @@ class RidgePlans(PlansMixin):
 class RidgeClassifierPlans(PlansMixin):
     """Plans of linear classification.
 
-    Facts: `n_classes` (None takes `classes`, or two), and those of `DPRidge`: `signal` is a share
-    of what decides about the class.
+    Facts: `n_classes` (None takes `classes`, or two), `signal` (share of the variance of the
+    columns that lies between the means of the classes; of sparse rows the share of what decides
+    that is linear in them), and `spectrum`, `length` and `nnz` as of `DPRidge`.
     """
 
-    _measure = "accuracy of made records"
+    _measure = "accuracy on made records"
 
-    def _made(self, rng, n, d, n_classes=None, signal=0.5, spectrum=None, length=None, nnz=None):
-        names = np.arange(n_classes or 2) if self.classes is None else check_classes(self)
-        check_counts(type(self).__name__, n_classes=len(names) if n_classes is None else n_classes)
-        names = names if n_classes is None else names[:n_classes]
-        signal = check_share("signal", signal)
-        X, said = made_records(self, rng, n, d, spectrum, length, nnz)
-        scores = linear_targets(rng, X, len(names), signal)
-        y = np.asarray(names)[np.argmax(scores, axis=1)]
+    def _made(self, rng, n, d, n_classes=None, signal=None, spectrum=None, length=None, nnz=None):
+        if n_classes is None:
+            n_classes = 2 if self.classes is None else len(check_classes(self))
+        check_counts(type(self).__name__, n_classes=n_classes)
+        names = np.arange(n_classes) if self.classes is None else check_classes(self)
+        usual = _USUAL_BETWEEN if nnz is None else _USUAL_LINEAR
+        signal = usual if signal is None else check_share("signal", signal)
+        facts = (spectrum, length, nnz, len(names), signal)
+        X, said, labels = made_records(self, rng, n, d, *facts)
+        between = f"{len(names)} classes, between whose means {signal:g} of the variance lies"
+        if labels is None:
+            labels = np.argmax(linear_targets(rng, X, len(names), signal), axis=1)
+            between = f"{len(names)} classes, {signal:g} of what decides is linear in the rows"
+        y = np.asarray(names)[labels]
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
 
         def score(model):
             return float(np.mean(model.predict(X) == y))
 
-        linear = f"{len(names)} classes; {signal:g} of what decides is linear in the rows"
         fit = partial(fit_rows, X=X, y=y)
-        return Made(fit, score, (said, linear), n / X.shape[0], trivial, math.nan)
+        return Made(fit, score, (said, between), n / X.shape[0], trivial, math.nan)
 
 
 def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
@@ -196,7 +209,7 @@ class TracePlans(PlansMixin):
     entry each, as ratings are, which have means).
     """
 
-    _measure = "R2 of made records"
+    _measure = "R2 on made records"
 
     def _planned_shape(self, n, d):
         return n, shape_of(d, self.matrix_shape)

@@ -29,8 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
+from skdp.solvers.linalg import (
+    leading_pairs,
+    orthonormal,
+    symmetric_noise_edge,
+    top_eigenpairs,
+    wigner,
+)
 from skdp.solvers.place import private_clip_level
+from skdp.solvers.postprocess import clear_edge
 
 # Releases that are bought in rungs: how many of them is decided on released values.
 
@@ -467,12 +474,20 @@ def refined_subspace(
     return _refine_rounds(ask, estimate, V, weights, shares, noise, level)
 
 
-def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning."""
+def gram_subspace(
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
+) -> tuple[FloatArray, int]:
+    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning.
+
+    With it, how many of the k largest eigenvalues stand clearly above the noise and what all
+    directions hold on average.
+    """
     block, scale = clipped_gram(ask, d, share, noise)
+    values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
-        return top_eigenpairs(block, k)[1]
-    return chosen_subspace(block, scale, k).vectors
+        return vectors, k
+    level = np.trace(block) / d + clear_edge(symmetric_noise_edge(scale, d), d)
+    return chosen_subspace(block, scale, k).vectors, int(np.count_nonzero(values > level))
 
 
 def _shrunk(values: FloatArray, edge: float) -> FloatArray:

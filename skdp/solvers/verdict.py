@@ -64,12 +64,14 @@ def nonnegative(values: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(values - levels[np.flatnonzero(falling > levels)[-1]], 0.0))
 
 
-def unused(found: int, asked: int, kept: Kept | None = None, chance: float = 0.0) -> int:
+def unused(
+    found: int, asked: int, kept: Kept | None = None, chance: float = 0.0, positive: int = 0
+) -> int:
     """Return how many of the components that were asked for tell nothing: all, a part, or none.
 
-    `found` of them stand above the noise. Where all together hold no more than as many directions
-    by chance (`chance`) none does.
+    `found` of them stand above the noise one by one. Where all together hold clearly more than as
+    many directions by chance (`chance`), those are used that have a value left (`positive`).
     """
-    if kept is not None and chance < 1.0 and not kept.exceeds(chance):
-        return asked
+    if kept is not None and (chance >= 1.0 or kept.exceeds(chance)):
+        found = max(found, positive)
     return asked - found

@@ -86,6 +86,17 @@ def made_rows(rng: np.random.Generator, n: int, shares: FloatArray, spread: floa
     return np.asarray(X * np.exp(spread * rng.standard_normal((n, 1))))
 
 
+def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> FloatArray:
+    """Return rows of median length about 1 whose logarithms of length have this deviation."""
+    logs = np.log(np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300))
+    logs -= np.median(logs)
+    own = max(float(logs.std()), 1e-300)
+    kept = min(1.0, spread / own)
+    more = math.sqrt(max(spread**2 - own**2, 0.0)) * rng.standard_normal(logs.shape)
+    lengths = np.linalg.norm(X, axis=1, keepdims=True)
+    return np.asarray(X / np.maximum(lengths, 1e-300) * np.exp(kept * logs + more))
+
+
 def made_histories(
     rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: int = 0
 ) -> Any:

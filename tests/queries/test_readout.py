@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.units import in_memory
+from skdp.data.units import GroupForm, groups_of, in_memory
 from skdp.data.views import RecordForm, RowScale, TargetScale
+from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_sensitivity
 
@@ -214,3 +215,23 @@ def test_units_that_may_make_no_number_are_looked_at(center, size, reach):
     unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), reach)
     assert not unit.keeps_finite
     assert unit.selected(np.array([0]))._replace(reach=1.0).keeps_finite
+
+
+def test_the_targets_of_a_group_are_those_of_its_middle_row():
+    """Their mean would lie closer to the others'; a bad target makes a bad group."""
+    rng, ids = np.random.default_rng(3), np.repeat(np.arange(40), np.arange(40) % 5 + 1)
+    X, y = rng.standard_normal((len(ids), 3)), 7 + rng.standard_normal((len(ids), 1))
+    y[ids == 13] = np.where(np.arange(4) == 1, np.nan, 7.0)[:, None]
+    form = GroupForm(np.asarray, RecordForm(np.asarray, 1).columns)
+    records = groups_of(in_memory(X, y=y, groups=ids), form)
+    order = np.argsort(ids, kind="stable")
+    rows = [order[ids[order] == g] for g in range(40) if g != 13]
+    middle = np.concatenate([y[of[len(of) // 2]] for of in rows])
+    for adjacency in ("add_remove", "replace"):
+        query = ReadoutQuery(records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency)
+        bounded = query.targets().moments(np.full(1, 7.0), np.full(1, 4.0), 1.0)
+        w = (middle - 7) / 4
+        expected = [w.sum(), SQUARE_WEIGHT * (w**2 - 0.5).sum(), 39.0]
+        assert np.allclose(bounded.answer(0.0), expected)
+        one = query_of(X, y, BALL, adjacency)
+        assert bounded.bound.l2 == one.targets().moments(np.ones(1), np.ones(1), 1.0).bound.l2

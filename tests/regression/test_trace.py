@@ -475,3 +475,11 @@ def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
         model = DPTraceRegressor(2, epsilon=3.0).fit(X, np.random.default_rng(0).permutation(y))
     assert not model.coef_.any()
     assert model.score(X, y) > -0.05
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_matrices_of_one_entry(form):
+    """The diagonals of their covariances are as long as these."""
+    X = np.random.default_rng(0).standard_normal((3000, 1))
+    model = DPTraceRegressor(1, matrix_shape=(1, 1), epsilon=8.0).fit(form(X), 2 * X[:, 0])
+    assert model.coef_[0, 0] == pytest.approx(2.0, rel=0.1)

@@ -47,6 +47,9 @@ def test_values_that_are_not_negative_keep_their_sum():
 
 def test_what_is_unused_is_all_a_part_or_nothing():
     assert unused(3, 3) == 0 and unused(1, 3) == 2 and unused(0, 3) == 3
-    assert unused(3, 3, Kept(0.5, 0.1), 0.2) == 0
-    assert unused(3, 3, Kept(0.3, 0.1), 0.2) == 3  # no more than chance holds
-    assert unused(3, 3, Kept(1.0, 0.1), 1.0) == 0  # all directions
+    assert unused(0, 3, Kept(0.3, 0.1), 0.2, 3) == 3  # no more than chance holds
+    assert unused(1, 3, Kept(0.3, 0.1), 0.2, 3) == 2  # but for one that is seen by itself
+    assert unused(0, 3, Kept(0.5, 0.1), 0.2, 3) == 0  # all together are seen
+    assert unused(0, 3, Kept(0.5, 0.1), 0.2, 2) == 1  # but for one that has no value left
+    assert unused(3, 3, Kept(0.5, 0.1), 0.2, 2) == 0
+    assert unused(0, 3, Kept(1.0, 0.1), 1.0, 3) == 0  # all directions
