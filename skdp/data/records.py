@@ -110,8 +110,11 @@ class DenseRecords:
         return int(np.clip(_BLOCK // max(1, math.prod(self.shape)), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
-        """Return the form of W1 X W2, for public symmetric matrices of norm at most 1."""
-        return replace(self, outer=(on_grid(W1), on_grid(W2)))
+        """Return the form of W1 X W2, for public symmetric matrices of norm at most 1.
+
+        Of one row and one column their diagonals are as good.
+        """
+        return replace(self, outer=(on_grid(np.atleast_2d(W1)), on_grid(np.atleast_2d(W2))))
 
     def coordinates(self, rank: int) -> int:
         """Return r (d1 + d2) if that is at most a quarter of a record: it saves a pass over X."""

@@ -340,7 +340,8 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         V, found = gram_subspace(ask, d, k, share, noise)
         return V, None, found
     if route == "screened" and noise.psd:
-        V, sums, _ = screened_subspace(ask, d, k, share, noise)
+        rounds = len(step_shares("auto", share, session.budget.mu)) // 3
+        V, sums = screened_subspace(ask, d, k, share, noise, rounds)
         return V, sums, None
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))

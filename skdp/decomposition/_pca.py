@@ -190,9 +190,10 @@ class DPPCA(
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
 "screened"}, default="auto"
         "gram" (and "full", "covariance_eigh", "arpack") releases the second moment; "power"
-        (and "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise. "auto" looks at public shapes. Where the whole spectrum is asked for (`n_components`
-        is not an int, or more than a third of the features), one release of the moment pays for it.
+        (and "randomized") takes power steps; "screened" starts them at the mean and at a moment of
+        the columns with the largest sums. "auto" looks at public shapes. Where the whole spectrum
+        is asked for (`n_components` is not an int, or more than a third of the features), one
+        release of the moment pays for it.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
     iterated_power : int or "auto", default="auto"

@@ -127,9 +127,10 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment; "power" (and
-        "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
-        moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
+        "randomized") takes power steps; "screened" starts them at the mean and at a moment of
+        the columns with the largest sums, for wide non-negative rows. Interactions: "gram" (and
+        "arpack"), "screened" (the moment of the items with the largest counts), "power" (and
+        "randomized"), "one_shot".
         Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
         (and "randomized"); "one_shot". Edges: "power", "one_shot"; "edge_change" and "mixed" have
         no one shot. All entries at once ("one_shot"), or half steps: "entry_change" (with Laplace

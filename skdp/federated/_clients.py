@@ -223,11 +223,6 @@ def is_center(query: Any, value: Argument) -> bool:
     return is_floats(value, 1) and len(value) == query.n_features
 
 
-def is_weights(_: Any, value: Argument) -> bool:
-    """None, or finite numbers."""
-    return value is None or is_floats(value, 1)
-
-
 def is_direction(_: Any, value: Argument) -> bool:
     """A vector of finite numbers."""
     return is_floats(value, 1)

@@ -28,7 +28,6 @@ from skdp.federated._clients import (
     is_scale,
     is_selection,
     is_subspace,
-    is_weights,
 )
 from skdp.federated._messages import Facts
 from skdp.federated.config import AggregationConfig
@@ -53,7 +52,7 @@ _SIGNATURES: dict[type, Signatures] = {
         "clipped": (is_scale,),
         "columns": (is_selection,),
         "centered": (is_center,),
-        "tangent": (is_subspace, is_number, is_weights),
+        "tangent": (is_subspace, is_number),
         "count": (),
         "kept_below": (is_number,),
         "norms_above": (is_number,),

@@ -1,7 +1,12 @@
 """Splitting, searching and checking with privacy in mind."""
 
 from skdp.model_selection._cost import SearchCost, search_cost
-from skdp.model_selection._pipelines import PipelineProblem, PipelineReport, check_pipeline
+from skdp.model_selection._pipelines import (
+    PipelineProblem,
+    PipelineReport,
+    check_pipeline,
+    with_budget,
+)
 from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
 from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold, leave_some_out
@@ -19,4 +24,5 @@ __all__ = [
     "leave_some_out",
     "make_private_scorer",
     "search_cost",
+    "with_budget",
 ]

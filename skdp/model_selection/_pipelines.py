@@ -9,16 +9,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._cost import dp_parts
+from skdp.model_selection._cost import dp_parts, set_budget
 from skdp.model_selection._proven import doubts, line_of, parts_of
+from skdp.model_selection.selection_laws import ideal_budget
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import html_table
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.units import unit_of
 
 # Which column of what a step hands on is a column of the input, untouched: for `user_column`.
@@ -487,3 +491,53 @@ def check_searchable(estimator, trusted=()):
 
 # Noise and budgets of the steps come from the search, which says itself what its model holds.
 _SEARCH_REFUSES = ("not verified", "after", "unit")
+
+
+def with_budget(
+    estimator: Any, epsilon: float = 1.0, delta: float = 1e-6, *, trusted: Iterable[Any] = ()
+) -> Any:
+    """Return a clone of a pipeline whose private steps spend one (epsilon, delta) together.
+
+    Each step gets a part of mu squared (of epsilon where delta is 0) in proportion to the budget
+    that it has: of three equal ones a third.
+
+    Parameters
+    ----------
+    estimator : Pipeline or private estimator
+        What `check_pipeline` finds private from end to end, apart from its budgets.
+    epsilon, delta : float
+        The total of one call of ``fit``.
+    trusted : iterable of str or type
+        Steps that treat each row by itself, by your word, as of `check_pipeline`.
+
+    Returns
+    -------
+    estimator : Pipeline or private estimator
+        Not fitted.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skdp import DPPCA, DPRidge
+    >>> from skdp.model_selection import with_budget
+    >>> pipe = with_budget(make_pipeline(DPPCA(2), DPRidge()), epsilon=1.0)
+    >>> [round(step.epsilon, 2) for _, step in pipe.steps]
+    [0.69, 0.69]
+    """
+    check_searchable(estimator, trusted)
+    copy = clone(estimator)
+    parts, budget = dp_parts(copy), PrivacyBudget(epsilon, delta)
+    for part in parts:
+        gaussian = part._budget_kinds() == ("gaussian",) and not hasattr(part, "planned_losses")
+        if not (gaussian if delta else part._offers_pure_dp()):
+            kind = "Gaussian" if delta else "pure"
+            raise PrivacyError(
+                f"with_budget adds up {kind} fits, and {type(part).__name__} may spend otherwise. "
+                "Give its budget by hand, and fit inside a PrivacyLedger."
+            )
+    if delta and not budget.exact:
+        ideal = ideal_budget(budget.epsilon, budget.delta, 1.0, len(parts))
+        set_budget(parts, "gaussian", mu_from_epsilon_delta(*ideal), delta)
+    else:
+        set_budget(parts, "pure", budget.epsilon, delta)
+    return copy

@@ -126,14 +126,12 @@ class RowQuery(GroupQuery):
         rows = narrowed(self._source, partial(centered, center=center), self.n_features)
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
-    def tangent(
-        self, V: FloatArray, scale: float, weights: FloatArray | None = None
-    ) -> TangentQuery:
+    def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
-        C, public = self.clip_norm, (V, scale, weights)
+        C = self.clip_norm
         if self.by_group:
-            return self._beside(GroupTangentQuery, self._source, *public, clip_norm=C)
-        return self._beside(TangentQuery, self._source, *public, clip_norm=C)
+            return self._beside(GroupTangentQuery, self._source, V, scale, clip_norm=C)
+        return self._beside(TangentQuery, self._source, V, scale, clip_norm=C)
 
     # -- norms and sums --------------------------------------------------------------------
 

@@ -316,11 +316,10 @@ class GroupQuery(SumQuery):
 # Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x
 # and r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
 # release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
-# where the core is scaled away, against C^2 for the whole product. Public weights D <= 1 of the
-# columns make it b (D a)', of norm ||D a|| ||b||. A group, whose rows Z have squared lengths of sum
-# C^2 at most, adds one array: M = (Z - r A V')'A D with A = ZV and r = 1 - 1/scale. It is summed
-# over the group's rows first and then clipped as a whole, so that what cancels between rows costs
-# nothing.
+# where the core is scaled away, against C^2 for the whole product. A group, whose rows Z have
+# squared lengths of sum C^2 at most, adds one array: M = (Z - r A V')'A with A = ZV and r = 1 -
+# 1/scale. It is summed over the group's rows first and then clipped as a whole, so that what
+# cancels between rows costs nothing.
 
 
 _TERM_CELLS = 2**20  # of the terms of groups that are held at a time
@@ -346,26 +345,24 @@ class Split:
     """The public side of the split: all that is needed where the rows are, and no rows."""
 
     grid: FloatArray
-    weights: FloatArray
     removed: float
     gap: float
     rounding: float
     bits: int
 
-    def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
+    def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return V'z and the size ||V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = narrow_product(Z, self.grid)
         A *= 2.0**-self.bits
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
         b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
-        weighted = A * self.weights
-        return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
+        return A, np.sqrt(squares) * b
 
     def sizes(self, rows: Block, clip_norm: float, unit: float) -> FloatArray:
         """Return the sizes of rows that become integers of a unit."""
-        return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[2] * unit**2)
+        return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[1] * unit**2)
 
 
 class TangentQuery(SumQuery):
@@ -379,9 +376,6 @@ class TangentQuery(SumQuery):
         Public, with orthonormal columns.
     scale : float
         The core is divided by it (``inf``: only the tangent part is released).
-    weights : array of shape (p,) or None
-        Public weights in (0, 1] of the columns of V'x on the right of the product: columns that
-        matter more get less noise.
     clip_norm, adjacency, n_jobs
         As in `RowQuery`.
     """
@@ -391,7 +385,6 @@ class TangentQuery(SumQuery):
         source: AnyRows,
         V: FloatArray,
         scale: float,
-        weights: FloatArray | None = None,
         *,
         clip_norm: float,
         adjacency: str,
@@ -409,13 +402,8 @@ class TangentQuery(SumQuery):
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
         rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-GRID_BITS
-        self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
-        if self._weights.shape != self._V.shape[1:]:  # now: where there are no rows, none would ask
-            raise ValueError("'weights' must be one for each column of 'V'.")
-        if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
-            raise ValueError("'weights' must lie in (0, 1].")
-        self._split = Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
-        self._float_split = Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
+        self._split = Split(self._grid, self._removed, gap, rounding, GRID_BITS)
+        self._float_split = Split(self._V, self._removed, 0.0, 0.0, 0)
         self.clip_norm = clip_norm
         self._sizes = RowNumbers(source, self._measured())
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
@@ -430,14 +418,14 @@ class TangentQuery(SumQuery):
         return self._above(self._sizes, threshold, "size_rank")
 
     def product(self, clip_level: float) -> Bounded:
-        """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
+        """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
 
         One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
         the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
-        rint(w D a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
+        rint(w a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
         roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
         likewise. The left factor is no longer than z (V a shrinks to (1 - r) V a - r V f), and
-        longer than b by r ||f|| at most. So the product exceeds ||b|| ||w D a|| by at most
+        longer than b by r ||f|| at most. So the product exceeds ||b|| ||w a|| by at most
         r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
         Rounding the d x p result costs sqrt(d p).
         """
@@ -451,9 +439,9 @@ class TangentQuery(SumQuery):
 
             def term(rows: Block) -> FloatArray:
                 Z, lengths = rows_and_squares(rows, clip_norm, unit)
-                A, weighted, sizes = split(Z, lengths)
+                A, sizes = split(Z, lengths)
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    P = weighted * np.fmin(1.0, longest / sizes)[:, None]
+                    P = A * np.fmin(1.0, longest / sizes)[:, None]
                 if step == 0.0:
                     return cross_product(Z, P)
                 P = np.rint(P)
@@ -486,19 +474,18 @@ class _Terms:
     V: FloatArray
     grid: FloatArray
     removed: float
-    weights: FloatArray
     rows: GroupMap
 
     def __call__(self, batch: Any) -> Iterator[FloatArray]:
         """Yield terms of some groups at a time, one flat row each."""
         n, d = batch.shape
-        some = max(1, _TERM_CELLS // (d * len(self.weights)))
+        some = max(1, _TERM_CELLS // (d * self.V.shape[1]))
         Z, cut = self.rows(batch), some * rows_each(batch)
         for start in range(0, n * rows_each(batch), cut):
             yield self._of(Z[start : start + cut], rows_each(batch))
 
     def _of(self, Z: Block, each: int) -> FloatArray:
-        (n, d), p = (Z.shape[0] // each, Z.shape[1]), len(self.weights)
+        (n, d), p = (Z.shape[0] // each, Z.shape[1]), self.V.shape[1]
         exact = self.rows.unit != 0.0
         A = reduced(dense(Z @ self.grid)) if exact else dense(Z @ self.V)
         of_groups = A.reshape(n, each, p)
@@ -507,7 +494,7 @@ class _Terms:
             cores = np.swapaxes(of_groups, 1, 2) @ of_groups
             M -= np.moveaxis(self._cores(np.moveaxis(cores, 0, 1).reshape(p, n * p), exact)
                              .reshape(d, n, p), 1, 0)  # fmt: skip
-        M *= self.weights * (self.rows.unit**2 if exact else 1.0)
+        M *= self.rows.unit**2 if exact else 1.0
         return M.reshape(n, d * p)
 
     def _cores(self, cores: FloatArray, exact: bool) -> NDArray[Any]:
@@ -537,7 +524,7 @@ class GroupTangentQuery(TangentQuery):
     ----------
     source : GroupRows, or a source of batches `Groups` anywhere
         The private rows, by group.
-    V, scale, weights, clip_norm, adjacency, n_jobs
+    V, scale, clip_norm, adjacency, n_jobs
         As in `TangentQuery`.
     """
 
@@ -548,7 +535,7 @@ class GroupTangentQuery(TangentQuery):
 
     def _terms(self, unit: float) -> _Terms:
         rows = GroupMap(self.clip_norm, unit)
-        return _Terms(self._V, self._grid, self._removed, self._weights, rows)
+        return _Terms(self._V, self._grid, self._removed, rows)
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w M, w = min(1, clip_level / ||M||_F).

@@ -127,20 +127,25 @@ class PairMoment(NamedTuple):
     diagonal: FloatArray | None = None
 
 
+def above_edge(noise_scale: float, n: int) -> float:
+    """Return from where on an eigenvalue of n rows stands out of symmetric noise."""
+    return _CLEARLY_ABOVE * 2 * noise_scale * math.sqrt(n)
+
+
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:
     """Shrink eigenpairs of a moment with symmetric noise, `noise_scale` off the diagonal.
 
     Spectral edge E = 2 s sqrt(n); w = theta + (E/2)^2/theta and cos2 = 1 - (E/2)^2/theta^2.
     """
     edge = 2 * noise_scale * math.sqrt(len(vectors))
-    kept = values > max(_CLEARLY_ABOVE * edge, 0.0)
+    kept = values > above_edge(noise_scale, len(vectors))
     w = values[kept]
     theta = (w + np.sqrt(np.maximum(w**2 - edge**2, 0.0))) / 2
     return Directions(vectors[:, kept], theta, 1 - (edge / 2) ** 2 / theta**2)
 
 
 def shrunk(values: FloatArray, vectors: FloatArray, noise_scale: float) -> FloatArray:
-    """Return signed eigenvalues, ordered by magnitude, without the noise; 0 inside its edge."""
+    """Return signed eigenvalues without the noise, those of largest magnitude first; 0 inside."""
     kept = wigner(np.abs(values), vectors, noise_scale).values
     rest = np.zeros(len(values) - len(kept))
     return np.concatenate([np.sign(values[: len(kept)]) * kept, rest])

@@ -22,6 +22,7 @@ from skdp.solvers.linalg import (
     _MOST_DENSE,
     Directions,
     PairMoment,
+    above_edge,
     leading_pairs,
     marchenko_pastur,
     shrunk,
@@ -211,6 +212,7 @@ def _moment_operator(
 
 
 _SMALL = 1000  # rows of a dense eigenproblem
+_PROBES, _ROUNDS = 8, 10  # products that say how large all of a matrix is; until noise is left
 
 
 def graph_of_pairs(Y: Any, n: int) -> Any:
@@ -333,8 +335,11 @@ def _without_noise(
 def symmetric_pairs(
     ask: AsksProducts, n: int, k: int, project: Project = np.asarray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the k eigenpairs of largest magnitude: values without the noise, and vectors.
+    """Return k eigenpairs: values without the noise, and vectors.
 
+    Those that stand out of the noise at either end, by magnitude; then the largest, as groups that
+    the noise hides are seldom of nodes that avoid each other. The edges of a graph have noise of
+    their own: a semicircle ends at twice the root of the mean square of its eigenvalues.
     `project` is a public symmetric projection, applied on both sides.
     """
 
@@ -349,10 +354,18 @@ def symmetric_pairs(
         return np.zeros(k), np.eye(n, k)
     else:
         operator = LinearOperator((n, n), multiply, matmat=multiply, dtype=np.float64)
-        values, vectors = eigsh(operator, k, which="LM", tol=1e-4, v0=_start(n))
-    order = np.argsort(-np.abs(values), kind="stable")[:k]
+        values, vectors = eigsh(operator, 2 * k, which="BE", tol=1e-4, v0=_start(n))
+    ends = np.argsort(-np.abs(values), kind="stable")[: 2 * k]
+    signs = np.sign(_start(n * _PROBES)).reshape(n, -1)
+    rest = signs - vectors[:, ends] @ (vectors[:, ends].T @ signs)
+    total = square = float((multiply(rest) ** 2).sum()) / _PROBES
+    for _ in range(_ROUNDS):  # what stands out is no noise
+        square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
+    noise_scale = ask.right(vectors[:, :1], share=0.0).noise_scale
+    clear = np.abs(values) > max(above_edge(noise_scale, n), above_edge(math.sqrt(square) / 2, 1))
+    order = np.lexsort((-values, -np.abs(values) * clear))[:k]
     values, vectors = values[order], vectors[:, order]
-    return shrunk(values, vectors, ask.right(vectors, share=0.0).noise_scale), vectors
+    return shrunk(values, vectors, noise_scale), vectors
 
 
 def _start(n: int) -> FloatArray:

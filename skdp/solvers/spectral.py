@@ -6,11 +6,10 @@ replace), `rect` for a sum of rank-one terms (1/mu, 2/mu under replace).
 
 Three routes for rows:
 
-- `gram_subspace`: the symmetric moment of clipped rows, then rounds of tangent refinement: at V
-  the tangent part (I - VV')X'X V needs half the noise of the whole, and less with clipping;
+- `gram_subspace`: the symmetric moment of clipped rows;
 - `power_subspace`: power steps on the core and tangent parts in one release, no d x d array;
-- `screened_subspace`: columns chosen by their noisy sums, then the
-  first route on what is kept.
+- `screened_subspace`: the mean and a moment of columns chosen by their noisy sums, then the second
+  route from there, on all columns.
 
 Rows may be persons, whose rows are bounded together: bounds and answers are those of one row.
 
@@ -326,45 +325,6 @@ class RowNoise:
         return min(noise, MOST_CLIPPED * self.n)
 
 
-class _Estimate:
-    """A public estimate of X'X: a released block on the first columns, and low-rank corrections."""
-
-    def __init__(self, block: FloatArray, noise_scale: float, outside: FloatArray) -> None:
-        self._block = block
-        self._low: list[tuple[FloatArray, FloatArray]] = []
-        # Precision of what is known of each entry off the leading subspace: inside the block from
-        # its release, outside of it how small products are expected to be.
-        self._inside: FloatArray | float = 2 / max(noise_scale, _TINY) ** 2
-        self._outside: FloatArray = outside
-
-    def multiply(self, Y: FloatArray) -> FloatArray:
-        m = len(self._block)
-        Z = np.zeros_like(Y)
-        Z[:m] = self._block @ Y[:m]
-        for left, right in self._low:
-            Z += left @ (right.T @ Y) + right @ (left.T @ Y)
-        return Z
-
-    def refine(self, V: FloatArray, tangent: FloatArray, scales: FloatArray) -> None:
-        """Blend a released tangent part at V into the estimate, each entry by its precision."""
-        precision = 1 / np.maximum(scales, _TINY) ** 2
-        gain = np.empty_like(tangent)
-        m = len(self._block)
-        gain[:m] = precision / (self._inside + precision)
-        gain[m:] = precision / (self._outside + precision)
-        Y = self.multiply(V)
-        self._low.append((gain * (tangent - (Y - V @ (V.T @ Y))), V))
-        self._inside = self._inside + precision
-        self._outside = self._outside + precision
-
-    def leading(self, V: FloatArray, n_steps: int = 8) -> FloatArray:
-        """Return the leading subspace by block iteration from V, rotated to its eigenvectors."""
-        for _ in range(n_steps):
-            V = orthonormal(self.multiply(V))
-        M = V.T @ self.multiply(V)
-        return np.asarray(V @ top_eigenpairs((M + M.T) / 2)[1])
-
-
 def clipped_gram(
     ask: Any, d: int, share: float, noise: RowNoise, level: float = _GRAM_LEVEL
 ) -> tuple[FloatArray, float]:
@@ -399,79 +359,18 @@ def _tangent_product(
     noise: RowNoise,
     level: float,
     *,
-    scale: float = math.inf,
-    weights: FloatArray | None = None,
-    clip: float | None = None,
-) -> tuple[FloatArray, float, float]:
-    """Release the weighted product at V: (answer, noise scale, clip level).
-
-    Its terms are clipped to a public level; None finds one that suits the noise.
-    """
-    query = ask.tangent(V, scale, weights)
+    scale: float,
+) -> tuple[FloatArray, float]:
+    """Release the product at V, its terms clipped to suit the noise: (answer, noise scale)."""
+    query = ask.tangent(V, scale)
     if noise.rect == 0.0:
         answer = query.product(math.inf, share=share)
-        return answer.value, 0.0, math.inf
-    if clip is None:
-        goal = noise.goal(level, noise.rect, len(V), share)
-        largest = largest_term(noise.clip_norm, scale)
-        clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
-        share = (1 - _CLIP_SHARE) * share
-    answer = query.product(clip, share=share)
-    return answer.value, answer.noise_scale, clip
-
-
-def _column_weights(values: FloatArray, edge: float) -> FloatArray:
-    """Weights (lambda gap)^(-1/4) of the columns: what is near the noise needs the most care."""
-    floor = max(0.5 * edge, 1e-12 * float(values[0]), 1e-300)
-    gaps = np.maximum(values - edge, floor)
-    weights = (np.maximum(values, floor) * gaps) ** -0.25
-    return np.asarray(weights / weights.max())
-
-
-def _refine_rounds(
-    ask: Any,
-    estimate: _Estimate,
-    V: FloatArray,
-    weights: FloatArray,
-    shares: Sequence[float],
-    noise: RowNoise,
-    level: float,
-) -> FloatArray:
-    clip = None  # V hardly moves after the first round: its clip level serves the others
-    for share in shares:
-        product, scale, clip = _tangent_product(
-            ask, V, share, noise, level, weights=weights, clip=clip
-        )
-        tangent = (product - V @ (V.T @ product)) / weights
-        estimate.refine(V, tangent, scale / weights)
-        V = estimate.leading(V)
-    return V
-
-
-def refined_subspace(
-    ask: Any,
-    moment: FloatArray,
-    scale: float,
-    V: FloatArray,
-    shares: Sequence[float],
-    noise: RowNoise,
-    level: float = TANGENT_LEVEL,
-    outside: FloatArray | None = None,
-) -> FloatArray:
-    """Return a subspace of a released moment after rounds of tangent refinement.
-
-    The moment is that of the first columns. Of the others `outside` says how small their products
-    with each column of V are expected to be, as precisions; the refinement reaches them too.
-    """
-    if outside is None:
-        outside = np.zeros((0, V.shape[1]))
-    values = np.sum(V * (moment @ V), axis=0)
-    order = np.argsort(-values, kind="stable")
-    edge = scale * math.sqrt(len(moment) / 2)
-    weights = _column_weights(_shrunk(values[order], 2 * edge), edge)
-    estimate = _Estimate(moment, scale, outside[:, order])
-    V = np.vstack([V[:, order], np.zeros(outside.shape)])
-    return _refine_rounds(ask, estimate, V, weights, shares, noise, level)
+        return answer.value, 0.0
+    goal = noise.goal(level, noise.rect, len(V), share)
+    largest = largest_term(noise.clip_norm, scale)
+    clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
+    answer = query.product(clip, share=(1 - _CLIP_SHARE) * share)
+    return answer.value, answer.noise_scale
 
 
 def gram_subspace(
@@ -490,11 +389,6 @@ def gram_subspace(
     return chosen_subspace(block, scale, k).vectors, int(np.count_nonzero(values > level))
 
 
-def _shrunk(values: FloatArray, edge: float) -> FloatArray:
-    """Eigenvalues without the push of symmetric noise of a given spectral edge."""
-    return np.asarray(np.sqrt(np.maximum(values**2 - edge**2, 0.0)) * (values > 0))
-
-
 def power_subspace(
     ask: Any,
     start: FloatArray,
@@ -506,16 +400,21 @@ def power_subspace(
 
     Each step releases core (divided by 3) and tangent part together; the last step stacks the last
     two products, each divided by its noise scale, and takes their leading left singular vectors.
+    The tangent part of a direction is shortened by what its noise adds (James and Stein), so that a
+    step which shows nothing keeps the start.
     """
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale, _ = _tangent_product(ask, V, share, noise, TANGENT_LEVEL, scale=CORE_SCALE)
+        released, scale = _tangent_product(ask, V, share, noise, TANGENT_LEVEL, scale=CORE_SCALE)
         core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
+        tangent = tangent @ Q
+        squares = np.maximum(np.sum(tangent**2, axis=0), _TINY)
+        tangent = tangent * np.maximum(1 - len(V) * scale**2 / squares, 0.0)
         # Below the noise a direction keeps a weight, so that the product keeps its rank.
-        product = (V @ Q) * np.maximum(values, scale) + tangent @ Q
+        product = (V @ Q) * np.maximum(values, CORE_SCALE * scale) + tangent
         products.append(product / max(scale, _TINY) if scale else product)
         last = i >= len(shares) - 2
         stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
@@ -535,20 +434,13 @@ def power_subspace(
 _RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
-_TANGENT_COLUMNS = 2  # so many times as many columns are reached by the tangent rounds
 _HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
-_FEW = 1500  # columns whose moment is released whole where sums tell nothing
-_CLEAR = 0.1  # of the rows, at the edge of its noise: then it tells something
-_MOMENT = 0.6  # of what is left; the tangent rounds (or a second moment) get the rest
-_MOMENT_LEVEL, _TANGENT_LEVEL = 30.0, 40.0
+_SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
 
 
-def bought_sums(sums: Callable[..., Answer], share: float, *, all_in: bool = True) -> Bought:
-    """Buy column sums in rungs until the largest can be read.
-
-    With `all_in` the whole share goes to sums that cannot be read.
-    """
-    rungs = [(part * share, level) for part, level in (_RUNGS if all_in else _RUNGS[:-1])]
+def bought_sums(sums: Callable[..., Answer], share: float) -> Bought:
+    """Buy column sums in rungs until the largest can be read; at last all of the share."""
+    rungs = [(part * share, level) for part, level in _RUNGS]
     return bought(sums, rungs, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
 
 
@@ -572,29 +464,39 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
 
 def screened_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
-    """Return (V, noisy column sums, kept columns) of wide, mostly non-negative rows.
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, rounds: int = 1
+) -> tuple[FloatArray, FloatArray]:
+    """Return (V, noisy column sums) of wide rows, mostly of one sign.
 
-    Which columns are kept is a function of the noisy sums. The subspace of their moment is chosen
-    by thinning, with the most popular columns among the candidates: where these are best a second
-    moment takes the place of the tangent rounds. Few columns are all kept where sums tell nothing
-    though a moment would: then entries have both signs.
+    The mean, and the moment of the columns with the largest sums, are where products with all
+    columns start. A row moves a product by much less than a moment where the start explains little
+    of it. The subspace of the moment is chosen by thinning, with the largest columns among the
+    candidates.
     """
-    clear = d <= _FEW and noise.psd * math.sqrt(2 * d / share) < _CLEAR * noise.n
-    sums = bought_sums(ask.sums, share, all_in=not clear)
-    order = np.argsort(-np.abs(sums.value), kind="stable")
-    V = np.zeros((d, k))
-    if not (sums.readable or clear):
-        V[order[:k], np.arange(k)] = 1.0
-        return V, sums.value, order[:k]
-    rest = share - sums.spent
-    first, last = _MOMENT * rest, (1 - _MOMENT) * rest
-    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k) if sums.readable else d
-    order = order[: _TANGENT_COLUMNS * n]
+    sums = ask.sums(share=_SUMS * share)
+    first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
+    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
+    order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    V[order] = _moment_subspace(ask.columns(order), sizes, n, k, (first, last), noise)
-    return V, sums.value, order
+    moment, scale = clipped_gram(ask.columns(order), n, first, noise)
+    start = np.zeros((d, k + 1))
+    start[:, 0] = about_common(sums.value, sums.noise_scale)
+    start[order, 1:] = chosen_subspace(moment, scale, k, sizes, sparse=True).vectors
+    shares = [last / rounds] * rounds
+    return power_subspace(ask, start[:, : min(k + 1, d)], k, shares, noise), sums.value
+
+
+def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
+    """Return noisy numbers, drawn to their mean by as much as noise scatters them (James, Stein).
+
+    Columns that cannot be told apart are alike: all that is known of their mean is its sign.
+    """
+    common = float(np.mean(values))
+    apart = values - common
+    noise = max(len(values) - 3, 0) * noise_scale**2
+    kept = max(1 - noise / max(float(apart @ apart), 1e-300), 0.0)
+    found = common + kept * apart
+    return np.asarray(found / max(float(np.linalg.norm(found)), 1e-300))
 
 
 def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
@@ -625,39 +527,3 @@ def _spread(counts: Bought, order: NDArray[np.intp]) -> int:
     """
     squares = np.cumsum(counts.value[order] ** 2 - counts.noise_scale**2)
     return int(np.searchsorted(np.maximum.accumulate(squares), _HELD * squares.max())) + 1
-
-
-def _moment_subspace(
-    ask: Any, sizes: FloatArray, n: int, k: int, shares: tuple[float, float], noise: RowNoise
-) -> FloatArray:
-    """Return a subspace from the moment of the first n columns, and tangent rounds on all."""
-    first, last = shares
-    block = ask.columns(np.arange(n))
-    moment, scale = clipped_gram(block, n, first, noise, level=_MOMENT_LEVEL)
-    found = chosen_subspace(moment, scale, k, sizes[:n], sparse=True)
-    if not found.axes:
-        outside = _expected_precision(found, scale, sizes)
-        rounds = (last / 2, last / 2)
-        return refined_subspace(
-            ask, found.moment, scale, found.vectors, rounds, noise, _TANGENT_LEVEL, outside
-        )
-    again, other = clipped_gram(block, n, last, noise, level=_MOMENT_LEVEL)
-    a, b = scale**-2, other**-2
-    moment, scale = (a * moment + b * again) / (a + b), (a + b) ** -0.5
-    V = np.zeros((len(sizes), k))
-    V[:n] = chosen_subspace(moment, scale, k, sizes[:n], sparse=True).vectors
-    return V
-
-
-def _expected_precision(found: Subspace, scale: float, sizes: FloatArray) -> FloatArray:
-    """Return how small products of the columns outside a block are, seen from those inside.
-
-    The square of a product with a direction is taken to grow like the square of the column's sum,
-    at the rate of the less popular three quarters of the block, its noise taken off.
-    """
-    n = len(found.moment)
-    rare = slice(n // 4, n)
-    squares = np.sum((found.moment[rare] @ found.vectors) ** 2, axis=0)
-    squares = np.maximum(squares - (n - n // 4) * scale**2 / 2, 1e-3 * squares)
-    rates = squares / np.sum(sizes[rare] ** 2)
-    return np.asarray(1 / np.maximum(np.outer(sizes[n:] ** 2, rates), 1e-300))

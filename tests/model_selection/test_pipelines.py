@@ -1,5 +1,6 @@
 """check_pipeline on right and wrong pipelines, and one that is private from end to end."""
 
+import math
 import pickle
 from types import SimpleNamespace
 
@@ -48,8 +49,8 @@ from skdp import (
     PrivacyLedger,
     check_pipeline,
 )
-from skdp.exceptions import PrivacyError, PrivacyWarning
-from skdp.model_selection import DPGridSearchCV, make_private_scorer
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.model_selection import DPGridSearchCV, make_private_scorer, with_budget
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.privacy import epsilon_from_mu_delta
 from skdp.testing import FitData, audit, fixed_noise, seeded_entropy, transcript_audit
@@ -625,3 +626,34 @@ def test_a_private_search_takes_private_steps_at_the_top_only():
 def test_what_is_private_inside_a_step_is_not_said_to_be_missing():
     told = str(check_pipeline(MultiOutputRegressor(DPRidge())))
     assert "fitted by a step that is not verified" in told and "no step is private" not in told
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
+def test_one_budget_for_all_steps(weights):
+    """The total is reached, and never exceeded: a ledger of it takes the fit and no other."""
+    X, y = data(300)
+    scaler, pca, ridge = weights
+    pipe = make_pipeline(
+        DPStandardScaler(epsilon=scaler), DPPCA(2, epsilon=pca), DPRidge(epsilon=ridge)
+    )
+    model = with_budget(pipe, epsilon=1.0, delta=1e-6)
+    assert [step.epsilon for _, step in pipe.steps] == list(weights)  # a clone has the budget
+    given = [step.epsilon for _, step in model.steps]
+    assert given == sorted(given) and math.fsum(given) > 1.4
+    with PrivacyLedger(epsilon=1.0) as ledger:
+        model.fit(X, y)
+        assert 0.999 < ledger.spent.epsilon <= 1.0
+    again = with_budget(pipe, epsilon=1.0)
+    with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.99):
+        again.fit(X, y)
+
+
+def test_one_budget_refuses_what_it_cannot_count():
+    with pytest.raises(PrivacyError, match="verified"):
+        with_budget(make_pipeline(StandardScaler(), DPRidge()))
+    with pytest.raises(PrivacyError, match="may spend otherwise"):
+        with_budget(DPTruncatedSVD(privacy_unit="entry"))
+    with pytest.raises(PrivacyError, match="adds up pure fits"):
+        with_budget(DPRidge(), delta=0.0)
+    assert with_budget(DPRidge(), epsilon=0.5).epsilon == pytest.approx(0.5, rel=1e-3)

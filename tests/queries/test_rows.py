@@ -36,7 +36,7 @@ ROWS = {
     "gram_product_flat": lambda q: q.gram_product(FLAT),
     "gram_product_line": lambda q: q.gram_product(V[:, :1]),
     "tangent": lambda q: q.tangent(V, math.inf).product(math.inf),
-    "tangent_clipped": lambda q: q.tangent(V, math.inf, np.array([1.0, 0.5, 0.2])).product(0.2),
+    "tangent_clipped": lambda q: q.tangent(V, math.inf).product(0.2),
     "tangent_and_core": lambda q: q.tangent(V, 3.0).product(0.3),
     "tangent_sizes": lambda q: q.tangent(V, 3.0).sizes_above(0.2),
     "some_columns": lambda q: q.columns(np.array([0, 3])).gram(),
@@ -415,9 +415,9 @@ P = 2
 T = V[:, :P]
 
 
-def tangent(X, scale, adjacency="add_remove", weights=None, **kwargs):
+def tangent(X, scale, adjacency="add_remove", **kwargs):
     rows = RowQuery(X, clip_norm=1.0, adjacency=adjacency, **kwargs)
-    return rows.tangent(T, scale, weights)
+    return rows.tangent(T, scale)
 
 
 def hard_rows():
@@ -439,20 +439,17 @@ def mirrored(x):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("weights", [None, np.array([1.0, 0.2])])
 @pytest.mark.parametrize("level", [0.03, 0.3, 9.0])
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level, weights):
-    if weights is not None and scale < math.inf:
-        pytest.skip("weights are for products without a core")
+def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level):
     worst, step = 0.0, 1e-9
     rows = list(hard_rows())
     for i, x in enumerate(rows):
         others = [None] if adjacency == "add_remove" else [mirrored(x), -x, rows[(5 * i + 2) % 200]]
         for y in others:
             pair = [np.zeros((0, D)) if row is None else row[None] for row in (x, y)]
-            left, right = (tangent(row, scale, adjacency, weights).product(level) for row in pair)
+            left, right = (tangent(row, scale, adjacency).product(level) for row in pair)
             change = (left.answer(step) - right.answer(step)).astype(np.float64)
             worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
     # Under replace with a kept core and hardly any clipping the factor 2 is not attained: two
@@ -490,23 +487,20 @@ def test_bound_on_sizes_is_attained():
         assert sizes.max() == pytest.approx(tangent_bound(1.0, scale), rel=1e-6)
 
 
-@pytest.mark.parametrize("weights", [None, np.array([1.0, 0.2])])
 @pytest.mark.parametrize("scale", [1.0, 3.0, math.inf])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_tangent_matches_the_float_computation(scale, sparse, weights):
-    if weights is not None and scale < math.inf:
-        pytest.skip("weights are for products without a core")
+def test_a_tangent_matches_the_float_computation(scale, sparse):
     X = np.random.default_rng(2).standard_normal((400, D)) / 3
     rows = sp.csr_array(X) if sparse else X
-    bounded = tangent(rows, scale, weights=weights).product(0.2)
+    bounded = tangent(rows, scale).product(0.2)
     step = 1e-9
     assert np.allclose(bounded.answer(step) * step, bounded.answer(0.0), atol=1e-2)
-    whole = tangent(rows, scale, weights=weights).product(math.inf).answer(0.0)
+    whole = tangent(rows, scale).product(math.inf).answer(0.0)
     clipped = X / np.maximum(1, np.linalg.norm(X, axis=1))[:, None]
     Y = clipped.T @ clipped @ T
     removed = 1 - 1 / scale
     expected = Y - removed * T @ (T.T @ Y)
-    assert np.allclose(whole, expected if weights is None else expected * weights)
+    assert np.allclose(whole, expected)
 
 
 def test_flat_directions_round_badly_and_the_bound_knows():

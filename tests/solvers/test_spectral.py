@@ -10,6 +10,7 @@ from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
 from skdp.solvers.spectral import (
     RowNoise,
+    about_common,
     chosen_subspace,
     gram_subspace,
     kept_columns,
@@ -61,8 +62,8 @@ class Rows:
     def sums(self, *, share):
         return self.answer("sums", self._rows().sum(axis=0), self.clip_norm, share)
 
-    def tangent(self, V, scale, weights=None):
-        return Tangent(self, V, scale, weights)
+    def tangent(self, V, scale):
+        return Tangent(self, V, scale)
 
     def forfeit(self, share):
         self.log.append(("forfeit", share))
@@ -75,13 +76,12 @@ class Rows:
 
 
 class Tangent:
-    def __init__(self, rows, V, scale, weights):
+    def __init__(self, rows, V, scale):
         self.rows, self.V = rows, V
         X = rows._rows()
         self.A = X @ V
         self.B = X - (1 - 1 / scale) * self.A @ V.T
-        self.DA = self.A if weights is None else self.A * weights
-        self.sizes = np.linalg.norm(self.DA, axis=1) * np.linalg.norm(self.B, axis=1)
+        self.sizes = np.linalg.norm(self.A, axis=1) * np.linalg.norm(self.B, axis=1)
 
     def sizes_above(self, threshold, *, share):
         count = float(np.count_nonzero(self.sizes > threshold))
@@ -90,7 +90,7 @@ class Tangent:
     def product(self, clip, *, share):
         kept = np.minimum(1.0, clip / np.maximum(self.sizes, 1e-300))
         level = min(clip, self.rows.clip_norm**2)
-        value = self.B.T @ (self.DA * kept[:, None])
+        value = self.B.T @ (self.A * kept[:, None])
         return self.rows.answer("product", value, level, share)
 
 
@@ -182,38 +182,27 @@ def wide_rows(n=3000, d=400, used=60, k=3, seed=0):
 
 
 @pytest.mark.deep
-def test_screening_keeps_the_columns_that_hold_something():
+def test_screening_finds_the_columns_that_hold_something():
     W = wide_rows()
     ask = Rows(W, 1.0, 4.0)
-    V, sums, kept = screened_subspace(ask, 400, 3, 0.8, noisy(4.0, 3000.0))
+    V, sums = screened_subspace(ask, 400, 3, 0.8, noisy(4.0, 3000.0))
     assert V.shape == (400, 3)
     assert np.allclose(V.T @ V, np.eye(3))
     assert sums.shape == (400,)
-    assert set(range(60)) <= set(kept)
-    assert not np.delete(V, kept, axis=0).any()
     assert ask.spent() == pytest.approx(0.8)
+    assert np.sum(V[:60] ** 2) > 2.8
     assert loss(W, V) < 0.05
 
 
 @pytest.mark.thorough
-def test_few_columns_of_both_signs_are_all_kept():
-    """Their sums tell nothing, their moment would."""
+def test_columns_of_both_signs_are_found_too():
+    """Their sums tell nothing, their moment does."""
     rng = np.random.default_rng(0)
     W = wide_rows(n=20_000, d=120) * rng.choice([-1.0, 1.0], (20_000, 1))
     ask = Rows(W, 1.0, 4.0)
-    V, _, kept = screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
-    assert len(kept) == 120
+    V, _ = screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
     assert ask.spent() == pytest.approx(1.0)
     assert loss(W, V) < 0.05
-
-
-def test_with_sums_that_cannot_be_read_the_most_popular_columns_are_kept():
-    ask = Rows(np.zeros((50, 40)), 1.0, 4.0)
-    V, sums, kept = screened_subspace(ask, 40, 3, 1.0, noisy(4.0, 50.0))
-    assert set(ask.names()) == {"sums"}
-    assert ask.spent() == pytest.approx(1.0)
-    assert set(kept) == set(np.argsort(-np.abs(sums))[:3])
-    assert np.array_equal(np.abs(V).sum(axis=1) > 0, np.isin(np.arange(40), kept))
 
 
 @pytest.mark.thorough
@@ -229,19 +218,31 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
     assert np.linalg.norm(W @ V) ** 2 > 0.93 * popular
 
 
-def test_what_is_kept_is_a_function_of_the_noisy_sums():
-    """The same answers on other data: the same columns."""
-    W = wide_rows()
+@pytest.mark.thorough
+@pytest.mark.parametrize("scale", [15.0, 5.0, 1.5])
+def test_where_popularity_is_flat_the_mean_is_found(scale):
+    """No column stands out: the most popular ones alone hold next to nothing."""
+    rng = np.random.default_rng(0)
+    taste = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 500))
+    W = (rng.random((600, 500)) < 0.1 * np.exp(0.7 * taste / np.sqrt(3))).astype(float)
+    C = np.median(np.linalg.norm(W, axis=1))
+    W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), C)
+    lost, popular = [], []
+    for seed in range(4):
+        ask = Rows(W, 1.0, scale, seed)
+        lost.append(loss(W, screened_subspace(ask, 500, 4, 1.0, noisy(scale, 600.0))[0]))
+        popular.append(loss(W, np.eye(500)[:, np.argsort(-W.sum(axis=0))[:4]]))
+    assert np.mean(lost) < np.mean(popular) - 0.3
 
-    class Replayed(Rows):
-        def sums(self, *, share):
-            self.log.append(("sums", share))
-            return Answer(np.linspace(1000.0, 0.0, 400), 10.0)
 
-    kept = [screened_subspace(Replayed(rows, 1.0, 4.0), 400, 3, 0.8, noisy(4.0, 3000.0))[2]
-            for rows in (W, np.zeros_like(W))]  # fmt: skip
-    assert np.array_equal(*kept)
-    assert np.array_equal(kept[0], np.arange(len(kept[0])))
+def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them():
+    rng = np.random.default_rng(0)
+    alike = about_common(5.0 + rng.standard_normal(1000), 1.0)
+    assert alike @ np.full(1000, 1000**-0.5) > 0.999
+    apart = 100.0 * rng.random(1000)
+    found = about_common(apart + rng.standard_normal(1000), 1.0)
+    assert found @ apart > 0.999 * np.linalg.norm(apart)
+    assert np.linalg.norm(about_common(np.zeros(1), 3.0)) in (0.0, 1.0)
 
 
 ROUTES = {
@@ -263,7 +264,8 @@ def test_shares_are_spent_exactly(route, share):
     assert ask.spent() == pytest.approx(share)
     assert all(part > 0 for _, part in ask.log)
     assert route != "gram" or ask.names().count("gram") == 1
-    assert route != "power" or ask.names().count("product") == 2
+    products = {"gram": 0, "power": 2, "screened": 1}
+    assert ask.names().count("product") == products[route]
 
 
 def test_more_columns_are_kept_where_more_can_be_read():

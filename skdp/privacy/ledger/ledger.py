@@ -87,6 +87,9 @@ _KINDS = {kind.__name__: kind for kind in (PrivacyError, BudgetExceededError)}
 _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n-----|\Z)")
 
 
+_DELTA = 1e-6  # where an epsilon alone is given, as of estimators
+
+
 class PrivacyLedger:
     """One budget for all fits inside a ``with`` block, charged before any data are touched.
 
@@ -101,7 +104,8 @@ class PrivacyLedger:
     Parameters
     ----------
     epsilon, delta : float
-        Total budget, in (0, inf) and [0, 1). With delta=0 only fits with delta=0 can be paid.
+        Total budget, in (0, inf) and [0, 1). None with an epsilon is delta=1e-6. With delta=0 only
+        fits with delta=0 can be paid.
     mu : float
         In place of them, a budget of Gaussian DP: squares of mu add up, and later parts of other
         kinds count as the Gaussian that dominates them.
@@ -172,6 +176,8 @@ class PrivacyLedger:
         path: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
     ) -> None:
+        if epsilon is not None and delta is None:
+            delta = _DELTA
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")

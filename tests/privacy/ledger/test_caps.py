@@ -69,7 +69,8 @@ def test_losses_that_have_no_mu_are_refused(budget, loss):
 
 
 def test_bad_budgets():
-    for budget in ({}, {"epsilon": 1}, {"delta": 1e-6}, {"mu": 1, "rho": 1}):
+    assert PrivacyLedger(epsilon=1).delta == PrivacyLedger(1.0, 1e-6).delta == 1e-6
+    for budget in ({}, {"delta": 1e-6}, {"epsilon": 1, "mu": 1}, {"mu": 1, "rho": 1}):
         with pytest.raises(ValueError, match="the budget of a PrivacyLedger"):
             PrivacyLedger(**budget)
 

@@ -266,7 +266,7 @@ def test_add_remove_costs_twice_under_replace():
 
 BAD = {
     "epsilon": (0, -1, math.nan, math.inf, True, "1", None), "rho": (1, -1.0, math.nan),
-    "delta": (1, -1e-9, 1e-30, math.nan, None), "mu": (1, 0, math.inf, "1"),
+    "delta": (1, -1e-9, 1e-30, math.nan), "mu": (1, 0, math.inf, "1"),
     "adjacency": ("both",), "unit": ("rows",), "allow_seeded": (1,),
 }  # fmt: skip
 
