@@ -462,7 +462,6 @@ class FitsElsewhereMixin:
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _FINER = 0.25  # of the share of a scale: for its place in an octave
-_BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 _SHOWN = 10  # column numbers in a warning
 
 
@@ -500,34 +499,15 @@ def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="col
     )
 
 
-def warn_blurred_columns(estimator, found, moments):
-    """Say of which columns a scale may be that of their distance from 0, or of noise.
-
-    Where no clear ranks enclose a median, the centre may lie anywhere between it and 0. A variance
-    that stands clear of its noise shows that it does not matter.
-    """
-    blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
+def warn_blurred_columns(estimator, found, *, remedy):
+    """Say of which columns a scale may be that of their distance from a centre."""
+    blurred = found.found & ~found.placed
     if not blurred.any():
         return
     warn_caller(
-        f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be noise, and "
-        "several times too large: their middle was not seen, and their variances do not stand "
-        "clear of the noise. Use more rows, a larger 'epsilon', or public 'entry_bounds'.",
-        PrivacyWarning,
-    )
-
-
-def warn_far_columns(estimator, found, *, remedy):
-    """Say of which columns a scale may be that of their distance from a centre.
-
-    They lie thousands of deviations from 0, and the noise leaves no room for finer steps.
-    """
-    if not found.coarse.any():
-        return
-    warn_caller(
-        f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be "
-        "several times too large: for their spread they lie far from 0. Subtract a public number, "
-        f"or use more rows, a larger 'epsilon', or public {remedy}.",
+        f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be "
+        "several times too large: their middle was not seen. Subtract a public number, or use more "
+        f"rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
     )
 

@@ -32,7 +32,7 @@ from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.queries.columns import ColumnQuery, OctaveQuery, PlaceQuery
+from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, TargetLengths, TargetMeans, View
@@ -54,7 +54,7 @@ from skdp.solvers.user_heads import (
 
 
 FloatArray = NDArray[np.float64]
-_SMALLEST, _SKEW, _MOST_RULES = 1e-100, 1e-6, 1000
+_SMALLEST, _SKEW, _MOST_RULES, _MOST_POINTS = 1e-100, 1e-6, 1000, 1000
 _MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
 # Entries of trial users: squares, products and sums of them leave the range of floats.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
@@ -270,9 +270,16 @@ def _given(check: Any) -> Any:
     return lambda query, value: value is not None and check(query, value)
 
 
-def is_thresholds(_: Any, value: Argument) -> bool:
-    """Numbers, not NaN."""
-    return is_array(value) and not np.isnan(value).any()
+def is_grid(query: Any, value: Argument) -> bool:
+    """Some points for each feature, not NaN."""
+    if not is_array(value, 2) or np.isnan(value).any():
+        return False
+    return bool(len(value) == query.n_features and value.shape[1] <= _MOST_POINTS)
+
+
+def is_points(_: Any, value: Argument) -> bool:
+    """Numbers of points."""
+    return is_array(value, 1, "i")
 
 
 _VIEW = (is_whitener, is_coef, is_level)
@@ -294,11 +301,10 @@ SIGNATURES: dict[type, Signatures] = {
     NumberQuery: {"kept_below": (is_number,)},
     ColumnQuery: {
         "count": (),
-        "octaves": (is_center,),
-        "places": (is_center, is_units),
+        "grid": (is_grid,),
+        "distances": (is_center, is_grid),
     },
-    OctaveQuery: {"ranks": (is_thresholds,)},
-    PlaceQuery: {"ranks": (is_thresholds,)},
+    RankQuery: {"ranks": (is_points,)},
 }
 
 
@@ -426,7 +432,7 @@ class FederatedRounds:
     >>> rng = np.random.default_rng(0)
     >>> def people(n):
     ...     X, users = rng.standard_normal((10 * n, 6)), np.repeat(np.arange(n), 10)
-    ...     taste = rng.standard_normal((n, 1)) * np.eye(6)[0]
+    ...     taste = (1 + rng.standard_normal((n, 1))) * np.eye(6)[0]
     ...     return X, np.sum(X * taste[users], axis=1), users
     >>> config = AggregationConfig(n_clients=8, n_colluders=2)
     >>> houses = [people(250) for _ in range(8)]

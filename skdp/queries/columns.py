@@ -6,202 +6,83 @@ Notation: d columns; a row with a value that is not finite adds nothing, nor doe
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Repeated, ScratchOfThread, finite_only, row_source
-from skdp.data.numbers import (
-    COUNTED,
-    FARTHEST,
-    OCTAVE_BINS,
-    PLACE_BINS,
-    OctavesOfBlock,
-    PlacesOfBlock,
-    bins_of,
-)
-from skdp.data.views import group_sums, rows_each, rows_of, whole_groups, with_rows
+from skdp.data.numbers import WHOLE, CountsOfBlock
+from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
 
-# Ranks of public thresholds among the entries of columns, one row or one group at a time.
-#
-# A group has one number in each column: the mean over its rows of what their entries count for,
-# rounded. It then adds what an entry adds.
+# Ranks of public grid points among the entries of columns, one row or one group at a time.
 
 
 FloatArray = NDArray[np.float64]
-_FRESH = 0.5  # of the columns: that many are taken out of the rows rather than all counted
-OfBlock = Callable[[Any], NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class _OnColumns:
-    """The counts of some columns; a row with a bad value in any of them adds nothing."""
+class RankQuery(SumQuery):
+    """Ranks of the points of a public grid, column by column.
 
-    of_block: OfBlock
-    which: NDArray[np.intp]
+    One pass over the rows counts what lies between the points; the counts stay in here, and answer
+    all questions of a search. A row with a value that is not finite adds nothing.
 
-    def __call__(self, block: Any) -> NDArray[np.int64]:
-        whole = whole_groups(block)
-        return self.of_block(with_rows(whole, rows_of(whole)[:, self.which]))
-
-
-class _RankQuery(SumQuery, ABC):
-    """Ranks of thresholds on a public grid, column by column.
-
-    One pass over the rows counts the entries between thresholds; the counts stay in here, and
-    answer all questions of a search. A row with a value that is not finite adds nothing.
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows, or batches of groups of them.
+    points : array of shape (d, m)
+        Public, for each column.
+    center : array of shape (d,) or None
+        Public: distances from it are ranked, and what equals it is left out. None ranks the entries
+        themselves.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the pass over the rows; it never changes a result.
     """
 
     def __init__(
-        self,
-        rows: Any,
-        of_columns: Callable[[Any], OfBlock],
-        bins: int,
-        *,
-        adjacency: str,
-        n_jobs: int | None = None,
+        self, rows: Any, points: FloatArray, center: FloatArray | None = None, **options: Any
     ) -> None:
-        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
-        self._of_columns, self._bins = of_columns, bins
-        self._cumulated: NDArray[np.int64] | None = None
-        self._shift = np.zeros(self._source.n_features, np.intp)  # of bins, where counts are older
-        self._before: Any = None
+        super().__init__(row_source(rows), **options)
+        self._points, self._center = np.asarray(points, np.float64), center
+        self._counts: NDArray[np.int64] | None = None
 
-    def after(self, before: _RankQuery | None) -> Self:
-        """Return this query, which counts no column again that `before` counted: of the same rows.
+    def ranks(self, which: NDArray[np.intp]) -> Bounded:
+        """Return, for each column, half of the entries at most a point minus half of those above.
 
-        `before` has the same type.
+        `which` numbers a point of each column. An entry adds 1/2, -1/2 or nothing to its column; a
+        row an array of norm sqrt(d)/2, and a group the mean of what its rows add: no more. Its
+        integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
+        and after a change.
         """
-        self._before = before
-        return self
-
-    @abstractmethod
-    def _moved(self, before: Any) -> FloatArray:
-        """Return how many bins each column moved since the query before; no number: anew."""
-
-    def _ranks(self, last: NDArray[np.intp]) -> Bounded:
-        """Return half of the entries in bins up to `last` minus half of those above.
-
-        An entry adds 1/2, -1/2 or nothing to its column; a row an array of norm sqrt(d)/2.
-        """
-        d = self._source.n_features
+        (d, m), which = self._points.shape, np.clip(which, 0, self._points.shape[1] - 1)
 
         def answer(step: float) -> NDArray[Any]:
-            counts = self._counts()
-            excess = 2 * counts[np.arange(d), last + self._shift] - counts[:, -1]
+            if self._counts is None:
+                count = CountsOfBlock(self._points, self._center)
+                self._counts = self._sum(count, (d, m + 1), 1.0)
+            excess = 2 * self._counts[np.arange(d), which] - self._counts[:, -1]
             if step == 0.0:
-                return np.asarray(excess / 2)
+                return np.asarray(excess / (2 * WHOLE))
             half = round(0.5 / step)
-            most = 2**62 // half
-            return np.asarray(np.minimum(np.maximum(excess, -most), most) * half)
+            most = 2**61 // half
+            whole, part = np.divmod(excess, WHOLE)
+            whole = np.clip(whole, -most, most) * half
+            return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
-        change = self.neighbours.array(math.sqrt(d) / 2)
-        return self._array("column_ranks", (d,), change, answer)
-
-    def _counts(self) -> NDArray[np.int64]:
-        """Return how many entries of each column lie in each bin or below."""
-        if self._cumulated is None:
-            self._cumulated = self._made(self._before)
-            self._before = None
-        return self._cumulated
-
-    def _made(self, before: Any) -> NDArray[np.int64]:
-        d = self._source.n_features
-        counted = before is not None and before._cumulated is not None
-        moved = self._moved(before) if counted else np.full(d, np.nan)
-        new = np.flatnonzero(np.isnan(moved))
-        if new.size > _FRESH * d:
-            return self._sum(self._of_columns(np.arange(d)), (d, self._bins), 1.0).cumsum(axis=1)
-        self._shift = np.where(np.isnan(moved), 0, before._shift + moved).astype(np.intp)
-        if not new.size:
-            counts: NDArray[np.int64] = before._cumulated
-            return counts
-        counts = before._cumulated.copy()
-        term = _OnColumns(self._of_columns(new), new)
-        counts[new] = self._sum(term, (new.size, self._bins), 1.0).cumsum(axis=1)
-        return counts
+        bounded = self._array("column_ranks", (d,), self.neighbours.array(math.sqrt(d) / 2), answer)
+        slack, parts = self.neighbours.units / 2 + _ROUNDED, math.sqrt(d)
+        bound = replace(bounded.bound, slack=slack * parts, l1_slack=slack * d)
+        return Bounded(bound, answer)
 
 
-class OctaveQuery(_RankQuery):
-    """Ranks of public powers of two, and quarters between them, among |x - center|.
-
-    Parameters
-    ----------
-    rows : array, CSR matrix, memory map, RowSource or RemoteRows
-        The private rows.
-    center : array of shape (d,)
-        Public.
-    adjacency : {"add_remove", "replace"}
-        What neighbours differ in.
-    n_jobs : int or None
-        Threads for the pass over the rows; it never changes a result.
-    """
-
-    def __init__(
-        self,
-        rows: Any,
-        center: FloatArray,
-        **options: Any,
-    ) -> None:
-        self._center = center
-        super().__init__(rows, lambda which: OctavesOfBlock(center[which]), OCTAVE_BINS, **options)
-
-    def _moved(self, before: OctaveQuery) -> FloatArray:
-        return np.where(self._center == before._center, 0.0, np.nan)
-
-    def ranks(self, thresholds: FloatArray) -> Bounded:
-        """Return, for each column, half of the entries at most a threshold minus half of others.
-
-        Thresholds are powers of two and quarters between them. An entry that equals the centre is
-        left out.
-        """
-        return self._ranks(bins_of(np.asarray(thresholds, np.float64)))
-
-
-class PlaceQuery(_RankQuery):
-    """Ranks of public places among entries: of whole steps from a centre.
-
-    Parameters
-    ----------
-    rows : array, CSR matrix, memory map, RowSource or RemoteRows
-        The private rows.
-    center, step : array of shape (d,)
-        Public.
-    adjacency : {"add_remove", "replace"}
-        What neighbours differ in.
-    n_jobs : int or None
-        Threads for the pass over the rows; it never changes a result.
-    """
-
-    def __init__(
-        self,
-        rows: Any,
-        center: FloatArray,
-        step: FloatArray,
-        **options: Any,
-    ) -> None:
-        self._center, self._step = center, step
-        super().__init__(
-            rows, lambda which: PlacesOfBlock(center[which], step[which]), PLACE_BINS, **options
-        )
-
-    def _moved(self, before: PlaceQuery) -> FloatArray:
-        """Return how many whole steps the centre of each column moved, if steps are the same."""
-        moved = (self._center - before._center) / self._step
-        within = np.abs(before._shift + moved) <= COUNTED - FARTHEST
-        same = (self._step == before._step) & (moved == np.rint(moved)) & within
-        return np.where(same, moved, np.nan)
-
-    def ranks(self, steps: FloatArray) -> Bounded:
-        """Return, for each column, half of the entries up to so many steps minus half of others."""
-        return self._ranks(np.clip(steps, -FARTHEST, FARTHEST).astype(np.intp) + COUNTED)
+_ROUNDED = 1.01  # of a sum before and after, and what floats add to that
 
 
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
@@ -226,26 +107,13 @@ class ColumnQuery(GroupQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
-    _octaves: OctaveQuery | None = None
-    _places: PlaceQuery | None = None
+    def grid(self, points: FloatArray) -> RankQuery:
+        """Return how entries compare with the points of a public grid, of shape (d, m)."""
+        return self._beside(RankQuery, self._source, points)
 
-    def octaves(self, center: FloatArray) -> OctaveQuery:
-        """Return how entries compare with powers of two about a public centre.
-
-        A group compares by the mean octave of its rows: that of their geometric mean.
-        """
-        query = self._beside(OctaveQuery, self._source, center).after(self._octaves)
-        self._octaves = query
-        return query
-
-    def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
-        """Return how entries compare with public places: whole steps from a public centre.
-
-        A group compares by its mean step.
-        """
-        query = self._beside(PlaceQuery, self._source, center, step).after(self._places)
-        self._places = None if self.by_group else query  # mean steps do not move with a centre
-        return query
+    def distances(self, center: FloatArray, points: FloatArray) -> RankQuery:
+        """Return how distances from a public centre compare with a public grid."""
+        return self._beside(RankQuery, self._source, points, center)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

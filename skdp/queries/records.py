@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
@@ -33,7 +32,7 @@ from skdp.data.records import (
     of_means,
 )
 from skdp.data.units import Placed
-from skdp.data.views import Zipped, ZippedRows, may_be_kept
+from skdp.data.views import ViewedRows, Zipped, ZippedRows, centered, may_be_kept
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import SumQuery
@@ -78,14 +77,14 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
     return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
 
 
-def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray]:
-    """Return units of X, whatever y is."""
-    return (form.survey(block)[0],)
+def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
+    """Return units and norms of X, whatever y is."""
+    return form.survey(block)
 
 
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
     """Return units and sizes of moments of X, whatever y is."""
-    (units,) = _units_alone(block, form)
+    units, _ = _units_alone(block, form)
     return units, *_sizes_of_moments(block.beside(units=units), form)
 
 
@@ -93,7 +92,11 @@ def _number(columns: Columns) -> NDArray[np.int64]:
     return np.asarray(len(columns["units"]), np.int64)
 
 
-def _with_targets(rows: RowSource, y: Any, at_once: int, **factors: Any) -> RowSource:
+def _with_targets(
+    rows: RowSource, y: Any, at_once: int, place: FloatArray | None, **factors: Any
+) -> RowSource:
+    if place is not None:
+        rows = ViewedRows(rows, partial(centered, center=place), rows.n_features)
     return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
 
 
@@ -140,6 +143,17 @@ class _OfProducts:
         return _masked(
             columns["units"], centred(columns, self.center), columns["norms"], self.corner
         )
+
+
+@dataclass(frozen=True)
+class _OfRecords:
+    """The same of contributions X, whatever y is: 1 stands for each residual."""
+
+    corner: float
+
+    def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        units, norms = columns["units"], columns["norms"]
+        return _masked(units, np.ones(len(units)), norms, self.corner)
 
 
 def _of_tangent(columns: Columns) -> tuple[FloatArray, FloatArray]:
@@ -229,7 +243,7 @@ class _ExactSumOfKept:
 
 
 class ClippedSum(PrivateQuery):
-    """Sums of clipped contributions e_i P_T X_i (or y_i X_i): private sizes, and the total.
+    """Sums of clipped contributions e_i P_T X_i (or y_i X_i, or X_i): private sizes, the total.
 
     With an intercept the record is (X, corner), and its size sqrt(||P_T X||^2 + corner^2): one
     contribution, clipped as a whole.
@@ -240,8 +254,11 @@ class ClippedSum(PrivateQuery):
         query: RecordQuery,
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
+        *,
+        of_rows: bool = False,
     ) -> None:
         self.query = query
+        self._of_rows = of_rows
         self._matrix = matrix
         self._intercept = intercept
         d1, d2 = query.shape
@@ -285,6 +302,8 @@ class ClippedSum(PrivateQuery):
     def _columns(self) -> RowColumns:
         """Residuals and sizes, kept for the search and the sum."""
         query = self.query
+        if self._of_rows:
+            return query.units_alone
         if self._matrix is None:
             return query.survey
         make = _Tangent(
@@ -294,6 +313,8 @@ class ClippedSum(PrivateQuery):
 
     @property
     def _lengths(self) -> Lengths:
+        if self._of_rows:
+            return _OfRecords(self.query.corner)
         if self._matrix is None:
             return _OfProducts(self.query.center, self.query.corner)
         return _of_tangent
@@ -326,7 +347,7 @@ class ClippedSum(PrivateQuery):
             last = [int(total[-1]) >> shift] if corner else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
-        first = getattr(query.form, "total_name", "spectral_sum")
+        first = "record_sum" if self._of_rows else getattr(query.form, "total_name", "spectral_sum")
         name = first if self._matrix is None else "gradient_sum"
         change = query.neighbours.array(C)
         bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
@@ -396,85 +417,6 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
 
 
-# How sums of clipped contributions answer to a move of M, where the records are public.
-#
-# Under the unit "label" X is public, and so is what X makes of a move: nothing here reads a target.
-# Notation as above: z_i are the coordinates of P_T X_i (and of the corner of an
-# intercept), p_i its length, p the median length. A normal residual whose contribution is cut at
-# `reach` deviations of an ordinary one keeps the share b_i = P(|g| <= reach p/p_i) of its slope, so
-# that a move m of M changes the sum by the sum of b_i z_i z_i'm.
-
-
-_GRID = 2.0**10  # steps of an ordinary direction: sums of integers have no order
-_LONGEST = 2.0**26  # root of the largest sum of squares
-_MOST_WORK = 2**31  # products of one curvature
-_MOST_KEPT = 2**25  # numbers of four bytes
-_MOST_COORDINATES = 512
-
-
-@dataclass(frozen=True)
-class _Directions:
-    """The lengths and coordinates z_i of the records of a block, whatever their targets are."""
-
-    form: Form
-    frame: Frame
-    beside: FloatArray
-    corner: float
-
-    def __call__(self, block: Zipped) -> tuple[FloatArray, NDArray[np.float32]]:
-        right, left = self.form.sides(block, self.frame, self.beside)
-        m = len(right)
-        last = [np.full((m, 1), self.corner)] if self.corner else []
-        found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
-        found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
-        lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
-        return lengths, (found / np.maximum(lengths, 1e-300)[:, None]).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class _Curvature:
-    """The sum of b z z' in units, of directions that are rounded; those of extreme length cut."""
-
-    reach: float
-    unit: float
-    longest: float
-
-    def __call__(self, columns: Columns) -> NDArray[np.int64]:
-        lengths, directions = columns["lengths"], columns["directions"]
-        total = np.zeros((directions.shape[1],) * 2)
-        for i in range(0, len(lengths), MAX_ROWS):
-            p = lengths[i : i + MAX_ROWS]
-            kept = erf(self.reach / np.maximum(p, 1e-300) / math.sqrt(2.0))
-            roots = np.minimum(np.sqrt(kept) * p / self.unit, self.longest)
-            Z = np.rint(directions[i : i + MAX_ROWS] * roots[:, None])
-            total += Z.T @ Z
-        return total.astype(np.int64)
-
-
-def public_curvature(sums: ClippedSum, reach: float) -> tuple[FloatArray, float] | None:
-    """Return the sum of b z z' and the median p, for the unit "label" only; coordinates as `total`.
-
-    None for records that contribute something else than they see (a full covariance), and where it
-    would take much longer than the sums themselves.
-    """
-    query = sums.query
-    if not query.unit.of_targets:
-        raise ValueError("X is private unless privacy_unit='label'")
-    size, n = sums.n_coordinates, query.n_rows
-    skewed = isinstance(query.form, MixedRecords)
-    if skewed or size > _MOST_COORDINATES or n * size > _MOST_KEPT or n * size**2 > _MOST_WORK:
-        return None
-    frame, beside = sums.frames()
-    make = _Directions(query.form, frame, off_grid(beside), query.corner)
-    columns = query.units_alone.then(make, "lengths", "directions")
-    typical = columns.median("lengths")
-    if typical <= 0:
-        return None
-    unit = math.sqrt(erf(reach / math.sqrt(2.0))) * typical / _GRID
-    term = _Curvature(reach * typical, unit, _LONGEST / math.sqrt(n))
-    return columns.sum(term, (size, size)) * unit**2, typical
-
-
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 
 
@@ -518,6 +460,8 @@ class RecordQuery(SumQuery):
         A record, or its target alone.
     n_jobs : int or None
         Threads; they never change a result.
+    place : array of shape (d1 d2,) or None
+        Public: taken off each (dense) record.
     """
 
     units = "records"
@@ -530,6 +474,7 @@ class RecordQuery(SumQuery):
         adjacency: str,
         privacy_unit: str = "row",
         n_jobs: int | None = None,
+        place: FloatArray | None = None,
     ) -> None:
         self.unit = unit_named(privacy_unit)
         of_records = self.unit.in_one_row and self.unit.bound is None
@@ -539,7 +484,9 @@ class RecordQuery(SumQuery):
         _check_number(self._n_known)
         super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
         self.form = _form_of(placed, shape)
-        self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
+        self._placed = placed
+        with_targets = partial(_with_targets, at_once=self.form.at_once, place=place)
+        self._joined = placed.joined(with_targets)
         self._records: Any = self._joined
         # Integers of all records, four bytes each, are kept where they fit; others than dense ones
         # contribute what is not their rows. It decides on speed alone.
@@ -564,11 +511,16 @@ class RecordQuery(SumQuery):
         self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
-        self.units_alone = self._made(_units_alone, "units")
+        self.units_alone = self._made(_units_alone, "units", "norms")
 
     @property
     def _counted(self) -> bool:
         return self.neighbours.replace or self.unit.of_targets  # a label is withheld
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether records come in dense rows."""
+        return isinstance(self.form, DenseRecords)
 
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
@@ -600,6 +552,13 @@ class RecordQuery(SumQuery):
         """Return records that contribute A vec(X), for public symmetric A of norm below 1."""
         return self._contributing(form=MixedRecords.of(self.form, A))
 
+    def about(self, place: FloatArray) -> RecordQuery:
+        """Return the records X - place, for dense rows and a public place."""
+        return RecordQuery(
+            self._placed, self.shape, adjacency=self.adjacency, privacy_unit=self.unit.name,
+            n_jobs=self.n_jobs, place=place,
+        )  # fmt: skip
+
     def augmented(self, center: float, corner: float) -> RecordQuery:
         """Return the records (X, corner), y - center: their last coefficient is an intercept."""
         return self._with(center=self.center + center, corner=corner)
@@ -618,6 +577,10 @@ class RecordQuery(SumQuery):
         """
         form = SingleEntries.of(self.form, by_column=by_column)
         return self._contributing(form=form, shape=form.shape)
+
+    def records(self) -> ClippedSum:
+        """Return the query of the contributions X, whatever y is: their `total` tells the mean."""
+        return ClippedSum(self, None, 0.0, of_rows=True)
 
     def products(self) -> ClippedSum:
         """Return the query of the contributions y X: its `total` is a first estimate of M."""
@@ -641,6 +604,13 @@ class RecordQuery(SumQuery):
         return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
+
+    def public_mean(self) -> FloatArray:
+        """Return the mean of X, clipped as `records`; public under the unit "label" only."""
+        if not self.unit.of_targets:
+            raise ValueError("X is private unless privacy_unit='label'")
+        level = _PUBLIC_CLIP * self.units_alone.median("norms")
+        return self.records().total(level).answer(0.0) / max(1, self.n_rows)
 
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""

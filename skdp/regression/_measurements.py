@@ -28,8 +28,8 @@ from skdp.data.records import MOST
 from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.records import public_curvature
-from skdp.solvers.columns import find_center
+from skdp.queries.curvature import public_curvature
+from skdp.solvers.columns import column_moments, find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.whitening import (
     Means,
@@ -47,6 +47,8 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
+SEARCH_ALONE = 1 / 3  # of what a matrix does not get, for the search of where targets lie
+_REACH = 3.0  # deviations of targets, for a mean that has what a matrix does not get
 TOO_FEW = 0.75  # of the records from which a matrix is useful: below, means get what it would have
 _ALONE = "its records are too few for a matrix of this size"
 
@@ -232,8 +234,8 @@ def check_design(design, shape, *, sparse=False):
 
 
 def searches_of_design(estimator):
-    """Return how many medians are learnt of the design, which is public under the unit "label"."""
-    return int(isinstance(estimator.design, str) and not unit_of(estimator).of_targets)
+    """Return whether the design is learnt; it is public under the unit "label"."""
+    return isinstance(estimator.design, str) and not unit_of(estimator).of_targets
 
 
 def public_steps(query, design, centre, corner):
@@ -289,7 +291,7 @@ def default_shares(estimator):
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
     if searches_of_design(estimator):
-        shares["covariance"] = 0.05
+        shares |= {"covariance": 0.05, "mean": 0.03}
     if estimator.fit_intercept:
         shares["center"] = 0.03
     if estimator.solver == "spectral_init":
@@ -302,7 +304,8 @@ def descent_facts(estimator, shape, n, unit_noise):
     """Public numbers of a descent, for entries of variance 1."""
     shares = estimator._shares()
     max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
-    steps = median_steps(max_iter, of_design=searches_of_design(estimator))
+    of_design = searches_of_design(estimator)
+    steps = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["init"], gradients=shares.get("gradients", 0.0),
@@ -312,11 +315,21 @@ def descent_facts(estimator, shape, n, unit_noise):
     )  # fmt: skip
 
 
-def release_center(estimator, session, placed, share, n):
-    """Return a released centre of the targets, how far they vary, and whether they show it."""
+def release_center(estimator, session, placed, share, n, of_search=1.0):
+    """Return a released centre of the targets, how far they vary, and whether they show it.
+
+    What the search does not get goes into a mean about there.
+    """
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
-    return find_center(session.ask(query), share, column_weights(1), n)
+    ask, weights = session.ask(query), column_weights(1)
+    found = find_center(ask, of_search * share, weights, n)
+    if of_search == 1 or not found.found:
+        return found
+    at, reach = np.array([found.value]), np.array([_REACH * found.sd])
+    sums = ask.moments(at, reach, weights.rows, share=(1 - of_search) * share)
+    about = column_moments(sums.value, sums.noise_scale, at, reach, weights=weights, n=n)
+    return found._replace(value=float(about.mean[0]))
 
 
 def unspent(session):

@@ -26,7 +26,7 @@ from skdp._validation import (
     check_split,
     column_bounds,
 )
-from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
+from skdp.base import BaseDPEstimator, learn_scale, warn_unclear_columns
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
@@ -90,7 +90,7 @@ def find_targets(
 
 
 def _unclear(columns):
-    return ~(columns.found & columns.placed) | columns.coarse
+    return ~(columns.found & columns.placed)
 
 
 def model_share(shares):
@@ -162,6 +162,7 @@ _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
 _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
 _REACH = 6.0  # learnt units from the centre at which an entry is cut
+_BY_CHANCE = 0.05  # of columns: no more may have shown their scale by chance
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
@@ -343,12 +344,12 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         none shows its own, as with many dummies that are rarely 1, rows are left as they came.
         """
         columns = self._found(ask.columns(), d, share, n)
-        any_found = bool(columns.found.any())
+        any_found = bool(np.mean(columns.found) >= _BY_CHANCE)
+        columns = columns._replace(found=columns.found & any_found)
         warn_unclear_columns(
             self, ~columns.found, columns.needed, remedy="'bounds'",
             outcome="which get no coefficient" if any_found else "and takes rows as they came",
         )  # fmt: skip
-        warn_far_columns(self, columns, remedy="'bounds'")
         if not any_found:
             unit = self._public_units(d)
             return unit, unit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import Seed, Split, check_split
@@ -12,6 +13,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
+    SEARCH_ALONE,
     check_design,
     check_measurements,
     check_parameters,
@@ -25,7 +27,6 @@ from skdp.regression._measurements import (
     public_steps,
     release_center,
     remedy_of,
-    searches_of_design,
     unspent,
 )
 from skdp.regression._plans import TracePlans, shape_of
@@ -33,15 +34,22 @@ from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
 from skdp.solvers.postprocess import released_count
 from skdp.solvers.trace import UnreadableError, fit_trace, zero_fit
-from skdp.solvers.whitening import release_whitening, through_design, trace_attributes, whitening
+from skdp.solvers.whitening import (
+    Place,
+    release_place,
+    release_whitening,
+    through_design,
+    trace_attributes,
+    whitening,
+)
 from skdp.theory import records_needed
 from skdp.units import offered
 
 # Low-rank matrix regression with differential privacy.
 
 
-# Of the deviation of an entry. Rows that share a mean see it and the intercept together: at 1 a
-# step would go as far beyond the minimum as it began before it.
+# Of the deviation of an entry, where records are not centred: these see their mean and the
+# intercept together, so that at 1 a step would go as far beyond the minimum as it began before it.
 _CORNER = 0.5
 _MOST = (
     0.5  # of the budget: a fit that stops with more has no matrix, and says where y lies at least
@@ -81,10 +89,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
     design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
-        Second moments of X: learnt with 5% of the budget (row and column covariances; variances
-        only for sparse X), or the public variance of an entry, or public row and column
-        covariances whose Kronecker product is the covariance of X, or that covariance itself (of
-        dense rows). Where records have covariances of their own, give their mean.
+        Second moments of X: learnt with 8% of the budget (where dense rows lie, and row and column
+        covariances about there; variances only for sparse X), or the public variance of an entry,
+        or public row and column covariances whose Kronecker product is the covariance of X, or that
+        covariance itself (of dense rows). Where records have covariances of their own, give their
+        mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
     shrink : bool, default=True
@@ -92,8 +101,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     fit_intercept : bool, default=True
-        Learn an intercept, so that a shift of y does not matter: 3% of the budget finds a private
-        centre of y. False is for y that is centred by a public number.
+        Learn an intercept, so that a shift of y does not matter, nor one of dense X whose design is
+        learnt: 3% of the budget finds a private centre of y. False is for y and X that are centred
+        by public numbers.
     fit_means : bool, default=True
         Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
         entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
@@ -107,7 +117,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     Attributes
     ----------
     coef_ : ndarray of shape (d1, d2)
-        The matrix. It is zero, with a warning, if the budget is too small for the data.
+        The matrix. It is zero, with a warning, if the budget is too small for the data; the
+        released mean of y is predicted then.
     intercept_ : float
         The intercept, 0.0 if it is not fitted.
     U_ : ndarray of shape (d1, ``rank_``)
@@ -236,18 +247,17 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         if public or session.adjacency == "replace":
             self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
-        if design is None and public:
-            design = whitening(query.public_moments(), shape, n, 0.0)
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
             centre = release_center(self, session, placed, shares["center"], n)
-        means = centre.found and has_means(self, shape, sparse=sparse)
+        means = has_means(self, shape, sparse=sparse)
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         if self.fit_intercept and unspent(session) > _MOST:
-            centre = release_center(self, session, placed, unspent(session), n)
+            left = unspent(session)
+            centre = release_center(self, session, placed, left, n, SEARCH_ALONE)
             attributes["intercept_"] = centre.value
         if not centre.found:
-            attributes["doubt"] = attributes["doubt"] or "could not see where the targets lie"
+            attributes["doubt"] = "could not see where the targets lie"
         pay_the_rest(session)
         return attributes
 
@@ -273,14 +283,16 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         shape = query.shape
         facts = descent_facts(self, shape, n, unit_noise)
         try:
-            if searches_of_design(self):
-                design = release_whitening(ask, shape, n, facts.rank_share, shares["covariance"])
+            if not centre.found:
+                raise UnreadableError
+            place, query, ask, design = self._look(ask, query, n, design, shares, facts.rank_share)
             if design is None:
                 raise UnreadableError
         except UnreadableError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre.value)
-        corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
+        corner = (1.0 if place.reach else _CORNER) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
+        learnt["target_sd"] = centre.sd if self.fit_intercept else 0.0
         facts = facts._replace(corner=corner, useful=self._records_needed(shape).useful, **learnt)
         looked = look_at_means(ask, facts, design, centre) if means else None
         if looked is not None and looked.alone:
@@ -290,7 +302,30 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         known = public_steps(query, design, centre.value, corner)
         ask = through_design(ask, design).augmented(centre.value, corner)
         fit = fit_trace(ask, facts, known)
-        return self._attributes(fit, design, n, centre.value + corner * fit.intercept, looked)
+        at_zero = centre.value
+        if place.reach or not fit.zero_because:  # an intercept about 0 belongs to its matrix
+            at_zero += corner * fit.intercept
+        attributes = self._attributes(fit, design, n, at_zero, looked)
+        attributes["intercept_"] -= float(place.at @ attributes["coef_"].ravel())
+        return attributes
+
+    def _look(self, ask, query, n, design, shares, rank_share):
+        """Learn where dense records lie and what they are like about there, unless it is known."""
+        shape, place = query.shape, Place(np.zeros(math.prod(query.shape)), 0.0)
+        if design is not None:
+            return place, query, ask, design
+        public, placed = query.unit.of_targets, self.fit_intercept and query.is_dense
+        if placed and public:
+            place = Place(query.public_mean(), 0.0)
+        elif placed:
+            place = release_place(ask, shape, n, rank_share, shares["mean"])
+        if placed:
+            query, ask = query.about(place.at), ask.about(place.at)
+        if public:
+            return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
+        share = shares["covariance"] + (0.0 if placed else shares["mean"])
+        design = release_whitening(ask, shape, n, rank_share, share, place.reach)
+        return place, query, ask, design
 
     def _attributes(self, fit, design, n, intercept, looked=None):
         left, right = (None, None) if design is None else design[:2]

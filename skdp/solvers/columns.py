@@ -9,46 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.place import (
-    FARTHEST,
-    QUESTIONS,
-    Scale,
-    find_places,
-    find_scales,
-    finer_scales,
-    raised_scales,
-)
+from skdp.solvers.place import ENOUGH, SMALLEST, AsksGrid, Likely, octaves, roundest, steps
 from skdp.solvers.postprocess import released_count
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
 _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
-# Of a share: scales about 0, medians, scales about these, parts of octaves, raises, a count.
-_PARTS = (0.2, 0.4, 0.2, 0.06, 0.12, 0.02)
-_SCALES_ALONE = 0.4  # of the share, where medians alone follow
-# Half of the grid for a median reaches 6 scales from 0 (one may be two octaves off), and then 1.4
-# steps of the one before. Wide steps reach 11 (three octaves): a third look makes up for them.
-_STEP, _WIDE_STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-2, 2.0**-5, 2
-# Of what is left for parts of octaves and raises, where columns are looked at once more: a median,
-# and the scale about it.
-_CLOSER = (0.25, 0.25)
-# Of a scale: half of the entries of a column lie farther than half its scale from 0. So where the
-# median lies nearer than this, half of them lie at least as far from it: no finer steps are needed.
-_ASIDE = 0.25
-_CENTER_LOOKS = 4  # for medians alone
+# Share and number of questions: a count; the octave of distances from 0; the median among these,
+# and once more where it was; the octave of distances from it, where in there, and if many lie out.
+_PARTS = {
+    "count": (0.02, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
+    "scale": (0.3, 5), "part": (0.06, 1), "raise": (0.06, 3),
+}  # fmt: skip
+_MEDIANS = ("octave", "near", "nearer")
+_HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
+_MORE_LOOKS = 2  # for medians alone
+_STAY = 0.01  # of the posterior of a median: one that may as well be 0 is 0
+_PLACED = 0.75  # spreads: a median may lie so far from where it was placed
+_ASIDE = 3  # octaves that a scale is at most below what is open of the median
+# Scales are raised by the least factor so many of which hold all but that share, clearly.
+_FAR, _RAISES, _OUTSIDE, _CLEAR = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
 _OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
-_CLEAR = 8.0  # times the noise of a rank: with fewer rows they are of more use where they are
-_CLOSER_LOOKS = 5  # of what is left each takes half: 2^-32 of the distance from 0 is told apart
-_EDGE = FARTHEST - 2  # steps: a median beyond is looked for once more from there
-_FAR_RAISES = 4  # bits: a scale within the smallest step may belong to most entries alike
-
-
-class AsksOctaves(Protocol):
-    """Ranks of powers of two, for each column."""
-
-    def ranks(self, thresholds: FloatArray, *, share: float) -> Answer:
-        """Return half of the entries below minus half of those above each threshold."""
-        ...
 
 
 class AsksColumns(Protocol):
@@ -58,12 +40,12 @@ class AsksColumns(Protocol):
         """Return the noisy number of rows."""
         ...
 
-    def octaves(self, center: FloatArray) -> AsksOctaves:
-        """Narrow the question to distances from a centre."""
+    def grid(self, points: FloatArray) -> AsksGrid:
+        """Narrow the question to a public grid of numbers for each column."""
         ...
 
-    def places(self, center: FloatArray, step: FloatArray) -> AsksOctaves:
-        """Narrow the question to whole steps from a centre."""
+    def distances(self, center: FloatArray, points: FloatArray) -> AsksGrid:
+        """Narrow the question to a public grid of distances from a centre."""
         ...
 
     def moments(
@@ -99,10 +81,7 @@ class Columns(NamedTuple):
     needed : int
         About how many entries that differ from 0 and from the centre show the scale of a column.
     placed : array of bool, shape (d,)
-        Whether clear ranks enclose the median.
-    coarse : array of bool, shape (d,)
-        Whether the entries lie within a single one of the last steps, so that the spread may be
-        nothing but their distance from its middle.
+        Whether the middle half of what is likely of the median reaches no farther than a spread.
     """
 
     center: FloatArray
@@ -112,7 +91,6 @@ class Columns(NamedTuple):
     noise: float
     needed: int
     placed: NDArray[np.bool_]
-    coarse: NDArray[np.bool_]
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise of sums of columns that have this multiple of the share."""
@@ -139,79 +117,31 @@ class ColumnMoments(NamedTuple):
 def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
-    The scale of the entries about 0, their median, and the scale about it. A mean would have noise
-    in proportion to the distance from 0. `n` is the number of rows, where it is public.
+    A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
+    it is public.
     """
-    scales, places, spreads, finer, raises, count = (part * share for part in _PARTS)
+    count, rest = _PARTS["count"][0] * share, share
     if n is None:
-        n = released_count(*ask.count(share=count))
-    else:
-        spreads += count
-    first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
-    rest, part, looks = finer + raises, 1.0, 0
-    clear = _CLEAR * first.noise_scale * math.sqrt(scales / (rest * min(_CLOSER)))
-    seen = _medians(ask, first, places, step=_WIDE_STEP if n > clear else _STEP, aside=_ASIDE)
-    about = ask.octaves(seen.center).ranks
-    spread = find_scales(about, d, spreads, near=first.value)
-    narrow = _within(seen, spread)
-    while narrow.any() and looks < _CLOSER_LOOKS and n > clear / math.sqrt(part):
-        shares = [some * part * rest for some in _CLOSER]
-        seen, spread = _closer(ask, seen, spread, narrow, shares)
-        narrow = _within(seen, spread)
-        part, looks = part * (1 - sum(_CLOSER)), looks + 1
-    if looks:
-        about = ask.octaves(seen.center).ranks
-    elif n > clear:  # as many questions, on what is there
-        value = finer_scales(about, spread, sum(_CLOSER) * rest, questions=2 * QUESTIONS)
-        spread, part = spread._replace(value=value), 1 - sum(_CLOSER)
-    size = finer_scales(about, spread, finer * part)
-    size = raised_scales(about, size, raises * part, *([_FAR_RAISES] if looks > 1 else []))
-    far = seen.placed & (seen.center != 0.0)  # clear ranks have seen it, if not its scale about 0
-    found, needed = (first.found | far) & spread.found, max(first.needed, spread.needed)
-    noise = first.noise_scale * math.sqrt(_PARTS[0] / QUESTIONS)
-    size = np.where(found, size, spread.value)
-    coarse = narrow & (size <= 2 * seen.step)
-    if coarse.any():
-        needed = max(needed, math.ceil(clear / math.sqrt(part)))
-    return Columns(seen.center, size, found, n, noise, needed, seen.placed, coarse)
-
-
-def _within(seen: _Medians, spread: Scale) -> NDArray[np.bool_]:
-    """Return which columns lie within a step, or near it: its middle says nothing of them."""
-    return np.asarray(seen.narrow & spread.found & (spread.value <= 2 * seen.step))
+        n, rest = released_count(*ask.count(share=count)), share - count
+    unit = rest / math.fsum(part for name, (part, _) in _PARTS.items() if name != "count")
+    seen = _medians(ask, d, unit)
+    return _about(ask, seen, unit, n)
 
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find where the entries of each column lie, and nothing of how far they reach about there.
-
-    Each look has half of what is left. A column that lies within the steps of one is looked at in
-    finer ones; of others all looks are averaged.
-    """
-    scale = find_scales(ask.octaves(np.zeros(d)).ranks, d, _SCALES_ALONE * share)
-    left, center, steps = (1 - _SCALES_ALONE) * share, np.zeros(d), scale.value * _STEP
-    weight, placed = np.zeros(d), np.zeros(d, bool)
-    for look in range(_CENTER_LOOKS):
-        part = left / 2 if look < _CENTER_LOOKS - 1 else left
-        left -= part
-        seen = find_places(ask.places(center, steps).ranks, d, part, stay=0.5)
-        placed |= seen.enclosed
-        weight = np.where(np.abs(seen.at) >= _EDGE, 0.0, weight)
-        center = center + steps * seen.at * part / (weight + part)
-        closer = seen.narrow & (np.abs(seen.at) < _EDGE)
-        weight = np.where(closer, 0.0, weight + part)
-        steps = np.where(closer, _FINER * steps, steps)
-    found = np.asarray(scale.found)
-    noise, needed = scale.noise_scale, scale.needed
-    return Columns(center, scale.value, found, 1.0, noise, needed, placed, ~found)
+    """Find where the entries of each column lie, and nothing of how far they reach about there."""
+    looks = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_LOOKS)
+    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in looks), looks)
+    found = np.ones(d, bool)
+    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found)
 
 
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find how far the entries of each column reach from 0, for models without an intercept."""
     zero = np.zeros(d)
-    scale = find_scales(ask.octaves(zero).ranks, d, share)
-    found = np.asarray(scale.found)
-    every = np.ones(d, bool)
-    return Columns(zero, scale.value, found, math.inf, 1.0, scale.needed, every, ~every)
+    seen = _Medians(zero, np.full(d, SMALLEST), octaves(np.ones(d)))
+    names = [name for name in _PARTS if name not in ("count", *_MEDIANS)]
+    return _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), math.inf)
 
 
 class _Medians(NamedTuple):
@@ -219,71 +149,89 @@ class _Medians(NamedTuple):
 
     Attributes
     ----------
-    center, step : array of shape (d,)
-        Where it is, and in which steps it was looked for last.
-    placed, narrow : array of bool, shape (d,)
-        Whether clear ranks enclosed it, and whether little doubt is left about the step.
+    center : array of shape (d,)
+        A round number in the middle half of what is likely.
+    near : array of shape (d,)
+        How far that half reaches, with the centre.
+    about_zero : Likely
+        The scales about 0.
     """
 
     center: FloatArray
-    step: FloatArray
-    placed: NDArray[np.bool_]
-    narrow: NDArray[np.bool_]
+    near: FloatArray
+    about_zero: Likely
 
 
-def _medians(
-    ask: AsksColumns,
-    scale: Scale,
-    share: float,
-    *,
-    step: float,
-    aside: float,
-) -> _Medians:
-    """Return about the median of each column; entries may be alike, and far from 0.
+def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]:
+    part, questions = _PARTS[name]
+    return ask, questions, part * unit
 
-    A column that lies within the steps of a first look is looked at again, in finer ones, unless
-    its median lies nearer to 0 than `aside` scales.
+
+def _medians(ask: AsksColumns, d: int, unit: float, looks: tuple[str, ...] = _MEDIANS) -> _Medians:
+    """Return about the median of each column; entries may be alike, and far from 0."""
+    first = octaves(np.ones(d))
+    first.search(*_asked(ask.distances(np.zeros(d), first.points), looks[0], unit))
+    # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
+    likely = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
+    for name in looks[1:]:
+        last = likely
+        last.search(*_asked(ask.grid(last.points), name, unit))
+        likely = last.zoomed(_STAY)
+    a, b = last.low_end(0.25), last.high_end(0.75)
+    # What spans octaves says no more than its end next to 0.
+    ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
+    here = (last.low_end(0.25) <= 0) & (last.high_end(1 - 0.25) >= 0)
+    center = np.where(here, 0.0, roundest(*ends))
+    near = np.maximum(b, center) - np.minimum(a, center)
+    near = np.maximum(near, np.abs(center) * 2.0**-12 + SMALLEST)
+    return _Medians(center, near, first)
+
+
+def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
+    """Return scales about released centres.
+
+    A half that is nearly alike, beside others that are not, has a scale of its own: where clearly
+    many entries lie far outside, it is raised.
     """
-    d = len(scale.value)
-    center, steps = np.zeros(d), scale.value * step
-    placed, close = np.zeros(d, bool), np.zeros(d, bool)
-    for _ in range(_LOOKS):
-        steps = np.where(close, _FINER * steps, steps)
-        seen = find_places(ask.places(center, steps).ranks, d, share / _LOOKS)
-        placed |= seen.enclosed & (scale.found | seen.narrow)
-        center = np.where(scale.found | placed, center + steps * seen.at, 0.0)
-        close = seen.narrow & (np.abs(center) >= aside * scale.value)
-    return _Medians(center, steps, placed, close & (scale.found | placed))
+    center, d = seen.center, len(seen.center)
+    middle = np.sqrt(
+        np.abs(center) * seen.near
+    )  # a spread lies between what is open and the centre
+    base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
+    likely = octaves(base)
+    likely.follow(seen.about_zero, center == 0)
+    likely.exclude(np.log2(seen.near / base) - _ASIDE)
+    likely.search(*_asked(ask.distances(center, likely.points), "scale", unit))
+    found = likely.found()
+    size = likely.zoomed(0.01, 16)
+    # The last point counts all.
+    points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
+    about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
+    size.search(*_asked(about, "part", unit))
+    middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
+    raised = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
+    spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
+    part, questions = _PARTS["scale"]
+    noise = likely.noise_scale * math.sqrt(part / questions)
+    needed = math.ceil(ENOUGH * likely.noise_scale)
+    # A spread within what is open of the centre may be nothing but a distance from the median.
+    return Columns(center, spread, found, n, noise, needed, seen.near <= _PLACED * spread)
 
 
-def _closer(
-    ask: AsksColumns,
-    seen: _Medians,
-    spread: Scale,
-    narrow: NDArray[np.bool_],
-    shares: list[float],
-) -> tuple[_Medians, Scale]:
-    """Return centres and scales after one more look at columns that lie within a single step.
-
-    A longitude in a city lies two thousand deviations from 0: its distance from the middle of a
-    step says nothing of its spread.
-    """
-    places, spreads = shares
-    d, step = len(narrow), np.where(narrow, _FINER, 1.0) * seen.step
-    look = find_places(ask.places(seen.center, step).ranks, d, places)
-    nearer = narrow & (look.narrow | look.enclosed)
-    center = np.where(nearer, seen.center + step * look.at, seen.center)
-    near = spread.value * np.where(nearer, _FINER, 1.0)
-    again = find_scales(ask.octaves(center).ranks, d, spreads, near=near)
-    better = nearer & again.found & (again.value <= spread.value)
-    value = np.where(better, again.value, spread.value)
-    beyond = np.abs(look.at) >= _EDGE
-    closer = seen._replace(
-        center=np.where(better, center, seen.center),
-        step=np.where(better & ~beyond, step, seen.step),
-        narrow=np.where(narrow, better, seen.narrow),
-    )
-    return closer, spread._replace(value=value)
+def _raised(
+    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
+) -> IntArray:
+    """Return which of the factors each scale is to be raised by."""
+    share = part * unit / questions
+    total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
+    goal = 2 * _OUTSIDE * total.value + _CLEAR * math.sqrt(2) * total.noise_scale
+    low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
+    for _ in range(questions - 1):
+        middle = (low + high) // 2
+        near = about.ranks(at + cells * (middle + 1), share=share)
+        few = total.value - near.value <= goal
+        low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
+    return high
 
 
 class Center(NamedTuple):

@@ -10,6 +10,7 @@ noise alike, one that is too high drowns the signal.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
@@ -32,15 +33,20 @@ _FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units o
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
+_NEVER = 1e-9  # chance of a cell that is taken for impossible
 _ASIDE = np.array([0, -1, 1, -2, 2, -3, 3, -4])  # octaves: the first that was not asked about
 _APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
+# Parts of the posterior, and then cells beside the median: the first that was not asked about.
+_ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
+_POWERS = np.ldexp(1.0, np.arange(-FARTHEST, FARTHEST + 1))
+SMALLEST = float(_POWERS[0])
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
 _BLOCK = 128  # columns at a time
 _TOGETHER = 64  # numbers of at least .001 whose product is a normal float
 _CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
-_ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
+ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
 _GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
@@ -144,7 +150,7 @@ class Search(_Likely):
     @property
     def needed(self) -> int:
         """Return about how many numbers that are not zero would be found under this noise."""
-        return math.ceil(_ENOUGH * self.noise_scale)
+        return math.ceil(ENOUGH * self.noise_scale)
 
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
@@ -223,6 +229,153 @@ def _normalised(rows: FloatArray) -> FloatArray:
     return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
+class Likely:
+    """What noisy ranks leave likely of one number in each column: cells between public points.
+
+    Parameters
+    ----------
+    points : array of shape (d, m)
+        Upwards in each column. Cell i ends at point i; the last cell lies beyond all of them.
+    prior : array of shape (m + 1,)
+        Of the cells.
+    shared : bool
+        Whether columns share what they show: they scatter about a common place, nobody knows how
+        far.
+    """
+
+    def __init__(self, points: FloatArray, prior: FloatArray, *, shared: bool = False) -> None:
+        d = len(points)
+        self.points, self._prior = points, prior / prior.sum()
+        self.posterior = np.tile(self._prior, (d, 1))
+        self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
+        self._logs, self._possible = np.zeros(self.posterior.shape), np.ones(1)
+        self._known: list[IntArray] = []
+        self._kernels = _kernels(len(prior)) if shared and d > 1 else None
+
+    def search(self, ask: AsksGrid, questions: int, share: float) -> Likely:
+        """Ask about the median of what is likely, a fixed number of times.
+
+        At the very median an answer is that of an empty column: no point is asked about twice, and
+        what lies beside a known one says little.
+        """
+        columns, last = np.arange(len(self.points)), self.points.shape[1] - 1
+        for _ in range(questions):
+            cells = [self.cell(q) for q in _ORDER]
+            near = np.clip(np.column_stack([*cells, cells[0][:, None] + _NEXT]), 0, last)
+            known = np.zeros(near.shape, bool)
+            for asked in self._known:
+                known |= asked[:, None] == near
+            which = near[columns, known.argmin(axis=1)]
+            self._known.append(which)
+            self._learn(which, ask.ranks(which, share=share / questions))
+        return self
+
+    def _learn(self, which: IntArray, answer: Answer) -> None:
+        self.noise_scale = max(answer.noise_scale, _EXACT)
+        z = np.atleast_1d(answer.value) / self.noise_scale
+        self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
+        below = np.arange(self.posterior.shape[1]) <= which[:, None]
+        logs = np.where(below, log_ndtr(z)[:, None], log_ndtr(-z)[:, None])
+        self._logs += logs + z[:, None] ** 2 / 2
+        self._update()
+
+    def _update(self) -> None:
+        """Of numbers that are many or few, or none to be seen: these add as much to each cell."""
+        most = self._logs.max(axis=1, keepdims=True)
+        likely = np.exp(np.maximum(self._logs - most, _LEAST))
+        likely += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
+        likely *= self._possible
+        prior = self._prior
+        if self._kernels is not None:
+            totals = likely @ self._kernels
+            logs = np.log(totals).sum(axis=0) + np.log(np.tile(prior, len(_SCATTER)))
+            weights = np.exp(logs - logs.max())
+            prior = (weights / weights.sum() / totals) @ self._kernels.T
+        self.posterior = _normalised(likely * prior)
+
+    def follow(self, before: Likely, where: NDArray[np.bool_]) -> None:
+        """Take over what was learnt of the same cells of some columns."""
+        self._logs = np.where(where[:, None], before._logs, self._logs)
+        self.lowest = np.where(where, before.lowest, 0.0)
+        self.highest = np.where(where, before.highest, 0.0)
+
+    def exclude(self, low: FloatArray) -> None:
+        """Take cells for next to impossible that end below a step from the middle."""
+        steps = np.arange(self.posterior.shape[1]) - self.points.shape[1] // 2
+        self._possible = np.where(steps < low[:, None], _NEVER, 1.0)
+        self._update()
+
+    def cell(self, q: float) -> IntArray:
+        """Return the cell of each column in which q of the posterior is reached."""
+        cells = (self.posterior.cumsum(axis=1) < q).sum(axis=1)
+        return np.asarray(np.minimum(cells, self.posterior.shape[1] - 1))
+
+    def low_end(self, q: float) -> FloatArray:
+        """Return where that cell begins."""
+        return np.asarray(self.points[np.arange(len(self.points)), np.maximum(self.cell(q) - 1, 0)])
+
+    def high_end(self, q: float) -> FloatArray:
+        """Return where that cell ends: entries that equal it are counted in."""
+        last = self.points.shape[1] - 1
+        return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
+
+    def found(self) -> NDArray[np.bool_]:
+        """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
+
+        A column in which no rank stands clear of its noise has the doubts of the others.
+        """
+        off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
+        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
+        low, high = self.lowest < -_CLEAR_RANK, self.highest > _CLEAR_RANK
+        return np.asarray(narrow & (low | high) | low & high)
+
+    def zoomed(self, tails: float, cells: int = 64) -> Likely:
+        """Return the same in cells that are about equally likely, between round numbers."""
+        q = np.linspace(0, 1, cells + 1)
+        q[-1] = 2.0
+        points = []
+        ends = self.low_end(tails), self.high_end(1 - tails)
+        for edges, p, low, high in zip(self.points, self.posterior, *ends, strict=True):
+            beyond = np.concatenate([edges[:1], edges, edges[-1:]])
+            reached = np.concatenate([[0.0], p.cumsum()]) + 1e-12 * np.arange(len(beyond))
+            at = np.clip(np.interp(q, reached, beyond), low, high)
+            points.append(roundest(at[:-1], at[1:]))
+        return Likely(np.array(points), np.ones(cells + 1))
+
+
+def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the number of fewest digits in (low, high]."""
+    least = np.maximum(np.abs(high) * 2.0**-50, 1e-300)
+    step = np.exp2(np.ceil(np.log2(np.maximum(high - low, least))))
+    number = np.floor(high / step) * step
+    number = np.where(number > low, number, np.floor(high / (step / 2)) * step / 2)
+    return np.asarray(np.where((number > low) & (number <= high), number, high))
+
+
+def octaves(unit: FloatArray) -> Likely:
+    """Return sizes in each column, powers of two in these units: half of the prior is mild."""
+    return Likely(unit[:, None] * _POWERS, _mild(), shared=True)
+
+
+def steps(reach: FloatArray, cells: int = 64) -> Likely:
+    """Return numbers in each column that are at most so far from 0."""
+    points = reach[:, None] * np.linspace(-1, 1, cells + 1)
+    return Likely(points, np.ones(cells + 2))
+
+
+def _mild() -> FloatArray:
+    mild = np.exp(-np.abs(np.arange(-FARTHEST, FARTHEST + 2) - 0.5) / _FALL)
+    return np.asarray(0.5 * mild / mild.sum() + 0.5 / len(mild))
+
+
+@lru_cache
+def _kernels(cells: int) -> FloatArray:
+    """P(cell of a column | common cell), in columns; one in ten may lie anywhere."""
+    gaps = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
+    near = [np.exp(-gaps / spread) for spread in _SCATTER]
+    return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
+
+
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
@@ -232,9 +385,6 @@ _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
 # 256 times as large, than in the last, for half an octave.
 _LEVEL_DOUBTS = (3.5, 3.0, 2.5, 2.0)
 _FINER = 2  # questions about parts of an octave
-# Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
-_RAISE_DOUBTS = (4.5, 4.0, 3.0)
-_FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 
 
 class AsksRank(Protocol):
@@ -242,6 +392,14 @@ class AsksRank(Protocol):
 
     def __call__(self, threshold: float, *, share: float) -> Answer:
         """Return half of the numbers at most the threshold minus half of those above it."""
+        ...
+
+
+class AsksGrid(Protocol):
+    """Noisy ranks of the points of a public grid, one of each column."""
+
+    def ranks(self, which: IntArray, *, share: float) -> Answer:
+        """Return half of the entries at most a point minus half of those above, by column."""
         ...
 
 
@@ -356,49 +514,16 @@ def find_places(ranks: AsksRanks, d: int, share: float, *, stay: float = _STAY) 
 
 
 def finer_scale(rank: AsksRank, scale: Scale, share: float, *, questions: int = _FINER) -> float:
-    """Return where in its octave the median lies; see `finer_scales`."""
-    column = Scale(np.atleast_1d(scale.value), np.atleast_1d(scale.found), scale.needed)
-    return float(finer_scales(_one(rank), column, share, questions=questions)[0])
-
-
-def finer_scales(
-    ranks: AsksRanks, scale: Scale, share: float, *, questions: int = _FINER
-) -> FloatArray:
-    """Return where in its octave each median lies, to an eighth of the octave's end by default.
+    """Return where in its octave the median lies, to an eighth of the octave's end by default.
 
     A wrong answer leads to another part of the octave, at worst: nothing has to stand clear.
     """
-    low, high = np.full(len(scale.value), 0.5), np.ones(len(scale.value))
+    low, high = 0.5, 1.0
     for _ in range(questions):
         middle = (low + high) / 2
-        below = ranks(scale.value * middle, share=share / questions)
-        half = below.value >= 0
-        low, high = np.where(half, low, middle), np.where(half, middle, high)
-    return np.asarray(np.where(scale.found, scale.value * high, scale.value))
-
-
-def raised_scales(
-    ranks: AsksRanks, scales: FloatArray, share: float, bits: int = len(_RAISE_DOUBTS)
-) -> FloatArray:
-    """Return scales that are larger where many of the numbers lie far outside.
-
-    A half that is nearly alike, beside others that are not, has a scale of its own: that of half of
-    the numbers says nothing of the rest. A step up is four times, of 2^bits - 1; a share of the
-    numbers that does not stand clear of its noise raises nothing.
-    """
-    doubts = (*_RAISE_DOUBTS[:1] * (bits - len(_RAISE_DOUBTS)), *_RAISE_DOUBTS)
-    part = share / (1 + bits)
-    total = ranks(scales * np.ldexp(1.0, 2 * FARTHEST), share=part)
-    low = np.zeros(len(scales), int)
-    high = np.full(len(scales), 2**bits - 1)
-    for doubt in doubts:
-        middle = (low + high) // 2
-        below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
-        above = total.value - below.value
-        goal = 2 * _OUTSIDE * total.value + doubt * math.sqrt(2) * total.noise_scale
-        few = above <= goal
-        low, high = np.where(few, low, middle + 1), np.where(few, middle, high)
-    return np.asarray(scales * np.ldexp(1.0, 2 * high))
+        below = rank(float(scale.value) * middle, share=share / questions)
+        low, high = (low, middle) if below.value >= 0 else (middle, high)
+    return float(scale.value) * (high if scale.found else 1.0)
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:

@@ -10,7 +10,7 @@ direction, so it is divided by b: low clip levels cost little and need little no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
-from skdp.solvers.place import QUESTIONS, find_places, find_scale, finer_scale
+from skdp.solvers.place import QUESTIONS, find_scale, finer_scale
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.
 #
@@ -99,12 +99,13 @@ def curved_step(
 
 
 _Z = 0.6744897501960817
-_RATIO = 1.1  # of one step to the next, where a median is looked for near the last one
-_FINER = 3  # ranks that find a median in its octave
+_FINER = 3  # ranks that find a median in its octave, or between two public numbers
+_EXPECTED = (1 / 3, 3.0)  # of what the targets let expect lies a median
+_LAST = (0.5, 1.4)  # of the last one lies the next: residuals become smaller
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FAR = 40.0  # deviations that nothing goes beyond
-_LARGER = 1.3  # of a scale of targets: beyond it there is no fit
-_IMPLIED = math.sqrt(1.25)  # of it, where an estimate lies half of the signal off
+_SURE = 1.5  # of the edge of noise: a small matrix of noise seldom goes so far beyond it
+_GREW = 1.2  # of contributions: more than steps between medians leave open
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
 
@@ -156,6 +157,8 @@ class TraceFacts(NamedTuple):
         Multiplier c of the median; None plans it.
     variance : float or None
         Variance of an entry of what a record contributes; None: `lam`.
+    target_sd : float
+        About how far targets vary; 0 where it is not known.
     spread : float
         How much more contributions vary than those of records with equal variances.
     corner : float
@@ -181,6 +184,7 @@ class TraceFacts(NamedTuple):
     shrink: bool = True
     variance: float | None = None
     spread: float = 1.0
+    target_sd: float = 0.0
 
     @property
     def entry_variance(self) -> float:
@@ -196,6 +200,10 @@ class TraceFacts(NamedTuple):
     def tangent_size(self) -> int:
         """Dimension of the tangent space."""
         return self.rank * (sum(self.shape) - self.rank)
+
+    def length(self, size: int) -> float:
+        """Return the median length of contributions of `size` numbers and residuals of sd 1."""
+        return _Z * math.sqrt(self.entry_variance * size + self.corner**2)
 
 
 @dataclass(frozen=True)
@@ -271,23 +279,22 @@ class UnreadableError(Exception):
     """The noise of a rank hides the median."""
 
 
-def median_steps(max_iter: int, *, of_design: int) -> int:
+def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share.
 
-    `of_design` is the number of searches before the descent, for the design.
+    With `placed` the scale of the targets is known, and records are looked at about a place.
     """
-    wide, near = QUESTIONS + _FINER, QUESTIONS
-    descent = wide + (wide + near * (max_iter - 1) if max_iter else 0)
-    return descent + of_design * wide
+    wide = of_design + (not placed)  # of medians that may lie anywhere
+    near = placed + (max_iter + 1 if max_iter else 0) + 2 * (of_design and placed)
+    return wide * (QUESTIONS + _FINER) + _FINER * near
 
 
 def private_median(
-    below: Callable[..., Answer], rank_share: float, n: float, near: float | None = None
+    below: Callable[..., Answer], rank_share: float, n: float, between: Sequence[float] = ()
 ) -> float:
-    """Return about the median, to a tenth; the number of ranks depends on nothing that is read.
+    """Return about the median; the number of ranks depends on nothing that is read.
 
-    `near` is a median of numbers that have hardly changed since: it is looked for in steps from
-    there.
+    `between` are two public numbers that it is looked for between; else it may lie anywhere.
     """
 
     def rank(threshold: float, *, share: float) -> Answer:
@@ -296,18 +303,37 @@ def private_median(
             raise UnreadableError
         return answer
 
-    if near is None:
+    if not between:
         found = find_scale(rank, QUESTIONS * rank_share)
         return finer_scale(rank, found, _FINER * rank_share, questions=_FINER)
-
-    def ranks(thresholds: FloatArray, *, share: float) -> Answer:
-        return rank(near * _RATIO ** float(thresholds[0]), share=share)
-
-    place = find_places(ranks, 1, QUESTIONS * rank_share).at[0]
-    return float(near * _RATIO**place)
+    low, high = between
+    for _ in range(_FINER):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if rank(middle, share=rank_share).value >= 0 else (middle, high)
+    return math.sqrt(low * high)
 
 
 # -- the descent --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """A public estimate U diag(values) V' and an intercept; what it has of the start's noise."""
+
+    U: FloatArray
+    values: FloatArray
+    V: FloatArray
+    intercept: float
+    of_start: float = 1.0
+
+    @property
+    def factors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """U, the core and V."""
+        return self.U, np.diag(self.values), self.V
+
+    def matrix(self) -> FloatArray:
+        """Return the estimate."""
+        return np.asarray((self.U * self.values) @ self.V.T)
 
 
 class _Descent:
@@ -318,105 +344,136 @@ class _Descent:
         self.facts = facts
         self.public = public
         self.levels: list[float] = []
-        self.iterates: list[FloatArray] = []
+        self.points: list[Point] = []
+        self.gradients: list[FloatArray] = []
         self.sds: list[float] = []
+        self.intercepts: list[float] = []  # by whole steps, for a fit without a matrix
+        self.last: Point | None = None  # where contributions were shortest
         self.variances: list[float] = []
-        self.intercepts: list[float] = []
-        self.sd = self.first_sd = math.inf
-        self.sampling = self.median = 0.0
+        self.first_sd = self.median = math.inf
+        self.pace = 1.0
+        self.sampling = self.start_noise = 0.0
 
     def start(self) -> None:
         """Shrunk spectral estimate from the clipped sum of y X."""
         facts, (d1, d2) = self.facts, self.facts.shape
         size, corner = d1 * d2, facts.corner
         products = self.ask.products()
-        median = private_median(products.scores_below, facts.rank_share, facts.n)
+        between = [end * facts.target_sd * facts.length(size) for end in _EXPECTED]
+        median = private_median(
+            products.scores_below, facts.rank_share, facts.n, between if facts.target_sd else ()
+        )
         c = clip_multiplier(facts, size, facts.init)
         answer = products.total(c * median, share=facts.init)
         b = bussgang(c)
         self.levels.append(c * median)
         scale = 1 / (b * facts.lam * facts.n)
         full = answer.value[:size].reshape(d1, d2) * scale
-        self.sd = self.first_sd = median / (_Z * math.sqrt(facts.entry_variance * size + corner**2))
+        self.first_sd = median / facts.length(size)
         noise = math.hypot(
-            answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(facts.information * facts.n)
+            answer.noise_scale * scale, 1.1 * self.first_sd / math.sqrt(facts.information * facts.n)
         )
-        self.intercept = float(answer.value[-1]) / (b * corner**2 * facts.n) if corner else 0.0
-        self.U, values, self.V = _truncated_svd(full, facts.rank)
-        self.values = shrink_values(values, noise, facts.shape)
-        self.init_noise = noise
+        intercept = float(answer.value[-1]) / (b * corner**2 * facts.n) if corner else 0.0
+        self.start_noise = noise
+        U, values, V = _truncated_svd(full, facts.rank)
+        self.point = Point(U, shrink_values(values, noise, facts.shape), V, intercept)
+        # The start is a step from the zero matrix: taken back if it makes residuals longer.
+        self.last = Point(U, np.zeros(facts.rank), V, 0.0, 0.0)
+        self.median = self.first_sd * facts.length(facts.tangent_size)
+
+    def look(self, index: int) -> None:
+        """Release how long contributions are here; if they grew, go back to try half a step."""
+        facts, (U, S, V) = self.facts, self.point.factors
+        self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
+        between = [end * self.median for end in (_LAST if index else _EXPECTED)]
+        found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
+        self.sds.append(found / facts.length(facts.tangent_size))
+        if self.last and found > _GREW * self.median:
+            self.point, self.pace = self.last, self.pace / 2
+            self.variances[-1:] = [math.inf] * bool(index)  # the next point has its gradients
+            U, S, V = self.point.factors
+            self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
+        else:
+            self.median, self.last, self.gradients = found, self.point, []
 
     def step(self, index: int) -> None:
         """One clipped gradient step and a retraction."""
-        facts, q = self.facts, self.facts.tangent_size
-        S = np.diag(self.values)
-        tangent = self.ask.tangent(self.U, S, self.V, self.intercept)
-        near = self.median if index else None
-        self.median = private_median(tangent.scores_below, facts.rank_share, facts.n, near)
-        c = clip_multiplier(facts, q, facts.gradients)
-        answer = tangent.total(c * self.median, share=facts.gradients / facts.max_iter)
-        self.levels.append(c * self.median)
-        self.sd = self.median / (_Z * math.sqrt(facts.entry_variance * q + facts.corner**2))
-        move = self._move(answer, c)
+        self.look(index)
+        facts, point = self.facts, self.point
+        c = clip_multiplier(facts, facts.tangent_size, facts.gradients)
+        level = c * self.median
+        answer = self.tangent.total(level, share=facts.gradients / facts.max_iter)
+        self.levels.append(level)
+        self.gradients.append(answer.value)  # of a point that was gone back to there are more
+        move = self._move(np.mean(self.gradients, axis=0), answer.noise_scale, c)
+        self.intercepts.append(point.intercept + float(move[-1]))
+        move = self.pace * move
+        # Of smaller steps each adds less noise, and the points have more in common: the mean is as
+        # noisy.
+        self.variances[-1] /= len(self.gradients)
         r, (d1, d2) = facts.rank, facts.shape
         right = move[: r * d1].reshape(d1, r)
         left = move[r * d1 : r * (d1 + d2)].reshape(r, d2)
-        self.U, self.values, self.V = retract(self.U, S, self.V, right, left)
-        if facts.corner:
-            self.intercept += float(move[-1])
-        size = float(np.linalg.norm(self.values))
-        # Where X varies little along M, ||M|| is large beside the deviation of <X, M>.
-        limit = 3 * self.first_sd * math.sqrt(facts.entry_variance * facts.spread) / facts.lam
-        self.values = self.values * min(1.0, limit / max(size, 1e-300))
-        self.iterates.append((self.U * self.values) @ self.V.T)
-        self.intercepts.append(self.intercept)
-        self.sds.append(self.sd)
+        U, values, V = retract(*point.factors, right, left)
+        intercept = point.intercept + (float(move[-1]) if facts.corner else 0.0)
+        self.point = Point(U, values, V, intercept, (1 - self.pace) * point.of_start)
+        self.points.append(self.point)
 
-    def _move(self, answer: Answer, c: float) -> FloatArray:
+    def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
         """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
-        known = self.public and self.public(
-            self.U, np.diag(self.values), self.V, reach=min(_Z * c, _FAR)
-        )
+        known = self.public and self.public(*self.point.factors, reach=min(_Z * c, _FAR))
+        sd = self.median / facts.length(q)
         if known:
-            step = curved_step(*known, facts, noise=answer.noise_scale, sd=self.sd)
-            self.variances.append(step.by_noise * answer.noise_scale**2)
-            self.sampling = self.sd * math.sqrt(_clipped_variance(c) / b * step.by_sampling)
-            return np.asarray(step.matrix @ answer.value)
+            step = curved_step(*known, facts, noise=noise, sd=sd)
+            self.variances.append(step.by_noise * noise**2)
+            self.sampling = sd * math.sqrt(_clipped_variance(c) / b * step.by_sampling)
+            return np.asarray(step.matrix @ gradient)
         rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
-        self.variances.append((answer.noise_scale * abs(rate)) ** 2)
-        self.sampling = (
-            self.sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
-        )
-        return np.asarray(rate * answer.value)
+        self.variances.append((noise * rate) ** 2)
+        self.sampling = sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
+        return np.asarray(rate * gradient)
 
     def finish(self) -> None:
-        """Average the last iterates and shrink; both are free."""
+        """Average the points whose residuals are smallest, and shrink; both are free."""
         facts = self.facts
-        variance = self.variances[-1] if self.variances else 0.0
-        if len(self.iterates) > 1:
-            sds = np.array(self.sds)
-            kept = sds <= _SETTLED * sds.min()  # these residuals differ by noise alone
-            weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
-            variance = 1 / float(weights.sum())
-            weights = weights * variance
-            mean = np.tensordot(weights, np.stack(self.iterates), 1)
-            self.intercept = float(weights @ np.array(self.intercepts))
-            self.U, self.values, self.V = _truncated_svd(mean, facts.rank)
-        if facts.shrink and self.iterates:
-            noise = math.hypot(math.sqrt(variance), self.sampling)
-            self.values = shrink_values(self.values, noise, facts.shape)
-
-    def implied_sd(self) -> float:
-        """Return how much <X, M> varies over records, by the estimate."""
-        return math.sqrt(self.facts.lam) * float(np.linalg.norm(self.values))
+        if not self.points:
+            return
+        self.look(facts.max_iter)
+        sds = np.array(self.sds[1:])
+        # These residuals differ by noise alone.
+        kept = (sds <= _SETTLED * min(self.sds)) & np.isfinite(self.variances)
+        if not kept.any():  # no step made them smaller: `look` went back
+            return
+        weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
+        variance = 1 / float(weights.sum())
+        weights = weights * variance
+        mean = np.tensordot(weights, np.stack([point.matrix() for point in self.points]), 1)
+        U, values, V = _truncated_svd(mean, facts.rank)
+        if facts.shrink:
+            start = float(weights @ np.array([point.of_start for point in self.points]))
+            noise = math.hypot(math.sqrt(variance), self.sampling, start * self.start_noise)
+            sure = shrink_values(values / _SURE, noise, facts.shape) > 0
+            values = np.where(sure, shrink_values(values, noise, facts.shape), 0.0)
+        intercepts = np.array([point.intercept for point in self.points])
+        self.point = Point(U, values, V, float(weights @ intercepts))
 
     def result(self, reason: str = "") -> TraceFit:
         facts = self.facts
-        levels = tuple(self.levels)
+        levels, sd = tuple(self.levels), min([self.first_sd, *self.sds])
         if reason:
-            return zero_fit(facts.shape, facts.rank, reason, levels, self.sd)
-        return TraceFit(self.U, self.values, self.V, self.intercept, levels, self.sd)
+            fit = zero_fit(facts.shape, facts.rank, reason, levels, sd)
+            weights = 1 / np.maximum(np.array(self.variances), 1e-300)
+            if reason == _UNREADABLE or not facts.corner or not weights.any():
+                return fit
+            return replace(fit, intercept=float(np.average(self.intercepts, weights=weights)))
+        U, values, V, intercept = (
+            self.point.U,
+            self.point.values,
+            self.point.V,
+            self.point.intercept,
+        )
+        return TraceFit(U, values, V, intercept, levels, sd)
 
 
 def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -449,12 +506,9 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
         run.start()
         for index in range(facts.max_iter):
             run.step(index)
+        run.finish()
     except UnreadableError:
         return run.result(_UNREADABLE)
-    if facts.max_iter and run.sd > _LARGER * run.first_sd:
-        return run.result("the fitted residuals are larger than the targets")
-    run.finish()
-    if facts.n < facts.useful and run.implied_sd() > _IMPLIED * run.first_sd:
-        return run.result("it would vary more than the targets do: it is noise")
-    reason = "" if run.values.any() else "no singular value stands above the noise"
-    return replace(run.result(), zero_because=reason)
+    if not run.point.values.any():
+        return run.result("no singular value stands above the noise")
+    return run.result()

@@ -22,6 +22,7 @@ _SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
 _SMALLEST_PUBLIC = 1e-8
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _CLIP = 1.5  # of second moments, in medians
+_NEAREST = 0.03  # of the distance from 0 to the records: what a mean of theirs leaves, at least
 
 
 class AsksDesign(Protocol):
@@ -118,11 +119,47 @@ def through_design(ask: Any, design: Whitening) -> Any:
     return ask if design.left is None else ask.whitened(design.left, design.right)
 
 
+class Place(NamedTuple):
+    """Where records lie, and about how far from there (0: not known)."""
+
+    at: FloatArray
+    reach: float
+
+
+def release_place(
+    ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float
+) -> Place:
+    """Return where records lie: a clipped mean, and another one about it.
+
+    The first has noise in proportion to the distance from 0, the second to the spread; both are
+    drawn to where they began as their noise demands.
+    """
+    size, at = math.prod(shape), np.zeros(math.prod(shape))
+    between: tuple[float, ...] = ()
+    for seen in (ask, None):
+        records = (seen or ask.about(at)).records()
+        reach = private_median(records.scores_below, rank_share, n, between)
+        answer = records.total(reach, share=share / 2)
+        noise = math.sqrt(size) * answer.noise_scale
+        at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
+        between = (min(max(noise / n, _NEAREST * reach), reach), _CLIP * reach)
+    return Place(at, reach)
+
+
 def release_whitening(
-    ask: AsksDesign, shape: tuple[int, int], n: float, rank_share: float, share: float
+    ask: AsksDesign,
+    shape: tuple[int, int],
+    n: float,
+    rank_share: float,
+    share: float,
+    reach: float = 0.0,
 ) -> Whitening | None:
-    """Learn the design: a private median of the sizes, and one release of both moments."""
-    median = private_median(ask.moment_sizes_below, rank_share, n)
+    """Learn the design: a private median of the sizes, and one release of both moments.
+
+    `reach` is the median of ||X||; ||X X'|| lies between ||X||^2 / sqrt(d) and ||X||^2.
+    """
+    between = (reach**2 / (_CLIP * math.sqrt(min(shape))), _CLIP * reach**2) if reach else ()
+    median = private_median(ask.moment_sizes_below, rank_share, n, between)
     answer = ask.design_moments(_CLIP * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)
 

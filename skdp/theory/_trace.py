@@ -263,7 +263,7 @@ def descent_records(
     return DescentRecords(*numbers, n)
 
 
-_RANK_SHARE = 0.0365 / 79  # of the budget, for each rank of the searches of a fit with defaults
+_RANK_SHARE = 0.0365 / 46  # of the budget, for each rank of the searches of a fit with defaults
 _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
 _Z = 0.6744897501960817  # median of |N(0, 1)|
 
@@ -322,7 +322,7 @@ def records_needed(
     --------
     >>> from skdp.theory import records_needed
     >>> records_needed((20, 20), 2, epsilon=1.0)
-    RecordsNeeded(readable=983, useful=1604, accurate=6422)
+    RecordsNeeded(readable=750, useful=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units

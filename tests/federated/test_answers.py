@@ -29,6 +29,7 @@ V = np.linalg.qr(RNG.standard_normal((D, 2)))[0]
 LEVEL, LINE = np.zeros(1), V[:, :1]
 VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL)
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
+GRID = np.array([[-1.0, 0.5, 2.0]] * D)
 PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "clipped": [(1.5,)], "columns": [(), (KEPT,)], "centered": [(ONE,)],
     "tangent": [(V, 3.0)], "kept_below": [(0.5,)], "norms_above": [(0.5,)],
@@ -39,8 +40,8 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "pooled": [(ONE, LEVEL, 1.0)],
     "second_moment": [()], "votes": [(), VIEW],
     "head_votes": [(*VIEW, LINE, RULES)],
-    "mean_head": [(np.eye(D), LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
-    "places": [(ZERO, ONE)], "ranks": [(ONE,)],
+    "mean_head": [(np.eye(D), LINE, LEVEL, 1.0)], "grid": [(GRID,)],
+    "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),)],
 }  # fmt: skip
 
 

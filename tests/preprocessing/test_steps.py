@@ -11,10 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skdp import DPRidge, check_pipeline
-from skdp.base import warn_blurred_columns
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
-from skdp.solvers.columns import ColumnMoments, Columns
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of
 
@@ -190,9 +188,7 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
         with seeded_entropy(0):
             said = messages_of(scaler.fit, X)
         # the column of one value has no scale that could be learnt
-        assert ["1 of 5 columns (4)" in text for text in said] == [True] * (
-            bounds is not entry_bounds
-        )
+        assert all("1 of 5 columns (4)" in text for text in said)
         assert np.max(np.abs(scaler.mean_[:4] - MEANS) / UNITS) < tolerance
         assert np.max(np.abs(scaler.scale_[:4] / UNITS - 1)) < tolerance
         assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
@@ -289,10 +285,10 @@ def test_zeros_that_are_not_stored_stay_zeros():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "rows", [load_iris().data, 3 + 0.4 * np.random.default_rng(0).standard_normal((150, 3))]
+    "rows", [load_iris().data[::2], 3 + 0.4 * np.random.default_rng(0).standard_normal((75, 3))]
 )
 def test_scales_that_are_far_off_are_said(rows):
-    """150 rows do not show where columns lie, and a scale about 0 looks like one about there."""
+    """75 rows do not show where columns lie, and a scale about 0 looks like one about there."""
     lost, model = 0, DPStandardScaler(epsilon=1.0)
     for _ in range(40):
         said = messages_of(model.fit, rows)
@@ -304,23 +300,13 @@ def test_scales_that_are_far_off_are_said(rows):
 
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_scales_that_are_seen_need_no_word(shift):
-    rows = shift + np.random.default_rng(0).standard_normal((1500, 4)) * [1.0, 2.0, 3.0, 4.0]
+    rows = shift + np.random.default_rng(0).standard_normal((4000, 4)) * [1.0, 2.0, 3.0, 4.0]
     for _ in range(4):
         DPStandardScaler(epsilon=1.0).fit(rows)
-
-
-def test_a_scale_in_its_noise_is_said_where_no_middle_was_seen():
-    every = np.ones(3, bool)
-    found = Columns(np.zeros(3), np.ones(3), every, 9.0, 1.0, 9, np.arange(3) > 0, ~every)
-    moments = ColumnMoments(np.zeros(3), np.array([2.9, 2.9, 9.0]), np.ones(3), 9.0)
-    with pytest.warns(PrivacyWarning, match=r"of 1 of 3 columns \(0\) that may be noise"):
-        warn_blurred_columns(DPStandardScaler(), found, moments)
-    warn_blurred_columns(DPStandardScaler(), found, moments._replace(variance=np.full(3, 3.1)))
 
 
 def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
     rows = np.random.default_rng(0).standard_normal((1500, 2)) + [0.0, 1e5]
     with pytest.warns(PrivacyWarning, match=r"of 1 of 2 columns \(1\) that may be several times"):
-        DPStandardScaler(epsilon=1.0).fit(rows[:300])
-    for far in (DPStandardScaler(epsilon=3.0).fit(rows), DPStandardScaler().fit(rows - [0, 1e5])):
-        np.testing.assert_allclose(far.scale_, 1.0, rtol=0.3)
+        DPStandardScaler(epsilon=1.0).fit(rows)
+    np.testing.assert_allclose(DPStandardScaler().fit(rows - [0, 1e5]).scale_, 1.0, rtol=0.3)

@@ -1,20 +1,22 @@
-"""Column moments, and ranks of powers of two and of places among entries."""
+"""Column moments, and ranks of the points of public grids among entries."""
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows
-from skdp.data.numbers import OctavesOfBlock, PlacesOfBlock
+from skdp.data.numbers import CountsOfBlock
+from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])
-THRESHOLDS, STEPS = np.array([1.0, 2.0, 0.5, 2.0**40]), np.array([0.0, -3.0, 46.0, 5.0])
+POINTS = np.array([[-3.0, 0.0, 1.0], [0.5, 1.0, 2.0], [-2.0, 0.5, 46.0], [-1e-9, 5.0, 2.0**40]])
+WHICH = np.array([2, 2, 1, 0])
 RELEASES = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
-    "octaves": lambda q: q.octaves(CENTER).ranks(THRESHOLDS),
-    "places": lambda q: q.places(CENTER, np.array([1.0, 0.25, 1e6, 1e-6])).ranks(STEPS),
+    "distances": lambda q: q.distances(CENTER, POINTS).ranks(np.full(4, 2)),
+    "grid": lambda q: q.grid(POINTS).ranks(WHICH),
 }
 
 
@@ -78,30 +80,36 @@ def test_moments_are_the_sums():
     np.testing.assert_allclose(exact, expected)
 
 
-def test_ranks_leave_out_what_equals_the_centre_and_bad_rows():
+def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, 3.1], [-8.0, np.inf], [1e300, -1e300]])
-    ask = ColumnQuery(X, adjacency="add_remove").octaves(np.array([0.0, 1.0]))
-    assert ask.ranks(np.array([0.5, 2.0])).answer(0.0).tolist() == [-0.5, -0.5]
-    assert ask.ranks(np.array([2.0, 4.0])).answer(0.0).tolist() == [0.5, 0.5]
-    assert ask.ranks(np.array([0.25, 1.0])).answer(0.0).tolist() == [-1.5, -1.5]
-    assert ask.ranks(np.array([2.0, 4.0])).answer(0.25).tolist() == [2, 2]
+    points = np.array([[0.5, 2.0, 0.25], [2.0, 4.0, 1.0]])
+    ask = ColumnQuery(X, adjacency="add_remove").distances(np.array([0.0, 1.0]), points)
+    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
+    assert answers == [[-0.5, -0.5], [0.5, 0.5], [-1.5, -1.5]]
+    assert ask.ranks(np.array([1, 1])).answer(0.25).tolist() == [2, 2]
 
 
-def test_places_count_all_entries_of_good_rows():
+def test_numbers_count_all_entries_of_good_rows():
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, -1e300], [-8.0, np.nan], [1e308, 1.0]])
-    ask = ColumnQuery(X, adjacency="add_remove").places(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
-    assert ask.ranks(np.array([0.0, 0.0])).answer(0.0).tolist() == [-1.0, 1.0]
-    assert ask.ranks(np.array([1.0, 4.0])).answer(0.0).tolist() == [0.0, 2.0]
-    assert ask.ranks(np.array([-1.0, -1.0])).answer(0.25).tolist() == [-8, -4]
+    ask = ColumnQuery(X, adjacency="add_remove").grid(np.array([[-0.5, 0.0, 0.5], [0.5, 1.0, 3.0]]))
+    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
+    assert answers == [[-2.0, -1.0], [-1.0, 1.0], [0.0, 2.0]]
+    assert ask.ranks(np.array([0, 2])).answer(0.25).tolist() == [-8, 8]
 
 
-def test_quarters_of_octaves_are_told_apart():
-    X = np.random.default_rng(0).standard_normal((999, 3)) * [1.0, 1e-9, 1e9]
-    X[1] = [1.25, 0.75, 2.0**30]
-    ask = ColumnQuery(X, adjacency="add_remove").octaves(np.zeros(3))
-    for t in ([1.25, 0.75, 2.0**30], [1.0, 2.0**-30 * 1.5, 2.0**30 * 1.75]):
-        exact = (np.abs(X) <= t).sum(axis=0) - len(X) / 2
-        np.testing.assert_array_equal(ask.ranks(np.array(t)).answer(0.0), exact)
+@pytest.mark.parametrize("step", [0.0, 2.0**-10])
+def test_a_group_adds_the_mean_of_its_rows(step):
+    """Rows of 3 and of 7: whatever their parts are, all rows of a group on one side add 1/2."""
+    rng = np.random.default_rng(4)
+    X, groups = rng.standard_normal((13, 2)), np.repeat([0, 1, 2], [3, 7, 3])
+    X[:3] = -1.0
+    source = GroupRows(X, {}, groups)
+    ask = ColumnQuery(source, by_group=True, adjacency="add_remove").grid(np.zeros((2, 1)))
+    sides = np.where(X <= 0, 0.5, -0.5)
+    expected = np.array([sides[groups == g].mean(axis=0) for g in range(3)])
+    assert expected[0].tolist() == [0.5, 0.5]
+    answer = ask.ranks(np.zeros(2, int)).answer(step) * (step or 1.0)
+    np.testing.assert_allclose(answer, expected.sum(axis=0), atol=0.51 * step + 1e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -115,38 +123,24 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     ends = [2.0**-61, 2.0**-60, np.nextafter(2.0**-60, 1.0), 2.0**60, 2.0**61]
     small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
     X.data[100:107] = *ends, small, large
-    steps = [np.full(7, 0.01), 2.0 ** np.arange(-3, 4), np.full(7, 2.0**-1022)]
-    for count in (OctavesOfBlock(center), *(PlacesOfBlock(center, step) for step in steps)):
+    grid = np.sort(10.0 ** rng.integers(-30, 30, (7, 9)) * rng.choice([-1, 0, 1], (7, 9)), axis=1)
+    for count in (CountsOfBlock(grid, None), CountsOfBlock(np.abs(grid), center)):
         assert np.array_equal(count(X), count(X.toarray()))
 
 
-class _Blocks(DenseRows):
-    """Counts how often its rows are read."""
+def test_one_pass_answers_all_questions_of_a_grid():
+    class Counted(DenseRows):
+        passes = 0
 
-    passes = 0
+        def blocks(self):
+            Counted.passes += 1
+            return super().blocks()
 
-    def blocks(self):
-        type(self).passes += 1
-        return super().blocks()
-
-
-@pytest.mark.parametrize(("changed", "passes"), [([], 1), ([2], 2), ([0, 1, 3], 2)])
-def test_columns_that_were_counted_are_not_counted_again(changed, passes):
-    """Their ranks are those of a query of its own, and a bad row adds nothing anywhere."""
-    rng = np.random.default_rng(0)
-    X, step = 3 * rng.standard_normal((500, 4)), np.array([0.25, 0.5, 1.0, 2.0])
+    X = np.random.default_rng(0).standard_normal((500, 4))
     X[7, 2], X[30, 0] = np.nan, np.inf
-    there, finer = CENTER.copy(), step.copy()
-    there[changed] += 0.3
-    finer[changed] /= 32
-    moved = np.where(np.isin(np.arange(4), changed), 0.0, [3, -64, 0, 1])
-    last = [("octaves", (there,), THRESHOLDS), ("places", (there + step * moved, finer), -moved)]
-    first = {"octaves": (CENTER,), "places": (CENTER, step)}
-    for method, public, thresholds in last:
-        source = type("Counted", (_Blocks,), {})(X)
-        ask = ColumnQuery(source, adjacency="add_remove")
-        getattr(ask, method)(*first[method]).ranks(thresholds).answer(0.0)
-        again = getattr(ask, method)(*public).ranks(thresholds).answer(0.25)
-        own = getattr(ColumnQuery(X, adjacency="add_remove"), method)(*public)
-        np.testing.assert_array_equal(again, own.ranks(thresholds).answer(0.25))
-        assert source.passes == passes
+    good = X[np.isfinite(X).all(axis=1)]
+    ask = ColumnQuery(Counted(X), adjacency="add_remove").grid(POINTS)
+    for i in range(3):
+        exact = (good <= POINTS[:, i]).sum(axis=0) - len(good) / 2
+        np.testing.assert_array_equal(ask.ranks(np.full(4, i)).answer(0.0), exact)
+    assert Counted.passes == 1

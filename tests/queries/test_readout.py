@@ -173,9 +173,9 @@ QUESTIONS = {
     "sums": lambda q: q.rows(3.0).sums(),
     "gram": lambda q: q.rows(3.0).gram(),
     "lengths": lambda q: q.lengths().kept_below(1.0),
-    "column ranks": lambda q: q.columns().octaves(np.ones(2)).ranks(np.ones(2)),
+    "column ranks": lambda q: q.columns().grid(np.ones((2, 1))).ranks(np.zeros(2, int)),
     "column moments": lambda q: q.columns().moments(np.ones(2), np.ones(2), 0.5),
-    "target ranks": lambda q: q.targets().octaves(np.ones(1)).ranks(np.ones(1)),
+    "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
     "readout": lambda q: q.readout(0.5, 1.0),
 }

@@ -51,8 +51,8 @@ ROWS = {
 KEPT = {}
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
-    "octaves": lambda q: q.octaves(CENTER).ranks(np.ones(D)),
-    "places": lambda q: q.places(CENTER, SIZE).ranks(np.zeros(D)),
+    "distances": lambda q: q.distances(CENTER, np.ones((D, 1))).ranks(np.zeros(D, int)),
+    "grid": lambda q: q.grid(np.stack([CENTER, SIZE], axis=1)).ranks(np.arange(D) % 2),
 }
 BOX = TargetScale.in_box(np.array([-1.0]), np.array([1.0]), centered=False)
 READOUTS = {
@@ -262,7 +262,7 @@ def test_forms_and_types_of_rows_give_the_same_bits(unit, name, tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["gram", "projected_gram", "some_columns", "centered", "sums", "positive_sums", "count",
-     "moments", "octaves", "places", "targets", "readout_without_corner"],
+     "moments", "distances", "grid", "targets", "readout_without_corner"],
 )  # fmt: skip
 def test_a_group_of_one_row_is_that_row(name):
     """The same integers, but where a group is bounded, or rounded, as a whole."""

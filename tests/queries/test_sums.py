@@ -177,7 +177,7 @@ LAZY = {
     **{kind: lambda X, kind=kind: KEPT[kind](X, "add_remove").kept_below(1.0)
        for kind in ("rows", "users", "numbers")},
     "moments": lambda X: columns_of(X).moments(np.zeros(3), np.ones(3), 1.0),
-    "octaves": lambda X: columns_of(X).octaves(np.zeros(3)).ranks(np.ones(3)),
+    "ranks": lambda X: columns_of(X).grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "readout": lambda X: ReadoutQuery(
         in_memory(X[:, :2], y=X[:, 2:]).joined(RecordForm(np.asarray, 1)),
         clip_norm=1.0, scale=TargetScale.in_ball(2.0, 1), adjacency="add_remove",

@@ -56,7 +56,9 @@ def make_local(name, p=1):
         "pooled": lambda q: base.pooled_model(
             Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
-        "column_ranks": lambda q: q.columns().octaves(np.ones(D)).ranks(np.ones(D)),
+        "column_ranks": lambda q: (
+            q.columns().distances(np.ones(D), np.ones((D, 1))).ranks(np.zeros(D, int))
+        ),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
         "count": lambda q: q.count(),
     }[name]

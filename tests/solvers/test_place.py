@@ -16,10 +16,9 @@ from skdp.solvers.place import (
     find_places,
     find_scale,
     find_scales,
-    finer_scales,
+    finer_scale,
     private_clip_level,
     raised_level,
-    raised_scales,
 )
 
 MU = 0.02774  # of a twentieth of (epsilon, delta) = (0.5, 1e-6)
@@ -147,22 +146,10 @@ def test_medians_are_found_in_their_octave():
     rng = np.random.default_rng(9)
     for median in (0.51, 0.7, 0.8, 0.9, 1.0):
         column = np.exp(np.log(median) + 0.3 * rng.standard_normal((4001, 1)))
-        found = Scale(np.ones(1), np.ones(1, bool), 0)
-        fine = finer_scales(Ranks(column, 10.0, rng), found, 1.0)[0]
+        found = Scale(1.0, True, 0)
+        fine = finer_scale(Ranks(column, 10.0, rng), found, 1.0)
         assert fine == pytest.approx(math.ceil(8 * median) / 8, abs=0.126)
-        assert finer_scales(Ranks(column, 10.0, rng), found._replace(found=~found.found), 1.0) == 1
-
-
-def test_scales_are_raised_where_many_numbers_lie_far_outside():
-    rng = np.random.default_rng(10)
-    normal, price = np.abs(rng.standard_normal(5000)), np.where(rng.random(5000) < 0.6, 0.1, 1.0)
-    raised = raised_scales(
-        Ranks(np.column_stack([normal, price]), 1.0, rng), np.array([0.7, 0.1]), 1
-    )
-    assert raised[0] == 0.7
-    assert 0.25 <= raised[1] <= 1.6
-    hidden = raised_scales(Ranks(price[:300, None], 0.02, rng), np.array([0.1]), 1.0)
-    assert hidden[0] == 0.1  # what does not stand clear of the noise raises nothing
+        assert finer_scale(Ranks(column, 10.0, rng), found._replace(found=False), 1.0) == 1
 
 
 # -- clip levels -----------------------------------------------------------------------------------
@@ -243,14 +230,3 @@ def test_a_level_is_hardly_ever_raised_far_by_mistake():
     assert np.mean(raised >= 16.0) < 0.0008
     assert np.mean(raised >= 4.0) < 0.004
     assert np.mean(raised > 1.0) < 0.05
-
-
-def test_columns_are_hardly_ever_raised_far_by_mistake():
-    noise = np.random.default_rng(0)
-
-    def nothing(thresholds, *, share):
-        return Answer(noise.standard_normal(len(thresholds)), 1.0)
-
-    raised = raised_scales(nothing, np.ones(200_000), 1.0)
-    assert np.mean(raised >= 16.0) < 0.0003
-    assert np.mean(raised > 1.0) < 0.005

@@ -85,9 +85,11 @@ def test_noisy_answers_give_it_up_to_their_noise():
 def test_shares_are_what_was_planned():
     M = low_rank()
     ask = Exact(M, 1.0)
-    ranks = trace.median_steps(8, of_design=0)
-    trace.fit_trace(ask, plan(M, rank_share=0.1 / ranks))
-    assert math.fsum(ask.shares) == pytest.approx(1.0)
+    for target_sd in (0.0, 3.0):
+        ask.shares.clear()
+        ranks = trace.median_steps(8, placed=target_sd > 0, of_design=False)
+        trace.fit_trace(ask, plan(M, rank_share=0.1 / ranks, target_sd=target_sd))
+        assert math.fsum(ask.shares) == pytest.approx(1.0)
 
 
 def test_unreadable_ranks_give_zero_at_once():
@@ -99,16 +101,46 @@ def test_unreadable_ranks_give_zero_at_once():
     assert not matrix(fit).any()
 
 
-def test_fits_worse_than_the_targets_give_zero():
+def test_steps_that_make_residuals_longer_are_halved():
+    """Records of another design than what was learnt: whole steps go three times too far."""
     M = low_rank()
 
-    class Worse(Exact):
+    class Steep(Exact):
         def tangent(self, U, S, V, intercept=0.0):
             out = Sum(self, U @ S @ V.T - self.M, (U, V))
-            out.median *= 10
+            once = out.total
+            out.total = lambda level, *, share: Answer(3 * once(level, share=share).value, 0.0)
             return out
 
-    assert "residuals" in trace.fit_trace(Worse(M, 1.0), plan(M)).zero_because
+    fit = trace.fit_trace(Steep(M, 0.1), plan(M, max_iter=12, shrink=False))
+    assert np.linalg.norm(matrix(fit) - M) < 0.05 * np.linalg.norm(M)
+
+
+def test_a_fit_without_a_matrix_keeps_what_steps_say_of_the_intercept():
+    class Shifted(Exact):
+        def tangent(self, U, S, V, intercept=0.0):
+            out = Sum(self, U @ S @ V.T - self.M, (U, V))
+            once = out.total
+
+            def total(level, *, share):
+                answer = once(level, share=share)
+                last = self.n * trace.bussgang(level / out.median) * (intercept - 2.0)
+                return answer._replace(value=np.append(0 * answer.value, last))
+
+            out.total = total
+            return out
+
+        def products(self):
+            out = Sum(self, -self.M, None)
+            once = out.total
+            out.total = lambda level, *, share: once(level, share=share)._replace(
+                value=np.zeros(self.M.size + 1)
+            )
+            return out
+
+    fit = trace.fit_trace(Shifted(np.zeros((8, 6)), 1.0), plan(np.zeros((8, 6)), corner=1.0))
+    assert fit.zero_because and not matrix(fit).any()
+    assert fit.intercept == pytest.approx(2.0, rel=0.02)
 
 
 def test_retraction_is_the_truncated_svd():
@@ -160,6 +192,6 @@ def test_private_medians_are_found_to_a_tenth():
 
         found = trace.private_median(below, 0.01, 100.0)
         assert 1 <= found / median < 1.15
-        again = trace.private_median(below, 0.01, 100.0, near=3 * median)
-        assert 1 <= again / median < 1.11
-        assert len(asked) == trace.median_steps(2, of_design=0) - 10
+        again = trace.private_median(below, 0.01, 100.0, (0.6 * median, 1.7 * median))
+        assert 0.93 <= again / median < 1.07
+        assert len(asked) == trace.median_steps(1, placed=False, of_design=False) - 3

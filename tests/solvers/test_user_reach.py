@@ -43,7 +43,7 @@ def test_far_entries_are_folded():
 
 def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found):
-        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, ~found)
+        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found)
 
     none = sight_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()

@@ -295,7 +295,7 @@ VALUES = [
      [0.0590551]),
     ("descent_records", (SHAPE, 3), BUDGET | {"noise_ratio": 0.7}, [586.803, 234.989, 77646.7]),
     ("records_needed", (SHAPE, 3), BUDGET | {"rank_share": 0.2}, [91.0, 5234.0, 22723.0]),
-    ("records_needed", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [3749.0, 10468.0, 45445.0]),
+    ("records_needed", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [2861.0, 10468.0, 45445.0]),
     ("minimax_error", (1e4, SHAPE, 3),
      {"epsilon": 0.5, "noise_sd": 0.7, "lam": 2.0, "schatten": 3.0}, [0.0465195]),
     ("minimax_risk", (1e4, SHAPE, 3), {"epsilon": 0.5, "noise_sd": 0.7}, [0.00456876]),

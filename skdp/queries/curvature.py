@@ -1,0 +1,92 @@
+"""How sums of clipped contributions answer to a move of M, where the records are public.
+
+Under the unit "label" X is public, and so is what X makes of a move: nothing here reads a target.
+Notation of `skdp.queries.records`: z_i are the coordinates of P_T X_i (and of the corner of an
+intercept), p_i its length, p the median length. A normal residual whose contribution is cut at
+`reach` deviations of an ordinary one keeps the share b_i = P(|g| <= reach p/p_i) of its slope, so
+that a move m of M changes the sum by the sum of b_i z_i z_i'm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from skdp.data.integers import off_grid
+from skdp.data.records import MAX_ROWS, Frame, MixedRecords
+from skdp.data.views import Zipped
+from skdp.queries.records import ClippedSum, Columns, Form
+
+FloatArray = NDArray[np.float64]
+_GRID = 2.0**10  # steps of an ordinary direction: sums of integers have no order
+_LONGEST = 2.0**26  # root of the largest sum of squares
+_MOST_WORK = 2**31  # products of one curvature
+_MOST_KEPT = 2**25  # numbers of four bytes
+_MOST_COORDINATES = 512
+
+
+@dataclass(frozen=True)
+class _Directions:
+    """The lengths and coordinates z_i of the records of a block, whatever their targets are."""
+
+    form: Form
+    frame: Frame
+    beside: FloatArray
+    corner: float
+
+    def __call__(self, block: Zipped) -> tuple[FloatArray, NDArray[np.float32]]:
+        right, left = self.form.sides(block, self.frame, self.beside)
+        m = len(right)
+        last = [np.full((m, 1), self.corner)] if self.corner else []
+        found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
+        found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
+        lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+        return lengths, (found / np.maximum(lengths, 1e-300)[:, None]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Curvature:
+    """The sum of b z z' in units, of directions that are rounded; those of extreme length cut."""
+
+    reach: float
+    unit: float
+    longest: float
+
+    def __call__(self, columns: Columns) -> NDArray[np.int64]:
+        lengths, directions = columns["lengths"], columns["directions"]
+        total = np.zeros((directions.shape[1],) * 2)
+        for i in range(0, len(lengths), MAX_ROWS):
+            p = lengths[i : i + MAX_ROWS]
+            kept = erf(self.reach / np.maximum(p, 1e-300) / math.sqrt(2.0))
+            roots = np.minimum(np.sqrt(kept) * p / self.unit, self.longest)
+            Z = np.rint(directions[i : i + MAX_ROWS] * roots[:, None])
+            total += Z.T @ Z
+        return total.astype(np.int64)
+
+
+def public_curvature(sums: ClippedSum, reach: float) -> tuple[FloatArray, float] | None:
+    """Return the sum of b z z' and the median p, for the unit "label" only; coordinates as `total`.
+
+    None for records that contribute something else than they see (a full covariance), and where it
+    would take much longer than the sums themselves.
+    """
+    query = sums.query
+    if not query.unit.of_targets:
+        raise ValueError("X is private unless privacy_unit='label'")
+    size, n = sums.n_coordinates, query.n_rows
+    skewed = isinstance(query.form, MixedRecords)
+    if skewed or size > _MOST_COORDINATES or n * size > _MOST_KEPT or n * size**2 > _MOST_WORK:
+        return None
+    frame, beside = sums.frames()
+    make = _Directions(query.form, frame, off_grid(beside), query.corner)
+    columns = query.units_alone.then(make, "lengths", "directions")
+    typical = columns.median("lengths")
+    if typical <= 0:
+        return None
+    unit = math.sqrt(erf(reach / math.sqrt(2.0))) * typical / _GRID
+    term = _Curvature(reach * typical, unit, _LONGEST / math.sqrt(n))
+    return columns.sum(term, (size, size)) * unit**2, typical
