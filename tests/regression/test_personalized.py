@@ -568,7 +568,7 @@ def test_bad_user_labels(groups, match):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("routing", [False, True])
-@pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*(too few|learnt nothing):skdp.exceptions.PrivacyWarning")
 def test_pipeline_and_search_with_users(routing):
     users = Users(600, d=6, m=8)
     X, y, groups = users.all
@@ -598,6 +598,7 @@ def test_pipeline_and_search_with_users(routing):
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:.*(too few|learnt nothing):skdp.exceptions.PrivacyWarning")
 def test_users_that_get_lost_are_noticed():
     """Routing off: a search hands groups to the splitter alone."""
     users = Users(200, d=4, m=6)
