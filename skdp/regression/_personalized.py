@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp._validation import Seed, Split, check_option
-from skdp.regression._personalized_base import PersonalizedBase, learn_base, warn_unseen
+from skdp.regression._personalized_base import PersonalizedBase, learn_base, warn_of_verdict
 from skdp.regression._scores import ScoredRegressorMixin
 
 # Convex losses of residuals that users minimise, and what has to hold of them.
@@ -293,7 +293,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
 
     def _base_model(self, ask, query, shares):
         base = learn_base(self, ask, query, shares)
-        warn_unseen(self, base)
+        warn_of_verdict(self, base)
         return base.model, base.sight
 
     def _encoded(self, y, *, reset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -131,30 +132,24 @@ def _columns(estimator, ask, query, share):
     return columns_about_zero(ask.columns(), d, share)
 
 
-def warn_unseen(estimator, base):
-    """Say what the model of all could not see, from released numbers."""
-    name, needed = type(estimator).__name__, base.unit.needed
-    if not base.unit.found:
-        warn_caller(
-            f"{name} could not see where targets lie: the released model may be worse than their "
-            f"mean. At this budget it takes about {needed} users with targets other than 0: use "
-            "more users, a larger 'epsilon', or public 'target_bounds'.",
-            PrivacyWarning,
-        )
-    elif base.unit.far:
-        warn_caller(
-            f"{name} saw that targets lie far from 0, and not how far they spread about there: the "
-            "released model and heads may be worse than the mean of the targets. Subtract a public "
-            "number from them, or give public 'target_bounds'.",
-            PrivacyWarning,
-        )
-    elif base.columns is not None and not base.columns.found.any():
-        warn_caller(
-            f"{name} could not see the scale of any column: the released model is the mean of the "
-            f"targets. At this budget it takes about {base.columns.needed} users: use more, or a "
-            "larger 'epsilon'.",
-            PrivacyWarning,
-        )
+def warn_of_verdict(estimator, base):
+    """Say what the model of all could not see, from released numbers: the first that holds."""
+    if estimator.epsilon == math.inf or base.model.seen:
+        return
+    name, unit = type(estimator).__name__, base.unit
+    if not unit.found:
+        said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
+        said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
+        said += "users with targets other than 0: use more users, a larger 'epsilon', or public "
+        said += "'target_bounds'."
+    elif unit.far:
+        said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
+        said += "released() predicts about where they lie, and heads start from each user's own "
+        said += "mean. Subtract a public number from them, or give public 'target_bounds'."
+    else:
+        said = f"{name} learnt nothing that all users share: released() predicts about the mean of "
+        said += "the targets. Use more users, a larger 'epsilon' or fewer columns."
+    warn_caller(said, PrivacyWarning)
 
 
 _SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}

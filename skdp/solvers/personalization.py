@@ -60,12 +60,15 @@ class GlobalModel(NamedTuple):
         Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
     own : bool
         Whether the mean of a user's own targets stands for the intercept, which nothing has shown.
+    seen : bool
+        Whether its coefficients stand above their noise.
     """
 
     coef: FloatArray
     intercept: FloatArray
     noise: float = 0.0
     own: bool = False
+    seen: bool = True
 
     @property
     def public(self) -> tuple[FloatArray, FloatArray | None]:
@@ -531,7 +534,7 @@ def sight_of(columns: Columns) -> Sight:
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
     """Return the model that predicts the released mean."""
     none = np.zeros((d, len(unit.center)))
-    return GlobalModel(none, unit.center, own=unit.far or not unit.found)
+    return GlobalModel(none, unit.center, own=unit.far or not unit.found, seen=False)
 
 
 @dataclass(frozen=True)
@@ -590,4 +593,6 @@ def pooled_model(
         corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
     )  # fmt: skip
     solution = solve_readout(moments, 0.0)
-    return GlobalModel(solution.coefficients * weight[:, None], solution.intercepts + unit.center)
+    level = solution.intercepts + unit.center
+    clear = bool(solution.seen.all())
+    return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)

@@ -333,11 +333,17 @@ def elect(
     error: float,
     share: float,
 ) -> Choice:
-    """Elect the rule of all users; if no rule stands out of the noise, only a leaning is left."""
+    """Elect the rule of all users; if none stands out of the noise, only a leaning is left.
+
+    Nor does one with coefficients that hardly beats those without: the best of many is often noise.
+    """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, released.noise_scale
     few = _rule_of_few(rules, votes, noise)
-    if float(votes.max()) >= _TRUST * noise:
+    level = max(votes[i] for i, rule in enumerate(rules) if rule.penalty == math.inf)
+    best = rules[int(np.argmax(votes))]
+    ahead = float(votes.max() - level) >= _TRUST * math.sqrt(2) * noise
+    if float(votes.max()) >= _TRUST * noise and (ahead or best.penalty == math.inf):
         return Choice((rules[int(np.argmax(votes))],), np.zeros(1), few)
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
     leaning = _LEANING * kept * votes / count.value

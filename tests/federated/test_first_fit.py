@@ -32,7 +32,7 @@ from tools.federation import Wire, change_over_bound, first_request, noise_of, p
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(could not see|too few).*:skdp.exceptions.PrivacyWarning"
+    "ignore:.*(could not see|too few|learnt nothing).*:skdp.exceptions.PrivacyWarning"
 )
 
 

@@ -23,6 +23,7 @@ from skdp.testing import record_transcript
 from tools.federation import first_request, plain_sum
 
 S, D = 20, 6
+pytestmark = pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
 CONFIG = AggregationConfig(S, 2, 1)
 
 

@@ -398,7 +398,7 @@ def test_hostile_users_stay_within_the_printed_bounds(adjacency):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*(could not see|too few):UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(could not see|too few|learnt nothing):UserWarning")
 def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     errors = {}
@@ -431,6 +431,7 @@ def test_public_candidates_are_chosen_among():
             chosen.set_params(candidates=given).fit(X, y, groups)
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
 def test_fewer_users_do_for_our_estimator():
     """The paper's table asks for a hundred times as many; single fits, .05 against .3 to 1."""
     X, y, groups, U = users_of(3000, seed=5)
