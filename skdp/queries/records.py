@@ -418,6 +418,7 @@ class ClippedSum(PrivateQuery):
 
 
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
+_PUBLIC_BITS = 24  # of the longest record that counts: of a public mean
 
 
 def _target_sizes(columns: Columns, center: float) -> FloatArray:
@@ -610,7 +611,8 @@ class RecordQuery(SumQuery):
         if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
         level = _PUBLIC_CLIP * self.units_alone.median("norms")
-        return self.records().total(level).answer(0.0) / max(1, self.n_rows)
+        step = level * 2.0**-_PUBLIC_BITS  # in integers: the same bits whatever the blocks
+        return self.records().total(level).answer(step) * step / max(1, self.n_rows)
 
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
