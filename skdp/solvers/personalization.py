@@ -534,7 +534,7 @@ def sight_of(columns: Columns) -> Sight:
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
     """Return the model that predicts the released mean."""
     none = np.zeros((d, len(unit.center)))
-    return GlobalModel(none, unit.center, own=unit.far or not unit.found, seen=False)
+    return GlobalModel(none, unit.center, own=not unit.found, seen=False)
 
 
 @dataclass(frozen=True)
