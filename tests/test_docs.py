@@ -139,19 +139,6 @@ PARTS = [
     "Privacy guarantee",
     "Running time",
 ]
-# Pages that are not rewritten yet have these.
-OLD_PARTS = [
-    "Idea",
-    "Algorithm",
-    "Guarantee",
-    "Cost",
-    "When it is useful",
-    "What the paper",
-    "References",
-]
-NO_PAPER = {  # nothing to correct
-    "outgrowing_one_machine", "persons", "pipelines", "planning", "standard_scaler",
-}  # fmt: skip
 GUIDE = [p for p in sorted((ROOT / "docs" / "user_guide").glob("*.md")) if p.stem != "index"]
 HOW_IT_WORKS = sorted((ROOT / "docs" / "how_it_works").glob("*.md"))
 
@@ -165,37 +152,17 @@ def headings(page):
     return re.findall(r"^## (.*)$", without_code(page), flags=re.MULTILINE)
 
 
-def is_old(page):
-    return page in GUIDE and "The parameters that matter" in headings(page)
-
-
 # What is elsewhere is included; the page of benchmarks is made by a program.
 TASKS = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem != "benchmarks"]
-PLAIN = [p for p in [*TASKS, *GUIDE, *HOW_IT_WORKS] if not is_old(p)]
+PLAIN = [*TASKS, *GUIDE, *HOW_IT_WORKS]
 
 
-@pytest.mark.parametrize("page", [p for p in GUIDE if not is_old(p)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
 def test_every_user_guide_page_has_all_parts(page):
     assert [h for h in headings(page) if h in PARTS] == PARTS
     assert headings(page)[:2] == PARTS[:2], "when to use it, and then an example"
     assert shown_outputs(page)[:2] != [None, None], "the example shows what it prints"
     assert "(../how_it_works/" in without_code(page), "a link for those who audit"
-
-
-@pytest.mark.parametrize("page", [p for p in GUIDE if is_old(p)], ids=lambda page: page.stem)
-def test_a_page_that_is_not_rewritten_has_all_parts(page):
-    found = headings(page)
-    fences = re.findall(
-        r"^```(\w*)\n.*?^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    assert fences.count("") >= 1, "a drawing or an algorithm box"
-    parts = [part for part in OLD_PARTS if part != "What the paper" or page.stem not in NO_PAPER]
-    assert [part for part in parts if not any(h.startswith(part) for h in found)] == []
-    assert found[0] == "When to use it"
-    assert {"The parameters that matter", "An example"} <= set(found[:4])
-    assert shown_outputs(page)[:2] != [None, None], "the example shows what it prints"
-    proofs = [number for number, text in enumerate(found) if text.startswith("Guarantee")]
-    assert min(proofs) > found.index("When it is useful, and when not"), "proofs last"
 
 
 def sentences(page):
