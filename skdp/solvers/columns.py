@@ -20,7 +20,7 @@ _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which 
 # and once more where it was; the octave of distances from it, where in there, and if many lie out.
 _PARTS = {
     "count": (0.02, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
-    "scale": (0.3, 5), "part": (0.06, 1), "raise": (0.06, 3),
+    "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for

@@ -81,10 +81,10 @@ def test_zero_one_loss_with_labels_of_text():
     [
         (DPTraceRegressor(1, epsilon=20.0), "squared_error"),
         (DPPCA(2, clip_norm=1.0), "reconstruction"),
-        (DPTruncatedSVD(2, clip_norm=1.0), "reconstruction"),
+        (DPTruncatedSVD(2, clip_norm=1.0, epsilon=20.0), "reconstruction"),
         (DPPCA(2, clip_norm=1.0), "share_lost"),
         (DPPCA(2, clip_norm=1.0, whiten=True), "share_lost"),
-        (DPTruncatedSVD(2, clip_norm=1.0), "share_lost"),
+        (DPTruncatedSVD(2, clip_norm=1.0, epsilon=20.0), "share_lost"),
         (
             make_pipeline(DPPCA(2, clip_norm=1.0), DPTraceRegressor(1, epsilon=20.0)),
             "squared_error",
