@@ -463,6 +463,7 @@ class FitsElsewhereMixin:
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _FINER = 0.25  # of the share of a scale: for its place in an octave
 _SHOWN = 10  # column numbers in a warning
+_BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 
 
 def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
@@ -499,9 +500,12 @@ def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="col
     )
 
 
-def warn_blurred_columns(estimator, found, *, remedy):
-    """Say of which columns a scale may be that of their distance from a centre."""
-    blurred = found.found & ~found.placed
+def warn_blurred_columns(estimator, found, moments, *, remedy):
+    """Say of which columns a scale may be that of their distance from a centre.
+
+    A variance that stands clear of its noise shows that it is not.
+    """
+    blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
     if not blurred.any():
         return
     warn_caller(

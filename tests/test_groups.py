@@ -19,7 +19,7 @@ from skdp.testing.audit import FitData
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(sees nothing of|could not see|adds no noise|predicts one class|a signal needs|"
-    "may be noise, and several times):UserWarning"
+    "may be several times too large):UserWarning"
 )
 
 GROUP = {"privacy_unit": "group", "epsilon": 4.0}

@@ -511,11 +511,13 @@ class DPStandardScaler(
         query = self._asked(ColumnQuery, X)
         n = float(query.n_rows) if self._total_is_public() else None
         ask = session.ask(query)
-        center, size = self._range(session, ask, X.n_features, bounds, shares, n)
+        center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
         sparse = getattr(X, "sparse", False)
         if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
+        if columns is not None and self.with_std and not sparse:
+            warn_blurred_columns(self, columns, found, remedy="'entry_bounds'")
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
         return {
@@ -557,15 +559,15 @@ class DPStandardScaler(
         return shares
 
     def _range(self, session, ask, d, bounds, shares, n):
-        """Return centre and half-width of each column, public or learnt."""
+        """Return centre and half-width of each column, public or learnt, and what was found."""
         if bounds is not None and np.isfinite(bounds).all():
             low, high = bounds
             center = low + (high - low) / 2
-            return center, np.maximum(high - center, center - low)
+            return center, np.maximum(high - center, center - low), None
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
-            return self._moments(ask, center, size, n, shares["moments"]).mean, size
+            return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
         warn_unclear_columns(
             self,
@@ -574,9 +576,8 @@ class DPStandardScaler(
             outcome="and took a low guess",
             remedy="'entry_bounds'",
         )
-        warn_blurred_columns(self, found, remedy="'entry_bounds'")
         noise = found.sums_noise(shares["moments"] / shares["columns"])
-        return found.center, found.reach(noise)
+        return found.center, found.reach(noise), found
 
     def _moments(self, ask, center, size, n, share):
         weights = column_weights(len(center))

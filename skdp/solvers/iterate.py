@@ -67,6 +67,9 @@ class AsksRitz(Protocol):
         ...
 
 
+# Mean squared cosine above chance that an earlier answer of a symmetric iteration needs: it shares
+# noise with the iterate that it led to.
+_AGREEMENT = 0.1
 Step = Callable[["Transcript", FloatArray], FloatArray]
 Project = Callable[[FloatArray], FloatArray]
 
@@ -89,21 +92,16 @@ class Transcript:
     ----------
     wanted : int
         Number of directions that the signal is judged by.
+    agreement : float or None
+        Leave out answers that agree less with the last one; None keeps all.
     """
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, wanted: int, agreement: float | None = None) -> None:
         self.sent: list[Sent] = []
-        self._wanted = wanted
-        self._gram = np.zeros((0, 0))
+        self._wanted, self._agreement = wanted, agreement
 
     def add(self, sent: Sent) -> None:
         """Note one more answer."""
-        cross = np.vstack([step.query.T @ sent.query for step in [*self.sent, sent]])
-        old = len(self._gram)
-        gram = np.empty((len(cross), len(cross)))
-        gram[:old, :old] = self._gram
-        gram[:, old:], gram[old:, :old] = cross, cross[:old].T
-        self._gram = gram
         self.sent.append(sent)
 
     def signal(self) -> float:
@@ -123,28 +121,40 @@ class Transcript:
         noise = self.sent[-1].noise_scale ** 2
         return noise / (noise + self.signal()) if noise > 0 else 0.0
 
-    def _posterior(self) -> FloatArray:
-        """Return Q'Q + diag(s^2)/t of all queries."""
-        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
+    def used(self) -> list[Sent]:
+        """Return the steps whose answers agree with the last one."""
+        if self._agreement is None:
+            return self.sent
+        basis, least = orthonormal(self.sent[-1].answer), self._agreement
+
+        def agrees(step: Sent) -> bool:
+            p = step.answer.shape[1]
+            overlap = np.sum((orthonormal(step.answer).T @ basis) ** 2) / p
+            return bool(overlap > least + p / len(step.answer))
+
+        return [step for step in self.sent[:-1] if agrees(step)] + self.sent[-1:]
+
+    def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
+        steps = self.used()
+        Q = np.hstack([step.query for step in steps])
+        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in steps])
         ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
-        return self._gram + np.diag(ridge + _RIDGE * max(float(np.trace(self._gram)), 1e-300))
+        gram = Q.T @ Q
+        gram += np.diag(ridge + _RIDGE * max(float(np.trace(gram)), 1e-300))
+        return Q, np.hstack([step.answer for step in steps]), gram
 
     def times(self, X: FloatArray) -> FloatArray:
         """Return the posterior mean of A X."""
-        weights = np.linalg.solve(self._posterior(), self._queries().T @ X)
-        return np.asarray(self._answers() @ weights)
+        Q, answers, gram = self._posterior()
+        return np.asarray(answers @ np.linalg.solve(gram, Q.T @ X))
 
     def leading(self, p: int) -> FloatArray:
         """Return the p leading left singular vectors of the posterior mean of A."""
-        R: FloatArray = np.linalg.qr(self._queries())[1]
-        mean = self._answers() @ np.linalg.solve(self._posterior(), R.T)
+        Q, answers, gram = self._posterior()
+        R: FloatArray = np.linalg.qr(Q)[1]
+        mean = answers @ np.linalg.solve(gram, R.T)
         return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, :p])
-
-    def _queries(self) -> FloatArray:
-        return np.hstack([step.query for step in self.sent])
-
-    def _answers(self) -> FloatArray:
-        return np.hstack([step.answer for step in self.sent])
 
 
 def posterior_step(transcript: Transcript, X: FloatArray) -> FloatArray:
@@ -161,7 +171,7 @@ def laplace_step(transcript: Transcript, X: FloatArray) -> FloatArray:
     """
     if transcript.noise_fraction() < _CLEAR:
         return transcript.times(X)
-    used = transcript.sent
+    used = transcript.used()
     b = np.array([step.noise_scale / math.sqrt(2) for step in used])
     power = float(np.mean(used[-1].answer ** 2)) - 2 * b[-1] ** 2
     overlaps = np.array([float((step.query.T @ X)[0, 0]) for step in used])
@@ -189,9 +199,10 @@ class _Side:
     """One side of an iteration: the iterate that is sent, and the answers to it."""
 
     def __init__(
-        self, wanted: int, step: Step, sent: Project, seen: Project, *, spread: bool = True
-    ) -> None:
-        self.transcript = Transcript(wanted)
+        self, wanted: int, step: Step, sent: Project, seen: Project, *, spread: bool = True,
+        agreement: float | None = None,
+    ) -> None:  # fmt: skip
+        self.transcript = Transcript(wanted, agreement)
         self._spread, self._step = spread, step
         self._sent, self._seen = sent, seen
         self.noise = 1.0
@@ -245,7 +256,8 @@ def symmetric_power(
     are cut only as long as answers are noise.
     """
     wanted = start.shape[1] if wanted is None else wanted
-    side = _Side(wanted, step, project, project, spread=spread)
+    agreement = _AGREEMENT if spread else None
+    side = _Side(wanted, step, project, project, spread=spread, agreement=agreement)
     X = orthonormal(project(start))
     for _ in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)

@@ -193,9 +193,9 @@ class Route(NamedTuple):
     def counts(self, first: Answer, n_users: float) -> float:
         """Return the share of the counts, from their first total: all where no taste would show.
 
-        The count of a mean item shall reach its noise. Where histories are spread over an even
-        catalogue, a taste that decides them holds degree / n_items of the squared length, and
-        stands out of the noise of the n' kept items from 2 s sqrt(n') on.
+        The count of a mean item shall reach its noise. A taste that decides histories holds degree
+        / (number of items that have most of the counts) of the squared length, and stands out of
+        the noise of the n' kept items from 2 s sqrt(n') on.
         """
         n_items = len(first.value)
         total = max(float(first.value.sum()), _TINY)
@@ -206,7 +206,9 @@ class Route(NamedTuple):
             return 1.0
         signal = self.signal(degree, n_items, 1 - share)
         n_kept = self.kept(signal, n_items, self.most(1 - share))
-        clear = signal * degree > self.needed * n_items * math.sqrt(2 * n_kept)
+        squares = float(np.sum(np.square(first.value) - first.noise_scale**2))
+        common = total**2 / max(squares, total**2 / n_items)
+        clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
         return share if clear else 1.0
 
 
