@@ -144,8 +144,8 @@ def warn_of_verdict(estimator, base):
         said += "'target_bounds'."
     elif unit.far:
         said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
-        said += "released() predicts about where they lie, and heads start from each user's own "
-        said += "mean. Subtract a public number from them, or give public 'target_bounds'."
+        said += "released() and heads start from about where they lie. Subtract a public number "
+        said += "from them, or give public 'target_bounds'."
     else:
         said = f"{name} learnt nothing that all users share: released() predicts about the mean of "
         said += "the targets. Use more users, a larger 'epsilon' or fewer columns."

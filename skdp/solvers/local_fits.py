@@ -168,6 +168,14 @@ def own_means(A: FloatArray) -> FloatArray:
     return np.asarray(np.matmul(np.full((1, A.shape[1]), 1.0 / A.shape[1]), A))
 
 
+def shrunk_means(A: FloatArray) -> FloatArray:
+    """Return own column means, shrunk to 0 by twice the share of their squares that is chance."""
+    means, m = own_means(A), A.shape[1]
+    chance = np.square(A - means).mean(axis=1, keepdims=True) / max(m - 1, 1)
+    kept = 1 - 2 * chance / np.maximum(np.square(means), 1e-300)
+    return np.asarray(means * np.maximum(kept, 0.0))
+
+
 def centred(A: FloatArray) -> FloatArray:
     """Subtract each user's own column means (if there are three rows); constants become zero."""
     if A.shape[1] < 3:

@@ -32,9 +32,9 @@ from skdp.solvers.local_fits import (
     UserBatch,
     convex_loss,
     moments,
-    own_means,
     own_scale,
     own_spread,
+    shrunk_means,
 )
 from skdp.solvers.place import FARTHEST, AsksRank, find_places, find_scale
 from skdp.solvers.postprocess import readout_moments, solve_readout
@@ -80,7 +80,7 @@ class GlobalModel(NamedTuple):
         shift = batch.x_exponent - batch.y_exponent
         values = times_powers(np.matmul(batch.X, self.coef), shift)
         if self.own:
-            return values + own_means(batch.Y)
+            return values + shrunk_means(batch.Y)
         values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
         return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
 
@@ -316,9 +316,9 @@ class Seen:
 
     @property
     def own_means(self) -> FloatArray:
-        """The mean of each user's targets, (n, p)."""
+        """The shrunk mean of each user's targets, (n, p)."""
         batch = self._batch
-        return np.ldexp(own_means(batch.Y)[:, 0], batch.y_exponent[:, None])
+        return np.ldexp(shrunk_means(batch.Y)[:, 0], batch.y_exponent[:, None])
 
     def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale."""
@@ -409,6 +409,7 @@ _ZOOMS, _ZOOM = 2, 4  # searches for it, and how many steps of one the next one 
 _REACH = 4.0  # scales from the centre at which targets are cut
 _ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
 _SEEN = 2.0  # deviations of its noise
+_ALIKE = 2.0  # octaves that scales of columns may differ by without harm
 _CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
 
 
@@ -523,18 +524,23 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool, fl
 
 
 def sight_of(columns: Columns) -> Sight:
-    """Return how columns are seen: without a scale of its own one has that of the others."""
+    """Return how columns are seen: in their common scale, unless they are clearly apart from it.
+
+    A whitener of few users cannot undo what is wrong with a scale.
+    """
     found = columns.found
     if not found.any():
         return Sight(columns.center, np.ones(len(found)), np.full(len(found), math.inf))
-    scale = np.where(found, columns.spread, np.median(columns.spread[found]))
+    common = np.median(columns.spread[found])
+    apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
+    scale = np.where(apart, columns.spread, common)
     return Sight(columns.center, scale, np.full(len(found), REACH))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
     """Return the model that predicts the released mean."""
     none = np.zeros((d, len(unit.center)))
-    return GlobalModel(none, unit.center, own=unit.far or not unit.found, seen=False)
+    return GlobalModel(none, unit.center, own=not unit.found, seen=False)
 
 
 @dataclass(frozen=True)
