@@ -206,7 +206,8 @@ class Route(NamedTuple):
             return 1.0
         signal = self.signal(degree, n_items, 1 - share)
         n_kept = self.kept(signal, n_items, self.most(1 - share))
-        squares = float(np.sum(np.square(first.value) - first.noise_scale**2))
+        noise = first.noise_scale**2 * (n_items + 2 * math.sqrt(2 * n_items))  # or less
+        squares = float(np.sum(np.square(first.value))) - noise
         common = total**2 / max(squares, total**2 / n_items)
         clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
         return share if clear else 1.0

