@@ -59,7 +59,7 @@ class BudgetDisplay:
     >>> import numpy as np
     >>> from skdp import DPPCA
     >>> from skdp.plotting import BudgetDisplay
-    >>> X = np.random.default_rng(0).standard_normal((2000, 6))
+    >>> X = np.random.default_rng(0).standard_normal((2000, 6)) * np.geomspace(1, 0.1, 6)
     >>> display = BudgetDisplay.from_estimator(DPPCA(2, clip_norm=3.0).fit(X))
     >>> list(display.shares)
     ['gaussian']

@@ -234,7 +234,7 @@ class SpectrumDisplay:
     >>> import numpy as np
     >>> from skdp import DPPCA
     >>> from skdp.plotting import SpectrumDisplay
-    >>> X = np.random.default_rng(0).standard_normal((500, 6))
+    >>> X = np.random.default_rng(0).standard_normal((500, 6)) * np.geomspace(1, 0.1, 6)
     >>> display = SpectrumDisplay.from_estimator(DPPCA(2, clip_norm=3.0).fit(X))
     >>> len(display.values)
     2
@@ -441,7 +441,7 @@ class ScoreDisplay:
     >>> import numpy as np
     >>> from skdp import DPScoreDensity
     >>> from skdp.plotting import ScoreDisplay
-    >>> X = np.random.default_rng(0).standard_normal((5000, 3))
+    >>> X = np.random.default_rng(0).standard_normal((5000, 3)) * np.geomspace(1, 0.1, 3)
     >>> display = ScoreDisplay.from_estimator(DPScoreDensity().fit(X))
     >>> display.estimator.kind_, len(display.arrows_)
     ('density', 2)

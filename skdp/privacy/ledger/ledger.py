@@ -155,7 +155,7 @@ class PrivacyLedger:
     --------
     >>> import numpy as np
     >>> from skdp import DPPCA, PrivacyLedger
-    >>> X = np.random.default_rng(0).standard_normal((10_000, 3))
+    >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * np.geomspace(1, 0.1, 3)
     >>> with PrivacyLedger(epsilon=3.0, delta=1e-5) as ledger:
     ...     for n_components in (1, 2):
     ...         pca = DPPCA(n_components, epsilon=1.0, clip_norm=3.0).fit(X)
@@ -321,7 +321,7 @@ class PrivacyLedger:
         --------
         >>> import numpy as np
         >>> from skdp import DPPCA, PrivacyLedger
-        >>> X = np.random.default_rng(0).standard_normal((10_000, 3))
+        >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * np.geomspace(1, 0.1, 3)
         >>> region = np.repeat(["north", "south"], 5000)
         >>> with PrivacyLedger(epsilon=1.0, delta=1e-6) as ledger:
         ...     with ledger.disjoint(key="region", parts=["north", "south"]) as part:
@@ -385,7 +385,7 @@ class PrivacyLedger:
         >>> from sklearn.model_selection import GridSearchCV
         >>> from skdp import DPPCA, PrivacyLedger
         >>> from skdp.model_selection import IndependentKFold, make_private_scorer
-        >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) / 3
+        >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * np.geomspace(1, 0.1, 3) / 3
         >>> scorer = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.1)
         >>> pca = DPPCA(clip_norm=1.0, epsilon=0.2)
         >>> search = GridSearchCV(
