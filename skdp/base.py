@@ -94,7 +94,7 @@ class PrintProgress:
     --------
     >>> import numpy as np
     >>> from skdp import DPPCA, PrintProgress
-    >>> X = np.random.default_rng(0).standard_normal((1000, 4)) * np.geomspace(1, 0.1, 4)
+    >>> X = np.random.default_rng(0).standard_normal((20_000, 4)) * np.geomspace(1, 0.1, 4)
     >>> pca = DPPCA(1, clip_norm=3.0, center="none", svd_solver="power", iterated_power=1)
     >>> _ = pca.set_callbacks(PrintProgress()).fit(X)
     DPPCA: fit
