@@ -290,7 +290,6 @@ COMPARED = {
     "interactions": lambda: of_interactions(
         DPTruncatedSVD(10, privacy_unit="interaction"), 3000, 300, 60_000
     ),
-    "ridge": lambda: of_table(DPRidge(), 3000, 12),
     "ridge, small budget": lambda: of_table(DPRidge(epsilon=0.5), 3000, 8),
     "ridge classifier": lambda: of_table(DPRidgeClassifier(classes=[0, 1], epsilon=0.2), 2000, 8),
     "trace": lambda: of_matrix(DPTraceRegressor(1, epsilon=0.5), 3000, (12, 10)),

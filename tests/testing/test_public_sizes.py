@@ -196,7 +196,7 @@ IN_BLOCKS = [
     DPRecommender(1, privacy_unit="interaction"),
     DPPersonalizedRegressor(),
     DPTraceRegressor(
-        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0,
+        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, shrink=False,
         budget_split={"init": 0.1, "medians": 0.4, "gradients": 0.3, "center": 0.1, "count": 0.05},
     ),
 ]  # fmt: skip
