@@ -117,22 +117,27 @@ def test_columns_that_do_not_show_get_no_coefficient():
 
 
 @pytest.mark.thorough
-@pytest.mark.xfail(reason="the search for columns sees such a target now and then")
 @pytest.mark.filterwarnings("ignore:.*scale of . of 6|.*the rows:skdp.exceptions.PrivacyWarning")
 def test_targets_that_are_hard_to_see_take_budget_from_the_model():
-    """A far and narrow target of few records: its released middle is predicted."""
+    """A far and narrow target of few records: its released middle is predicted.
+
+    Where a longer search sees it after all, what is left shows that no column tells it.
+    """
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((300, 6)), 40 + rng.standard_normal(300)
-    off = []
+    off, without = [], 0
     for seed in range(9):
-        with seeded_entropy(seed), pytest.warns(PrivacyWarning, match="all budget went into"):
+        with seeded_entropy(seed), pytest.warns(PrivacyWarning) as caught:
             model = DPRidge(epsilon=0.5, adjacency="replace").fit(X, y)
-        assert not model.coef_.any()
-        assert "readout" not in {line.name for line in model.ledger_}
+        assert not np.round(model.coef_, 12).any()
+        said = any("all budget went into" in str(each.message) for each in caught)
+        assert said == ("readout" not in {line.name for line in model.ledger_})
+        without += said
         off.append(abs(model.intercept_ - 40))
         mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.ledger_))
         assert mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
     assert np.median(off) < 1
+    assert without >= 5
 
 
 @pytest.mark.thorough
