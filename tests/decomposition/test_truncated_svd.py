@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
-from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, PrivacyWarning
-from skdp.datasets import make_user_items, make_interactions
+from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
+from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
@@ -22,7 +22,7 @@ from tools.outcomes import assert_refused
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning"),
+    pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"),
     pytest.mark.filterwarnings("ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"),
 ]
 
@@ -682,13 +682,13 @@ def test_more_components_than_public_rows():
     for kwargs in ({"adjacency": "replace"}, {"privacy_unit": "entry"}):
         with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)\(3\)"):
             DPTruncatedSVD(4, **kwargs).fit(X[:3])
-    with pytest.warns(PrivacyWarning, match="could not see the scale"):
+    with pytest.warns(UtilityWarning, match="could not find the scale"):
         few = fit(X[:3], 4)
     assert few.components_.shape == (4, 19)  # the number of rows is private
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*could not see the scale:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("data", [np.zeros((50, 4)), sp.csr_array((50, 4)), 1e300 * X, X[:1]])
 @pytest.mark.parametrize("unit", UNITS)
 def test_degenerate_data_are_fitted(data, unit):
@@ -700,7 +700,7 @@ def test_degenerate_data_are_fitted(data, unit):
 
 # -- what is said of components below the noise ----------------------------------------------------
 
-SAID = "do not stand above the noise"
+SAID = "exceed.? the noise level"
 
 
 def clicks(m=300, n=60, density=0.02):
@@ -717,7 +717,7 @@ def clicks(m=300, n=60, density=0.02):
     ids=["interaction", "entry", "factorizer"],
 )
 def test_components_below_the_noise_are_said(estimator):
-    with pytest.warns(PrivacyWarning, match=SAID):
+    with pytest.warns(UtilityWarning, match=SAID):
         estimator.fit(clicks())
 
 
@@ -726,7 +726,7 @@ def test_a_graph_that_noise_hides_is_said(algorithm):
     graph = clicks(200, 200)
     graph = ((graph + graph.T) > 0).astype(float)
     svd = DPTruncatedSVD(2, privacy_unit="edge", epsilon=0.5, algorithm=algorithm)
-    with pytest.warns(PrivacyWarning, match=SAID):
+    with pytest.warns(UtilityWarning, match=SAID):
         svd.fit(graph)
 
 
