@@ -85,7 +85,7 @@ class Columns(NamedTuple):
     deviation : array of shape (d,)
         About the deviation: the median of what is likely of a spread, times the root of the share
         of entries that differ from the centre (a deviation of its noise more: less than 1 only
-        where that is clear).
+        where that is clear). Columns about 0 whose scale was not found have a common one.
     """
 
     center: FloatArray
@@ -224,6 +224,9 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     least = 2 * differ.noise_scale / n
     filled = np.clip(2 * differ.value / n + least, min(least, 1.0), 1.0)
     deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
+    unseen = ~found & (center == 0)
+    if unseen.any():  # many rare dummies: guesses are octaves apart, and columns are alike
+        deviation[unseen] = np.exp(np.median(np.log(deviation[unseen])))
     placed = seen.near <= _PLACED * spread
     return Columns(center, spread, found, n, noise, needed, placed, deviation)
 
