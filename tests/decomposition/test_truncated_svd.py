@@ -15,7 +15,6 @@ from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, PrivacyWarn
 from skdp.datasets import make_histories, make_interactions
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError
-from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from tools.outcomes import assert_refused
@@ -100,7 +99,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
         *(
             {"algorithm": route, "delta": delta} | of_unit(unit, unit_bound=(-9.0, 9.0))
             for unit in ENTRY_UNITS
-            for route, delta in (("alternating", 1e-6), ("deflation", 0.0))
+            for route, delta in (("auto", 1e-6), ("alternating", 1e-6), ("deflation", 0.0))
         ),
     ],
     ids=str,
@@ -108,20 +107,11 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
 @pytest.mark.parametrize("k", [1, 4])
 def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
     """Without gaps between the singular values, plain power steps would not get there."""
-    assert_same(exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("unit", ENTRY_UNITS)
-@pytest.mark.parametrize("algorithm", ["auto", "alternating", "deflation"])
-@pytest.mark.parametrize("k", [1, 4])
-def test_entry_units_equal_scikit_learn(unit, algorithm, k):
-    delta = 0.0 if algorithm == "deflation" else 1e-6
-    ours = exact(X, k, algorithm=algorithm, delta=delta, **of_unit(unit, **PIXELS))
-    theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
+    ours, theirs = exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows)
     assert_same(ours, theirs)
-    left = theirs.transform(X) / theirs.singular_values_
-    assert np.allclose(ours.left_, left, atol=1e-6)
+    if kwargs.get("privacy_unit") in ENTRY_UNITS:
+        left = theirs.transform(rows) / theirs.singular_values_
+        assert np.allclose(ours.left_, left, atol=1e-6)
 
 
 def graph(n=60, seed=0):
@@ -178,10 +168,6 @@ def test_float32_is_kept_and_used_only_at_the_end(container, unit):
             assert getattr(small, name).dtype == np.float32
             assert np.array_equal(getattr(small, name), getattr(large, name).astype(np.float32))
     assert small.transform(X.astype(np.float32)).dtype == np.float32
-
-
-def test_integers_become_float64():
-    assert exact(X.astype(np.int32)).components_.dtype == np.float64
 
 
 # -- utility -----------------------------------------------------------------------------------
@@ -514,38 +500,6 @@ def test_user_level_mu_is_for_interactions_only():
 
 # -- receipts ----------------------------------------------------------------------------------
 
-FITS = [
-    *({"algorithm": route, "adjacency": adjacency}
-      for route in ROUTES for adjacency in ("add_remove", "replace")),
-    {"algorithm": "gram", "clip_norm": 40.0, "epsilon": 8.0, "n_components": 5},
-    {"algorithm": "power", "n_iter": 7, "n_oversamples": 0},
-    *({"privacy_unit": "interaction", "adjacency": a, "algorithm": route}
-      for a in ("add_remove", "replace") for route in ("gram", "power")),
-    *({"privacy_unit": "entry", "algorithm": "alternating", "adjacency": adjacency, **PIXELS}
-      for adjacency in ("add_remove", "replace")),
-    *({"privacy_unit": "edge", "adjacency": a, "algorithm": "power"}
-      for a in ("add_remove", "replace")),
-    *({"privacy_unit": unit, "algorithm": route, "delta": 0.0, "n_components": 1}
-      for unit, route in (("entry", "alternating"), ("entry", "deflation"), ("edge", "power"),
-                          ("edge", "one_shot"), ("entry", "one_shot"))),
-    *({"privacy_unit": unit, "algorithm": "alternating"} for unit in ("frobenius", "spectral")),
-    {"privacy_unit": "spectral", "algorithm": "deflation", "delta": 0.0},
-]  # fmt: skip
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kwargs", FITS, ids=str)
-def test_receipt_adds_up_to_the_whole_budget(kwargs):
-    data = X[:19] if kwargs.get("privacy_unit") == "edge" else X
-    svd = fit(data, **{"n_components": 2} | kwargs)
-    kind, power = ("pure", 1) if svd.delta == 0 else ("gaussian", 2)
-    assert {entry.loss.kind for entry in svd.ledger_} == {kind}
-    whole = svd.epsilon if svd.delta == 0 else mu_from_epsilon_delta(svd.epsilon, svd.delta)
-    spent = math.fsum(entry.loss.value**power for entry in svd.ledger_)
-    assert spent == pytest.approx(whole**power, rel=1e-6)
-    assert svd.privacy_spent_.epsilon == pytest.approx(svd.epsilon, rel=1e-6)
-
-
 SHARES = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_norm": 2}
 
 
@@ -814,12 +768,6 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
 
     with pytest.raises(PrivacyError, match=r"norm at most 2\.0"):
         two_fits()
-
-
-@pytest.mark.parametrize("unit", CONTRACTS)
-def test_huge_entries_are_no_trouble(unit):
-    X = spread_evenly(30, 30, [1e17])[0]
-    assert np.isfinite(fit(X, 1, privacy_unit=unit, epsilon=0.5).components_).all()
 
 
 # -- pure epsilon ----------------------------------------------------------------------------------
