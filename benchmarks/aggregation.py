@@ -10,7 +10,12 @@ from collections import Counter
 import numpy as np
 from report import show, shown
 
-from skdp.federated import AggregationClient, AggregationConfig, PlainAggregator, SecureAggregator
+from skdp.federated import (
+    AggregationClient,
+    AggregationConfig,
+    UnmaskedAggregator,
+    SecureAggregator,
+)
 from skdp.federated._crypto import KeyPair
 from skdp.federated._messages import Kind, message_kind
 
@@ -65,7 +70,7 @@ def measure(repeats, n, colluders, planned, neighbours, leaving, words):
     clients = [AggregationClient(b"run", i, config, lambda request: row) for i in range(n)]
     transport = MeteredTransport(clients, set(range(leaving)))
     aggregate = SecureAggregator(transport, config, b"run")
-    expected = PlainAggregator([lambda request: row] * (n - leaving))(b"", words).total
+    expected = UnmaskedAggregator([lambda request: row] * (n - leaving))(b"", words).total
     found = []
     for _ in range(repeats):
         transport.up.clear(), transport.down.clear()

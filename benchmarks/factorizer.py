@@ -213,7 +213,7 @@ def servers(quick):
         single, shared = new(), new()
         for _ in range(p):
             single.merge(new().update_matrix(A / p).state_message())
-        parts = [new(honest_servers=p).update_matrix(A / p) for _ in range(p)]
+        parts = [new(n_honest_servers=p).update_matrix(A / p) for _ in range(p)]
         shared.merge_secure(parts, lambda arrays: np.sum(arrays, axis=0, dtype=np.int64))
         table.append([p, f"{error(single):.2f}", f"{error(shared):.2f}"])
     note = f"One fit each, {A.shape[0]} x {A.shape[1]}, rank 10, epsilon 1."

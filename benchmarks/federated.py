@@ -23,12 +23,12 @@ from skdp.datasets import make_interactions, make_spiked_rows
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
     simulated_aggregator,
 )
 from skdp.federated._messages import Request
-from skdp.papers import PrintedPowerMethod
+from skdp.papers import PowerMethod
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.queries.rows import RowQuery
@@ -48,7 +48,7 @@ def federated(estimator, parts, config, *, dropped=(), secure=False, n_samples=N
     options = {name: getattr(estimator, name) for name in names}
     clients = [PowerMethodClient(part, config, **options) for part in parts]
     callbacks = [client.respond for i, client in enumerate(clients) if i not in dropped]
-    sums = PlainAggregator(callbacks)
+    sums = UnmaskedAggregator(callbacks)
     if secure:
         every = [client.respond for client in clients]
         sums = simulated_aggregator(every, config, lost=lambda i, kind: i in dropped)
@@ -137,7 +137,7 @@ def printed_method(options, n_users):
     """A method of the figure as its paper prints it, for one interaction."""
     options = {"n_parties": 1, **options}
     options["n_parties"] = n_users if options["n_parties"] is True else 1
-    return PrintedPowerMethod(WIDTH, n_iter=STEPS, delta=DELTA, calibration="printed", **options)
+    return PowerMethod(WIDTH, n_iter=STEPS, delta=DELTA, calibration="printed", **options)
 
 
 class FilterError:
@@ -236,12 +236,12 @@ def scale():
         clone(estimator).fit(X)
         central = time.process_time() - start
         clients = [PowerMethodClient(part, config) for part in split_rows(X, n_clients)]
-        sums = PlainAggregator([client.respond for client in clients])
+        sums = UnmaskedAggregator([client.respond for client in clients])
         start = time.process_time()
         svd = FederatedPowerMethod(estimator, config).fit(sums, n_features=WIDE)
         spent = time.process_time() - start
         clients = [PowerMethodClient(part, config) for part in split_rows(X, n_clients)]
-        sums = PlainAggregator([client.respond for client in clients])
+        sums = UnmaskedAggregator([client.respond for client in clients])
         tracemalloc.start()
         FederatedPowerMethod(estimator, config).fit(sums, n_features=WIDE)
         peak = tracemalloc.get_traced_memory()[1]
@@ -252,10 +252,10 @@ def scale():
             (
                 n_clients,
                 f"{captured:.4f}",
-                len(svd.ledger_),
+                len(svd.releases_),
                 f"{spent / central:.1f}",
-                f"{1e3 * spent / len(svd.ledger_):.0f} ms",
-                f"{1e6 * spent / len(svd.ledger_) / n_clients:.0f} us",
+                f"{1e3 * spent / len(svd.releases_):.0f} ms",
+                f"{1e6 * spent / len(svd.releases_) / n_clients:.0f} us",
                 f"{peak / 1e6:.1f} MB",
                 f"{together / 1e6:.1f} MB",
             )
@@ -291,7 +291,7 @@ def traffic():
         for algorithm in ("power", "screened"):
             estimator = DPTruncatedSVD(10, algorithm=algorithm, clip_norm=1.0, epsilon=epsilon)
             clients = [PowerMethodClient(part, config, epsilon=epsilon) for part in parts]
-            sums = Traffic(PlainAggregator([client.respond for client in clients]))
+            sums = Traffic(UnmaskedAggregator([client.respond for client in clients]))
             svd = FederatedPowerMethod(estimator, config).fit(sums, n_features=40_000)
             captured = float(np.sum(np.square(X @ svd.components_.T))) / best
             amounts = (f"{sums.up / 1e6:.1f} MB", f"{sums.down / 1e6:.1f} MB", sums.rounds)
@@ -324,7 +324,7 @@ def audit():
 
                 def keep(request, size, answers=answers, seen=seen):
                     seen.append(Request.decode(request))
-                    return PlainAggregator(answers)(request, size)
+                    return UnmaskedAggregator(answers)(request, size)
 
                 n_samples = None if adjacency == "add_remove" else 48
                 FederatedPowerMethod(estimator, config).fit(keep, n_features=4, n_samples=n_samples)

@@ -31,7 +31,7 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
 from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
-from skdp.datasets import make_histories, make_interactions
+from skdp.datasets import make_user_items, make_interactions
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.interactions import gram_change
 
@@ -129,7 +129,7 @@ def wide_rows():
     m, n = sized((16_000, 19_000), (3000, 1000))
     sets = {
         "few tastes": make_interactions(m, n, 25 * m, 20, random_state=0),
-        "histories": make_histories(m, n, 20, random_state=0),
+        "histories": make_user_items(m, n, 20, random_state=0),
         "review site": review_site(m, n),
     }
     for name, R in sets.items():
@@ -138,8 +138,8 @@ def wide_rows():
 
 def review_site(m, n):
     """Short histories, heavy tails, tastes that overlap: little in the leading directions."""
-    options = {"mean_length": 14, "n_tastes": 60, "overlap": 0.7, "tail": 0.65}
-    return make_histories(m, n, **options, random_state=0)
+    options = {"mean_length": 14, "n_factors": 60, "overlap": 0.7, "tail": 0.65}
+    return make_user_items(m, n, **options, random_state=0)
 
 
 def dense_rows():
@@ -190,7 +190,7 @@ def interactions():
     tall = make_interactions(54_906, 151, 1_170_000, 40, random_state=0)
     interaction_table(tall, 5, 1e-5, epsilons=(0.3, 1, 10, 1000))
     m, n = sized((16_000, 8000), (3000, 800))
-    interaction_table(make_histories(m, n, 20, random_state=0), sized(16, 10))
+    interaction_table(make_user_items(m, n, 20, random_state=0), sized(16, 10))
     interaction_table(review_site(m, n), sized(16, 10))
 
 
@@ -232,7 +232,7 @@ def entries():
     """One entry: binary, or anything from 0 to 1."""
     m, n = sized((3000, 400), (1200, 200))
     rng = np.random.default_rng(0)
-    binary = make_histories(m, n, 20, 10, overlap=0.3, spread=2.5, tail=0.7, random_state=0)
+    binary = make_user_items(m, n, 20, 10, overlap=0.3, spread=2.5, tail=0.7, random_state=0)
     entry_table("binary", binary, 5)
     tastes = rng.gamma(0.3, size=(m, 5)) @ rng.gamma(0.3, size=(5, n))
     entry_table("bounded", np.minimum(tastes + 0.2 * rng.random((m, n)), 1.0), 5)

@@ -14,8 +14,8 @@ from report import run_sections, show, shown
 from spectral import critical_signal, spread_vector
 
 from skdp import DPLowRankFactorizer, DPSpectralEmbedding, DPTruncatedSVD
-from skdp.decomposition import LocalAggregator, local_report
-from skdp.papers import PrintedDeflation, PrintedFactorizer
+from skdp.decomposition import LocalAggregator, randomize_row
+from skdp.papers import PowerDeflation, SketchFactorizer
 from skdp.theory import prior_sensitivity, sensitivity_ratio, subspace_coherence
 from tools.canaries import coherence_canary
 
@@ -74,8 +74,8 @@ def table3(_quick):
         fits = {
             "dense": DPLowRankFactorizer(K, delta=delta, method="dense"),
             "two": DPLowRankFactorizer(K, delta=delta, method="two_sketch"),
-            "printed": PrintedFactorizer(K, delta=delta),
-            "three": PrintedFactorizer(K, delta=delta, method="three_sketch"),
+            "printed": SketchFactorizer(K, delta=delta),
+            "three": SketchFactorizer(K, delta=delta, method="three_sketch"),
         }
         ours = [median(lambda m=m, A=A: distance(A, m.fit(A))) / unit for m in fits.values()]
         cells = [f"{value:.2f}" for value in (own / best, older / best, *ours)]
@@ -96,7 +96,7 @@ def tables4to6(_quick):
         ours = (
             DPLowRankFactorizer(k, delta=delta),
             DPLowRankFactorizer(k, delta=delta, method="two_sketch"),
-            PrintedFactorizer(k, delta=delta),
+            SketchFactorizer(k, delta=delta),
         )
         errors = [median(lambda f=f, A=A: distance(A, f.fit(A))) for f in ours]
         cells = [f"{value:.0f}" for value in (own, older, np.linalg.norm(A), *errors)]
@@ -132,7 +132,7 @@ def tables7to10(_quick):
         options = {"clip_norm": largest * math.sqrt(n), "epsilon": 0.1, "delta": delta}
 
         def whole(A=A, k=k, options=options):
-            reports = np.vstack([local_report(row, **options).values for row in A])
+            reports = np.vstack([randomize_row(row, **options).values for row in A])
             return np.linalg.svd(reports, full_matrices=False)[0][:, :k]
 
         chance = np.linalg.qr(RNG.standard_normal((m, k)))[0]
@@ -146,7 +146,7 @@ def tables7to10(_quick):
         tables7to10.__doc__, head, table,
         "'rows at distance 1' has the promise of the paper: a row may change by 1 in norm, however "
         "long it is (one noisy report for each row). 'whole rows' is local differential privacy of "
-        "any two rows (`local_report`): at epsilon .1 no U can be seen through it. In table 7 the "
+        "any two rows (`randomize_row`): at epsilon .1 no U can be seen through it. In table 7 the "
         "paper's U has 40 columns, not 10, and its delta m^-10 is 1e-20 here.",
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def covariance(quick):
             return float(np.linalg.norm(C - (svd.components_.T * values) @ svd.components_))
 
         def printed(C=C):
-            return distance(C, PrintedFactorizer(5).fit(C))
+            return distance(C, SketchFactorizer(5).fit(C))
 
         def gauss(C=C, n=n):
             G = RNG.standard_normal((n, n)) * 4.2247
@@ -191,7 +191,7 @@ def local(quick):
         V = np.linalg.qr(RNG.standard_normal((n, k)))[0]
         X = RNG.standard_normal((m, k)) @ V.T + 0.1 * RNG.standard_normal((m, n))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
-        reports = [local_report(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in X]
+        reports = [randomize_row(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in X]
         W = LocalAggregator(k).add(reports).components_
         best = float(np.sum((X @ np.linalg.svd(X, full_matrices=False)[2][:k].T) ** 2)) / m
         table.append([m, f"{best:.2f}", f"{np.sum((X @ W.T) ** 2) / m:.2f}", f"{k / n:.2f}"])
@@ -235,11 +235,11 @@ def critical(quick):
             return of
 
         models = {
-            "printed, its constants, C = 16 mu log n": PrintedDeflation(
+            "printed, its constants, C = 16 mu log n": PowerDeflation(
                 coherence=wide, calibration="printed"
             ),
-            "printed, exact accounting, C = 16 mu log n": PrintedDeflation(coherence=wide),
-            "printed, exact accounting, C = 40": PrintedDeflation(coherence=40.0),
+            "printed, exact accounting, C = 16 mu log n": PowerDeflation(coherence=wide),
+            "printed, exact accounting, C = 40": PowerDeflation(coherence=40.0),
             "DPSpectralEmbedding, power": DPSpectralEmbedding(
                 1, normalization="none", algorithm="power"
             ),

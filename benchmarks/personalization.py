@@ -16,7 +16,7 @@ import numpy as np
 from report import printed
 
 from skdp.data.units import UserRows
-from skdp.papers import PrintedPersonalization
+from skdp.papers import PersonalizedRegression
 from skdp.papers._jain_2021 import line_net
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.users import UserQuery
@@ -250,7 +250,7 @@ def subspace_of(users, epsilon, **params):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = DPPersonalizedRegressor(users.k, epsilon=epsilon, **params).fit(*users.flat())
-    whitener = np.eye(users.d) if model.whitener_ is None else model.whitener_
+    whitener = np.eye(users.d) if model.whitening_ is None else model.whitening_
     return users.subspace_error(whitener @ model.components_.T)
 
 
@@ -300,7 +300,7 @@ def table_exponential(sizes=(100, 300, 1000, 3000), seeds=5):
     split = {"votes": 0.999, "global": 0.001}
 
     def chosen(users, adjacency):
-        model = PrintedPersonalization(1, start="exponential", delta=0.0, adjacency=adjacency)
+        model = PersonalizedRegression(1, start="exponential", delta=0.0, adjacency=adjacency)
         return users.subspace_error(model.fit(*users.flat()).components_.T)
 
     for name, error in (

@@ -20,8 +20,8 @@ import scipy.sparse as sp
 from report import show, shown
 
 from skdp import DPTruncatedSVD, PrivacyWarning
-from skdp.datasets import make_histories, make_interactions
-from skdp.model_selection import leave_some_out
+from skdp.datasets import make_user_items, make_interactions
+from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, ndcg_at_n, recall_at_n
 from skdp.recommend._lists import best_items
 
@@ -31,21 +31,25 @@ USERS = 1500  # that are scored
 UNITS = ("row", "interaction")
 SHORT, LONG = {"n_users": 6000, "n_items": 3000}, {"n_users": 2000, "n_items": 1500}
 SETS = {
-    "short, strong tastes": lambda: make_histories(
-        **SHORT, mean_length=9, n_tastes=5, overlap=0.1, spread=3.0, tail=0.7, random_state=0
+    "short, strong tastes": lambda: make_user_items(
+        **SHORT, mean_length=9, n_factors=5, overlap=0.1, spread=3.0, tail=0.7, random_state=0
     ),
-    "short, weak tastes": lambda: make_histories(
+    "short, weak tastes": lambda: make_user_items(
         **SHORT, mean_length=9, overlap=0.6, spread=1.0, random_state=0
     ),
-    "short, no tastes": lambda: make_histories(**SHORT, mean_length=9, overlap=1.0, random_state=0),
-    "short, disjoint tastes": lambda: make_interactions(6000, 3000, 54_000, 20, random_state=0),
-    "long, strong tastes": lambda: make_histories(
-        **LONG, mean_length=100, n_tastes=20, overlap=0.2, spread=2.5, tail=0.7, random_state=0
+    "short, no tastes": lambda: make_user_items(
+        **SHORT, mean_length=9, overlap=1.0, random_state=0
     ),
-    "long, weak tastes": lambda: make_histories(
+    "short, disjoint tastes": lambda: make_interactions(6000, 3000, 54_000, 20, random_state=0),
+    "long, strong tastes": lambda: make_user_items(
+        **LONG, mean_length=100, n_factors=20, overlap=0.2, spread=2.5, tail=0.7, random_state=0
+    ),
+    "long, weak tastes": lambda: make_user_items(
         **LONG, mean_length=100, overlap=0.6, spread=1.0, random_state=0
     ),
-    "long, no tastes": lambda: make_histories(**LONG, mean_length=100, overlap=1.0, random_state=0),
+    "long, no tastes": lambda: make_user_items(
+        **LONG, mean_length=100, overlap=1.0, random_state=0
+    ),
 }
 
 
@@ -109,7 +113,7 @@ class Split:
     """Known and held-out items, and how good scores are on the users that are looked at."""
 
     def __init__(self, R):
-        self.known, held_out = leave_some_out(R, random_state=0)
+        self.known, held_out = split_interactions(R, random_state=0)
         users = np.flatnonzero(np.diff(held_out.indptr))[:USERS]
         self._rows, self._truth = self.known[users], held_out[users]
 
@@ -184,14 +188,14 @@ def one_fit(path, unit, epsilon):
     model.recommend(R, 20)
     found["lists"] = time.perf_counter() - wall
     found["lists_cpu"] = time.process_time() - cpu
-    found |= {"peak_lists": megabytes(), "kept": len(model.kept_items_), "rank": model.rank_}
+    found |= {"peak_lists": megabytes(), "kept": len(model.selected_items_), "rank": model.rank_}
     return found | {"route": model.route_.split(":")[0]}
 
 
 def cost(cases=tuple((unit, epsilon) for unit in UNITS for epsilon in (1.0, 10.0))):
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "R.npz")
-        sp.save_npz(path, make_histories(30_000, 41_000, 27, 40, tail=0.8, random_state=0))
+        sp.save_npz(path, make_user_items(30_000, 41_000, 27, 40, tail=0.8, random_state=0))
         cost_table(path, cases)
 
 

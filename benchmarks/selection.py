@@ -73,7 +73,7 @@ def searches(grid):
         "compose": search("compose"),
         "random stopping, geometric": search("random_stopping", law="geometric"),
         "random stopping, geometric, 3 n": search(
-            "random_stopping", law="geometric", expected_runs=3.0 * len(ParameterGrid(grid))
+            "random_stopping", law="geometric", mean_n_runs=3.0 * len(ParameterGrid(grid))
         ),
         "auto": search("auto"),
     }

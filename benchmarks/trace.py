@@ -271,7 +271,7 @@ def guessed(name, epsilon, seed):
     known, own, asked = column[~out], y[~out], column[out]
     mu, rng = mu_from_epsilon_delta(epsilon, DELTA), np.random.default_rng([seed, 2])
     model = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon).fit(X[~out], own)
-    alone = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon, fit_means=False)
+    alone = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon, fit_biases=False)
     exact = np.bincount(known, own, shape[1]) / np.maximum(np.bincount(known, None, shape[1]), 1)
     return y[out], {
         "DPTraceRegressor": model.predict(X[out]),

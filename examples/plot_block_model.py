@@ -48,7 +48,7 @@ for epsilon, values in zip(epsilons, scores, strict=True):
 # The embedding of every node may be published: nodes are public, edges are not. Privacy for one
 # edge hides one relation; it does not hide that somebody has very many of them.
 print()
-print(fits[-1].privacy_spent_.sentence())
+print(fits[-1].privacy_spent_.statement())
 
 # %%
 # The same as a picture: the sweep, and the released positions at two budgets.

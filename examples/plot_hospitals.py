@@ -19,7 +19,7 @@ from skdp import DPTruncatedSVD
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
     simulated_aggregator,
 )
@@ -63,7 +63,7 @@ def fit_together(epsilon, masked=False):
             answers, config, lost=lambda hospital, kind: hospital in offline
         )
     else:  # the same sums without masks: right for a simulation, and many times faster
-        sums = PlainAggregator([answers[i] for i in range(n_hospitals) if i not in offline])
+        sums = UnmaskedAggregator([answers[i] for i in range(n_hospitals) if i not in offline])
     estimator = DPTruncatedSVD(n_patterns, epsilon=epsilon, clip_norm=1.0)
     return FederatedPowerMethod(estimator, config).fit(sums, n_features=n_features), clients
 
@@ -88,8 +88,8 @@ for row in zip(epsilons, together, central, alone, strict=True):
     print(f"{row[0]:>8}  {row[1]:>8.3f}  {row[2]:>8.3f}  {row[3]:>8.3f}")
 print()
 print("What everybody may see:", svd.privacy_spent_)
-print("What hospital 0 signed for:", clients[0].close(), f"in {len(clients[0].ledger_)} lines")
-print("What hospital 7, offline, answered:", clients[7].ledger_)
+print("What hospital 0 signed for:", clients[0].close(), f"in {len(clients[0].releases_)} lines")
+print("What hospital 7, offline, answered:", clients[7].releases_)
 
 # %%
 # The same as a picture.

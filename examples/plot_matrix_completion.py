@@ -32,7 +32,7 @@ errors = {}
 fits = {}
 for epsilon in (0.5, 1.0, 4.0):
     model = DPTraceRegressor(rank=2, matrix_shape=table.shape, epsilon=epsilon)
-    print(f"epsilon {epsilon}: {model.records_needed()}")
+    print(f"epsilon {epsilon}: {model.required_samples()}")
     fits[epsilon] = model.fit(X, y).coef_
     errors[epsilon] = np.linalg.norm(fits[epsilon] - table) / np.linalg.norm(table)
 
@@ -44,7 +44,7 @@ plain = np.linalg.norm(means - table) / np.linalg.norm(table)
 for epsilon, error in errors.items():
     print(f"epsilon {epsilon}: relative error {error:.3f}")
 print(f"mean of each cell, not private: {plain:.3f}")
-print(model.privacy_card())
+print(model.privacy_report())
 
 # %%
 # Low rank saves far more error than privacy costs: the private tables beat the exact cell means.

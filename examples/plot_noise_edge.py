@@ -37,7 +37,7 @@ for epsilon in (0.05, 0.2, 1.0):
 # release: better directions, a higher edge for the values.
 whole = DPPCA(epsilon=0.2, clip_norm=2.0, center="none").fit(X)
 print()
-print(whole.privacy_card())
+print(whole.privacy_report())
 
 # %%
 # The left picture may be published as it is, and so may the right one.

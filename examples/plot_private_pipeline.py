@@ -83,7 +83,7 @@ print()
 print("chosen:", search.best_params_)
 losses = (-search.cv_results_["mean_test_score"]).round(3).tolist()
 print("released losses:", dict(zip(sizes, losses, strict=True)))
-print(search.privacy_card())
+print(search.privacy_report())
 
 # %%
 # Against ridge regression without privacy.

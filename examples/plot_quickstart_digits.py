@@ -51,7 +51,7 @@ print(f"{'not private':>12}  {best:>6.3f}  {1:>11.1%}")
 # %%
 # The receipt of the last fit: what was released, with how much noise, and what that cost.
 print()
-print(pca.privacy_card())
+print(pca.privacy_report())
 
 # %%
 # The same as a picture.

@@ -64,7 +64,7 @@ for epsilon, score in zip(epsilons, scores, strict=True):
 # %%
 # A rating that is taken back is a second update of its unit, so it counts: the guarantee is for
 # updates that sum to 2 in absolute value. Who wants both covered doubles the bounds.
-print(model.privacy_spent_.sentence())
+print(model.privacy_spent_.statement())
 
 # %%
 if importlib.util.find_spec("matplotlib"):

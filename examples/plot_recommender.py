@@ -18,12 +18,12 @@ import warnings
 import numpy as np
 
 from skdp import PrivacyWarning
-from skdp.datasets import make_histories
-from skdp.model_selection import leave_some_out
+from skdp.datasets import make_user_items
+from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 
-R = make_histories(6000, 1000, 20, 5, overlap=0.2, spread=3.0, tail=0.7, random_state=0)
-known, held_out = leave_some_out(R, random_state=1)
+R = make_user_items(6000, 1000, 20, 5, overlap=0.2, spread=3.0, tail=0.7, random_state=0)
+known, held_out = split_interactions(R, random_state=1)
 
 
 def recall(model):
@@ -57,8 +57,8 @@ print(f"{'popularity, not private':>24}{popular:>18.3f}")
 # What a fit says of itself: which release was chosen, and how many tastes could be read.
 model = DPRecommender(epsilon=1.0).fit(known)
 print(model.route_)
-print(f"{model.rank_} tastes on {len(model.kept_items_)} items")
-print(model.privacy_card())
+print(f"{model.rank_} tastes on {len(model.selected_items_)} items")
+print(model.privacy_report())
 
 # %%
 # The same as a picture.

@@ -76,7 +76,7 @@ for epsilon, own, shared in zip(epsilons, personal, published, strict=True):
 # above come from private rows, and are shown because these pupils are simulated.
 public = model.released()
 print()
-print(public.privacy_card())
+print(public.privacy_report())
 
 # %%
 # A school that joins later needs only the published object and its own rows. It costs nobody

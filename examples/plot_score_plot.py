@@ -74,7 +74,7 @@ for row, (name, (X, y, bound)) in zip(axes, tables.items(), strict=True):
         warnings.simplefilter("ignore", PrivacyWarning)  # small budgets warn
         for ax, epsilon in zip(row[1:], (0.5, 1.0, 3.0), strict=True):
             picture = private_picture(X, y, epsilon, bound, ax)
-            shown = int(picture.seen_.sum())
+            shown = int(picture.above_noise_.sum())
             print(f"{name}, epsilon {epsilon}: {picture.kind_}, {shown} classes shown")
 
 figure.savefig("score_plot.png", dpi=80)
@@ -83,4 +83,4 @@ print("wrote score_plot.png")
 # %%
 # What that cost, beside the components. One row changes one cell (or the moments of one class), so
 # that noise does not grow with the number of features.
-print(picture.privacy_card())
+print(picture.privacy_report())

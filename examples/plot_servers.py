@@ -51,7 +51,7 @@ for p in numbers:
         message = factorizer().update_matrix(part).state_message()  # bytes, safe to send
         coordinator.merge(message)
     independent.append(relative_error(coordinator.release()))
-    servers = [factorizer(honest_servers=p).update_matrix(part) for part in parts]
+    servers = [factorizer(n_honest_servers=p).update_matrix(part) for part in parts]
     total = factorizer().merge_secure(servers, secure_sum)
     shared.append(relative_error(total.release()))
 

@@ -34,7 +34,7 @@ print(f"{len(X)} visits; the median patient has {np.median(visits):.0f}, one has
 # %%
 # All visits of a patient are protected together. The receipt says so.
 model = DPRidge(epsilon=1.0, privacy_unit="group").fit(X, y, groups=patient)
-print(model.privacy_spent_.sentence())
+print(model.privacy_spent_.statement())
 print(f"R2 of all visits: {model.score(X, y):.2f}")
 
 # %%

@@ -388,7 +388,7 @@ class GroupUnitMixin:
             The requests of this estimator.
         """
         request = super().get_metadata_routing()
-        if not self._by_group or self.user_column is not None:
+        if not self._by_group or self.group_column is not None:
             request.fit.add_request(param="groups", alias=False)
         return request
 
@@ -401,9 +401,9 @@ class GroupUnitMixin:
     def _check_unit(self):
         """Check what belongs to the unit."""
         check_option(self, "privacy_unit", tuple(self._privacy_units))
-        if self.user_column is not None and not self._by_group:
+        if self.group_column is not None and not self._by_group:
             raise ValueError(
-                f"{type(self).__name__} takes 'user_column' with privacy_unit='group' only. Got "
+                f"{type(self).__name__} takes 'group_column' with privacy_unit='group' only. Got "
                 f"privacy_unit={self.privacy_unit!r}."
             )
 
@@ -421,14 +421,14 @@ class GroupUnitMixin:
                 f"{name} was passed 'groups', but privacy_unit={self.privacy_unit!r} does not "
                 "protect them: set privacy_unit='group', or leave them out."
             )
-        if self._by_group and groups is None and self.user_column is None:
+        if self._by_group and groups is None and self.group_column is None:
             raise ValueError(
                 f"{name}(privacy_unit='group') needs the person of each row: pass 'groups' "
-                "(through a Pipeline or a search this needs metadata routing) or set 'user_column'."
+                "(in a Pipeline or a search this needs metadata routing) or set 'group_column'."
             )
-        if groups is not None and self.user_column is not None:
+        if groups is not None and self.group_column is not None:
             raise ValueError(
-                "Persons were given twice, as 'groups' and as 'user_column'; use one of them."
+                "Persons were given twice, as 'groups' and as 'group_column'; use one of them."
             )
 
     def _checked_rows(self, X, groups, **options):
@@ -457,9 +457,9 @@ class GroupUnitMixin:
         if as_blocks(X) is not None:
             refuse_column(self)
             return in_blocks(self, X, y, groups, numbers=numbers, multi_output=True)
-        if self.user_column is not None:
+        if self.group_column is not None:
             X, groups = without_column(self, X, reset=True)
-        placed = check_placed(self, X, y, numbers=numbers, reset=self.user_column is None)
+        placed = check_placed(self, X, y, numbers=numbers, reset=self.group_column is None)
         return Placed(
             placed.rows, {**placed.columns, "groups": labels_of(groups, placed.rows.n_rows())}
         )
@@ -507,16 +507,16 @@ def _name(label):
 
 def refuse_column(estimator):
     """Refuse a column of groups in rows that come in blocks."""
-    if getattr(estimator, "user_column", None) is not None:
+    if getattr(estimator, "group_column", None) is not None:
         raise ValueError(
-            f"{type(estimator).__name__} takes no 'user_column' in rows that come in blocks: pass "
+            f"{type(estimator).__name__} takes no 'group_column' in rows that come in blocks: pass "
             "'groups' to fit."
         )
 
 
 def split_rows(estimator, X, groups, *, reset, **options):
     """Return checked rows in memory without the column of groups, and the groups."""
-    if estimator.user_column is not None:
+    if estimator.group_column is not None:
         rows, groups = without_column(estimator, X, reset=reset)
         return advised(estimator, check_array, rows, input_name="X", **options), groups
     if is_memory_map(X):
@@ -530,23 +530,23 @@ def without_column(estimator, X, *, reset):
         X = np.asarray(X, dtype=object)
     if len(X.shape) != 2:
         raise ValueError(
-            f"Expected 2D array, got {len(X.shape)}D array instead: 'user_column' names a "
+            f"Expected 2D array, got {len(X.shape)}D array instead: 'group_column' names a "
             "column of X."
         )
     validate_data(estimator, X, skip_check_array=True, reset=reset)
-    return split_users(X, estimator.user_column)
+    return split_users(X, estimator.group_column)
 
 
 def rows_to_map(estimator, X, **options):
     """Return checked rows in memory for a public map: without the column of groups."""
-    if getattr(estimator, "user_column", None) is None:
+    if getattr(estimator, "group_column", None) is None:
         return checked(estimator, X, reset=False, **options)
     return split_rows(estimator, X, None, reset=False, **options)[0]
 
 
 def column_number(estimator):
     """Return where the column of groups stands among the columns that were fitted."""
-    column = estimator.user_column
+    column = estimator.group_column
     names = list(getattr(estimator, "feature_names_in_", ()))
     return names.index(column) if column in names else column % estimator.n_features_in_
 
@@ -554,7 +554,7 @@ def column_number(estimator):
 def feature_names(estimator):
     """Return the names of the features, if there are any: without the column of groups."""
     names = getattr(estimator, "feature_names_in_", None)
-    if names is None or getattr(estimator, "user_column", None) is None:
+    if names is None or getattr(estimator, "group_column", None) is None:
         return names
     return np.delete(names, column_number(estimator))
 
@@ -584,16 +584,17 @@ def split_users(X, column):
         if column not in names and _is_index(column) and -len(names) <= column < len(names):
             name = names[column]
         if name not in names:
-            raise ValueError(f"'user_column' {column!r} is not a column of X.")
+            raise ValueError(f"'group_column' {column!r} is not a column of X.")
         return X.drop(columns=[name]), X[name].to_numpy()
     if not _is_index(column):
         raise ValueError(
-            f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
+            "'group_column' must be the index of a column unless X is a data frame. "
+            f"Got {column!r}."
         )
     if not sp.issparse(X) and not hasattr(X, "dtype"):
         X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
-        raise ValueError(f"'user_column' {column!r} is not a column of X.")
+        raise ValueError(f"'group_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)
     if sp.issparse(X):
         X = X.tocsc()

@@ -35,7 +35,7 @@ def skops_types():
 
     Its files name the types that they are made of; of those, it loads only ones that it knows or
     is told to trust. A model file says nothing beyond what a pickle of the model says: what
-    `holds_private` names is in it too.
+    `private_state` names is in it too.
 
     Returns
     -------

@@ -22,7 +22,7 @@ from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.stored_rows import BlockFiles
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.privacy.accounting.receipts import cautions, privacy_card
+from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
@@ -99,7 +99,7 @@ class PrintProgress:
     >>> _ = pca.set_callbacks(PrintProgress()).fit(X)
     DPPCA: fit
     DPPCA: release 1, count
-    DPPCA: release 2, size_rank
+    DPPCA: release 2, tangent_norm_count_above
     DPPCA: release 9, tangent_product
     DPPCA: release 10, projected_gram
     DPPCA: release 11, trace
@@ -379,7 +379,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.privacy_spent_ = routes.receipt(session)
-        self.ledger_ = session.ledger
+        self.releases_ = session.ledger
         session.observer.close()
         routes.settle(session)
         return self
@@ -399,7 +399,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return copy
 
     @property
-    def holds_private(self) -> Any:
+    def private_state(self) -> Any:
         """What of private data this object holds, in words; empty if it may be published."""
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
@@ -408,9 +408,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return vars(self).get("_private") is not None
 
     def __getstate__(self):
-        if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
+        if self._fit_keeps and self.private_state:  # a running stream refuses by itself
             message = (
-                f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
+                f"this pickle or copy of {type(self).__name__} holds {self.private_state}: keep it "
                 f"like the data. {self._publish}"
             )
             warn_caller(message, PrivacyWarning)
@@ -418,18 +418,18 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         key = handed_on(self._reservation_key)
         return dict(state, _reservation_key=key) if key else state
 
-    def privacy_card(self) -> privacy_card:
+    def privacy_report(self) -> PrivacyReport:
         """Return the receipt and its ledger, to print or to show in a notebook.
 
         Returns
         -------
-        card : privacy_card
+        report : PrivacyReport
             ``str(card)`` is text; notebooks show a table.
         """
         check_is_fitted(self, "privacy_spent_")
-        held = self.holds_private
+        held = self.private_state
         held = held and f"{held}: not covered. {self._publish}"
-        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)
+        return PrivacyReport(type(self).__name__, self.privacy_spent_, self.releases_, held)
 
 
 class FitsElsewhereMixin:

@@ -18,7 +18,7 @@ from pathlib import Path
 from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent / "skdp"
-ERRORS = {"PrivacyError", "BudgetExceededError", "MessageRefused", "AggregationAborted"}
+ERRORS = {"PrivacyError", "BudgetExceededError", "InvalidMessageError", "AggregationAbortedError"}
 MAKERS = {"_refuse", "_in_use", "refused"}  # functions that return such an error, or raise it
 TRIES = 4  # tests that are repeated for one refusal
 

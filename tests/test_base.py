@@ -71,9 +71,9 @@ def test_failed_fit_returns_its_own_charges_only():
 def test_closing_sets_the_receipt():
     estimator = TwoFits().fit(X)
     assert estimator.value_ == 1.0
-    assert estimator.ledger_ == ()
+    assert estimator.releases_ == ()
     assert estimator.privacy_spent_.epsilon == 0
-    assert "TwoFits" in str(estimator.privacy_card())
+    assert "TwoFits" in str(estimator.privacy_report())
 
 
 def test_session_without_an_atomic_fit_stays_charged():

@@ -17,9 +17,9 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.decomposition import LocalRowReporter
+from skdp.decomposition import LocalRowRandomizer
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
-from skdp.papers import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
+from skdp.papers import PowerDeflation, SketchFactorizer, PowerMethod
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
 from skdp.regression import QuantileLoss
@@ -70,9 +70,9 @@ ESTIMATORS = [
     DPTruncatedSVD(n_components=1, privacy_unit="interaction", algorithm="gram"),
     DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="one_shot"),
     DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
-    PrintedPowerMethod(n_components=1),
-    PrintedDeflation(),
-    PrintedFactorizer(1),
+    PowerMethod(n_components=1),
+    PowerDeflation(),
+    SketchFactorizer(1),
     DPSpectralEmbedding(n_components=1),
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
@@ -99,8 +99,8 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
     DPRecommender(),
     DPRecommender(2, privacy_unit="interaction"),
-    LocalRowReporter(),
-    LocalRowReporter(sketch_size=2, sketch_seed=0),
+    LocalRowRandomizer(),
+    LocalRowRandomizer(sketch_size=2, sketch_seed=0),
     DPScoreDensity(),
     DPScoreDensity(kind="ellipse", limits=((-1, 1), (0, 2)), adjacency="replace"),
     DPStandardScaler(),

@@ -81,7 +81,7 @@ STRANGE = [None, True, "auto", "x", "", b"1", [], {}, (), [1.0], 1j, object, np.
            "none", "dp", "mle", "replace", "add_remove", "LU", 0.5, np.int64(2), np.bool_(True),
            np.nan, np.array("auto"), {"moment": math.nan, "clip_norm": 1.0}]  # fmt: skip
 LATER = ("transform", "inverse_transform", "score_samples", "score", "predict", "get_covariance",
-         "get_precision", "privacy_card", "get_feature_names_out", "released")  # fmt: skip
+         "get_precision", "privacy_report", "get_feature_names_out", "released")  # fmt: skip
 
 
 @st.composite
@@ -240,14 +240,14 @@ def try_case(estimator, case):
 def check_result(fitted, transcript):
     spent = fitted.privacy_spent_
     assert spent.epsilon <= fitted.epsilon and spent.delta <= max(fitted.delta, 0)
-    read = [line for line in fitted.ledger_ if line.mechanism != "paid, not read"]
+    read = [line for line in fitted.releases_ if line.mechanism != "paid, not read"]
     assert len(transcript) == len(read) and not transcript.faults
     assert np.shape(fitted.n_features_in_) == ()
     if fitted.epsilon == math.inf:
         return
     for name, value in fitted_attributes(fitted).items():
         # Bounds of rows of users are infinite, all of them, where no column has shown its scale.
-        unseen = name == "entry_bounds_" and hasattr(fitted, "entry_scale_")
+        unseen = name == "feature_bounds_" and hasattr(fitted, "entry_scale_")
         unseen = unseen and np.all(value == np.array([[-math.inf], [math.inf]]))
         assert is_finite(value) or unseen, f"{name} = {value}"
 

@@ -33,17 +33,17 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.decomposition import LocalAggregator, local_report
+from skdp.decomposition import LocalAggregator, randomize_row
 from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
 )
 from skdp.testing import fixed_noise, record_transcript
 from skdp.testing._transcripts import fresh, replaced
-from tools.data import contrasting_data
+from tools.data import null_release_data
 from tools.outcomes import fitted_attributes
 from tools.ways import ESTIMATORS, FURTHER
 
@@ -58,7 +58,7 @@ CONFIG = AggregationConfig(4, 1, 1)
 
 
 def ordinary(estimator):
-    return contrasting_data(estimator)["dense"]["ordinary"]
+    return null_release_data(estimator)["dense"]["ordinary"]
 
 
 def fitted(estimator):
@@ -100,12 +100,12 @@ def rows_in_blocks():
 
 def servers():
     new = partial(DPLowRankFactorizer(2, **SERVERS).for_server, sketch_seed=7)
-    parts = [new(honest_servers=3).update_matrix(X / 3) for _ in range(3)]
+    parts = [new(n_honest_servers=3).update_matrix(X / 3) for _ in range(3)]
     return [new().merge_secure(parts, lambda arrays: sum(arrays[1:], arrays[0])).release()]
 
 
 def local_rows():
-    reports = [local_report(row, epsilon=8.0, delta=1e-6, clip_norm=3.0) for row in X]
+    reports = [randomize_row(row, epsilon=8.0, delta=1e-6, clip_norm=3.0) for row in X]
     return [LocalAggregator(2).add(reports)]
 
 
@@ -115,7 +115,7 @@ def federated(estimator, **options):
         same = {name: getattr(estimator, name) for name in names}
         clients = [PowerMethodClient(part, CONFIG, **same) for part in np.array_split(X, 4)]
         server = FederatedPowerMethod(fresh(estimator), CONFIG)
-        aggregator = PlainAggregator([client.respond for client in clients])
+        aggregator = UnmaskedAggregator([client.respond for client in clients])
         model = server.fit(aggregator, n_features=X.shape[1], **options)
         return [model, clients[0], clients[0].close()]
 
@@ -195,8 +195,8 @@ def public(result):
         ]
     if hasattr(result, "needed"):
         out["verdict"] = [number(result.error), number(result.found), number(result.needed)]
-    if hasattr(result, "ledger_"):
-        out["ledger"] = [ledger_line(line) for line in result.ledger_]
+    if hasattr(result, "releases_"):
+        out["ledger"] = [ledger_line(line) for line in result.releases_]
     spent = getattr(result, "privacy_spent_", result)
     if hasattr(spent, "losses"):
         out["receipt"] = [number(spent.epsilon), number(spent.delta), spent.adjacency, spent.unit,

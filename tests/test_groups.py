@@ -72,10 +72,10 @@ def test_groups_and_a_column_are_one(model):
     if isinstance(model, DPStandardScaler):  # which hands the column on
         expected = {k: np.insert(v, 2, 0.0 if k == "mean_" else 1.0) for k, v in expected.items()}
     whole = np.insert(X, 2, groups, axis=1)
-    by_column = sklearn.clone(model).set_params(user_column=2)
+    by_column = sklearn.clone(model).set_params(group_column=2)
     assert_same(fitted(by_column, whole, y), expected)
     frame = pd.DataFrame(whole, columns=[f"c{i}" for i in range(whole.shape[1])])
-    assert_same(fitted(by_column.set_params(user_column="c2"), frame, y), expected)
+    assert_same(fitted(by_column.set_params(group_column="c2"), frame, y), expected)
 
 
 @pytest.mark.thorough
@@ -177,11 +177,11 @@ def test_a_block_without_rows_is_a_block(model, unit):
 @models
 def test_what_does_not_protect_persons_is_refused(model):
     X, y, groups = table()
-    both, strange = {"user_column": 0}, ["a", *groups[1:].tolist()]
+    both, strange = {"group_column": 0}, ["a", *groups[1:].tolist()]
     for params, given, match in (
         ({}, None, f"{type(model).__name__}.*needs the person of each row"),
         ({"privacy_unit": "row"}, groups, "does not protect them"),
-        ({"privacy_unit": "row"} | both, None, "'user_column' with privacy_unit='group' only"),
+        ({"privacy_unit": "row"} | both, None, "'group_column' with privacy_unit='group' only"),
         (both, groups, "given twice"),
         ({}, groups[1:], "withheld"),
         ({}, [None, *groups[1:]], "missing"),
@@ -209,7 +209,7 @@ def test_groups_are_routed_through_a_pipeline():
 def test_the_scaler_hands_the_column_on():
     X, _, groups = table(300)
     whole = np.insert(X, 0, groups, axis=1)
-    column = {"privacy_unit": "group", "user_column": 0}
+    column = {"privacy_unit": "group", "group_column": 0}
     pipe = make_pipeline(DPStandardScaler(**column), DPPCA(2, clip_norm=3.0, **column))
     pipe.fit(whole)
     scaled = pipe[0].transform(whole)
@@ -248,13 +248,13 @@ def test_a_label_that_is_no_class_touches_that_record_alone():
 
 
 def test_clients_of_a_federated_fit_cannot_bound_persons():
-    from skdp.federated import AggregationConfig, FederatedPowerMethod, PlainAggregator
+    from skdp.federated import AggregationConfig, FederatedPowerMethod, UnmaskedAggregator
 
     server = FederatedPowerMethod(
         DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(3, 1, 0)
     )
     with pytest.raises(ValueError, match="privacy_unit among"):
-        server.fit(PlainAggregator([]), n_features=4)
+        server.fit(UnmaskedAggregator([]), n_features=4)
 
 
 def neighbours(size, adjacency):
@@ -309,7 +309,7 @@ def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
         with pytest.raises(ValueError, match="came in an earlier one") as error:
             model.partial_fit(X[~early], groups=again)
         assert not any(character.isdigit() for character in str(error.value))
-        assert model.n_releases_ == 1
+        assert model.n_stream_releases_ == 1
         model.partial_fit(once[1][0], groups=once[1][1])  # neither the rows nor the step are lost
     assert_same(released(model) | {"n_samples_": model.n_samples_seen_}, expected)
     if adjacency == "replace":
@@ -338,7 +338,7 @@ def test_a_stream_of_persons_goes_on_from_a_checkpoint(tmp_path):
             again.partial_fit(batches[0][0], groups=seen)
     for X, groups in batches[1:]:
         again.partial_fit(X, groups=groups)
-    assert again.n_releases_ == 3
+    assert again.n_stream_releases_ == 3
 
 
 def test_searches_count_a_person_once():
@@ -358,5 +358,5 @@ def test_a_ledger_and_a_card_name_persons():
     with PrivacyLedger(epsilon=1.0, delta=1e-5) as ledger:
         model = DPPCA(1, epsilon=0.5, privacy_unit="group").fit(X, groups=groups)
     assert [entry.unit for entry in ledger.entries] == ["group"]
-    assert "all rows of one group (a person)" in str(model.privacy_card())
+    assert "all rows of one group (a person)" in str(model.privacy_report())
     assert "unit group" in str(model.plan(300, X.shape[1]))

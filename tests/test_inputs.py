@@ -22,7 +22,7 @@ from skdp import (
 )
 from skdp._inputs import checked_updates
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import leave_some_out
+from skdp.model_selection import split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
@@ -166,7 +166,7 @@ def test_scores_quote_no_target(model):
 
 @pytest.mark.parametrize("action", [
     lambda truth, _: recall_at_n(np.zeros((len(truth), 2), int), truth),
-    lambda R, _: leave_some_out(R, random_state=0),
+    lambda R, _: split_interactions(R, random_state=0),
     lambda R, _: checked_updates([0], [0], R[0][:1], (2, 2)),
     lambda R, mapped: DPRidge().fit(mapped, R[:, 0]),
 ], ids=["truth", "histories", "updates", "memory map"])  # fmt: skip

@@ -55,7 +55,7 @@ def reports():
     return {
         "plan": fitted.plan(100, 4),
         "check": check_pipeline(pipeline),
-        "card": fitted.privacy_card(),
+        "card": fitted.privacy_report(),
         "ledger": ledger,
         "search": DPGridSearchCV(DPRidgeClassifier(), {"alpha": [1, 2]}).plan(),
         "cost": search_cost(GridSearchCV(DPPCA(), {}, cv=IndependentKFold(2)), n_samples=100),

@@ -20,7 +20,13 @@ from skdp.decomposition import _base, _incremental_pca
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal
-from skdp.testing import audit, check_lazy, check_sensitivity, seeded_entropy, transcript_audit
+from skdp.testing import (
+    audit,
+    check_charge_before_read,
+    check_sensitivity,
+    seeded_entropy,
+    transcript_audit,
+)
 from tools import checks
 from tools.fit_checks import check_order_invariance
 from tools.pairs import worst_case_pair
@@ -43,7 +49,7 @@ class Power(BaseDPEstimator):
         Number of features.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         The releases.
     """
 
@@ -185,7 +191,7 @@ def order(release, *public):
 
 
 def lazy(release, *public):
-    return lambda _: check_lazy(query_of("add_remove"), release, *public, data=X)
+    return lambda _: check_charge_before_read(query_of("add_remove"), release, *public, data=X)
 
 
 def transcript(estimator):

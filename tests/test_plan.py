@@ -394,7 +394,7 @@ def test_plan_text():
     plan = DPTruncatedSVD(2).plan(1000, 20)
     text = str(plan)
     assert "no data was touched" in text and "of the gain" in text
-    assert "norm_median (" in text
+    assert "norm_centered_rank (" in text
     assert isinstance(plan, theory.FitPlan)
 
 

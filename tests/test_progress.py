@@ -62,7 +62,7 @@ def test_tasks_are_the_ledger(number):
     estimator, data = fits()[number]
     spy = Spy()
     estimator.set_callbacks(spy).fit(*data)
-    names = [line.name for line in estimator.ledger_]
+    names = [line.name for line in estimator.releases_]
     expected = [("setup", None), ("begin", "fit")]
     for name in names:
         expected += [("begin", name), ("end", name)]
@@ -131,6 +131,6 @@ def test_print_every_release():
     stream = io.StringIO()
     model = DPPCA(1, clip_norm=3.0).set_callbacks(PrintProgress(2, stream=stream)).fit(X)
     lines = stream.getvalue().splitlines()
-    assert len(lines) == len(model.ledger_) + 2
+    assert len(lines) == len(model.releases_) + 2
     assert lines[1] == "DPPCA: release 1, count"
     assert lines[-1] == "DPPCA: done"

@@ -31,7 +31,7 @@ def test_progress_bar_of_scikit_learn(name):
     pytest.importorskip("rich")
     estimator, data = FITS[name]
     estimator.set_callbacks(callback.ProgressBar()).fit(*data)
-    assert estimator.ledger_
+    assert estimator.releases_
     estimator.set_callbacks()
 
 
@@ -41,7 +41,7 @@ def test_every_release_is_printed(name, capsys):
     estimator, data = FITS[name]
     estimator.set_callbacks(PrintProgress(verbose=2)).fit(*data)
     text = capsys.readouterr().out + capsys.readouterr().err
-    assert all(line.name in text for line in estimator.ledger_)
+    assert all(line.name in text for line in estimator.releases_)
     estimator.set_callbacks()
 
 
@@ -49,10 +49,10 @@ def test_a_stream_of_many_releases_works_with_a_callback():
     model = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3).set_callbacks(PrintProgress())
     for part in np.array_split(X, 3):
         model.partial_fit(part)
-    assert model.n_releases_ == 3
+    assert model.n_stream_releases_ == 3
     factorizer = DPLowRankFactorizer(
         2, privacy_unit="entry", sketch="sparse", matrix_shape=X.shape, max_releases=2
     ).set_callbacks(PrintProgress())
     for _ in range(2):
         factorizer.update_matrix(X / 2).release()
-    assert factorizer.n_releases_ == 2
+    assert factorizer.n_stream_releases_ == 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD
-from skdp.decomposition import LocalRowReporter
+from skdp.decomposition import LocalRowRandomizer
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 NAMES = ["a", "b", "c"]
@@ -16,7 +16,7 @@ TRANSFORMERS = [
     DPStandardScaler(entry_bounds=(-1.0, 1.0)),
     PublicScaler(bounds=(-1, 1)),
     RowClipper(),
-    LocalRowReporter(),
+    LocalRowRandomizer(),
 ]
 
 
@@ -36,5 +36,5 @@ def test_frames_come_in_and_go_out(transformer, library):
     assert list(found.columns) == list(transformer.get_feature_names_out())
     plain = transformer.set_output(transform="default").transform(frame)
     assert found.shape == plain.shape == (200, len(found.columns))
-    if not isinstance(transformer, LocalRowReporter):  # which draws new noise
+    if not isinstance(transformer, LocalRowRandomizer):  # which draws new noise
         assert np.array_equal(found.to_numpy(), plain)

@@ -6,7 +6,7 @@ from sklearn.base import clone
 import skdp
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from skdp.preprocessing import PublicScaler
-from tools.data import contrasting_data
+from tools.data import null_release_data
 from tools.ways import ESTIMATORS
 
 SCORER = make_private_scorer("reconstruction", (0.0, 1.0))
@@ -21,7 +21,7 @@ MODELS = [
 
 
 def fitted(model):
-    return contrasting_data(model)["dense"]["ordinary"].fit(clone(model))
+    return null_release_data(model)["dense"]["ordinary"].fit(clone(model))
 
 
 def types_in(value, seen):
@@ -58,4 +58,4 @@ def test_skops_loads_what_it_wrote(model):
     back = skops.loads(data, trusted=skdp.skops_types())
     if hasattr(model, "privacy_spent_"):
         assert back.privacy_spent_ == model.privacy_spent_
-        assert back.ledger_ == model.ledger_
+        assert back.releases_ == model.releases_

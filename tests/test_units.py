@@ -23,7 +23,7 @@ def test_a_unit_has_words_neighbours_data_and_pairs(name):
     assert unit.adjacencies[0] == "add_remove"
     for adjacency in unit.changes:
         spent = PrivacySpent(1.0, 1e-6, (), adjacency, name, False)
-        assert f"privacy for {unit.changes[adjacency]}, by" in spent.sentence()
+        assert f"privacy for {unit.changes[adjacency]}, by" in spent.statement()
     assert (name in NEIGHBOURS) != (name in OF_THEIR_OWN["neighbours"])
     assert name in CONTRASTS
     assert (name in CANDIDATES) != (name in OF_THEIR_OWN["pairs"])

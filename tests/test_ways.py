@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tools.data import contrasting_data
+from tools.data import null_release_data
 from tools.ways import (
     AXES,
     ESTIMATORS,
@@ -63,7 +63,7 @@ def test_what_does_not_go_together_is_refused(cls, params, words):
     rules = [rule for rule in REFUSED[cls] if not breaks(params, rule[0])]
     whole = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
     estimator = cls(**next(way for way in whole if not any(breaks(way, rule) for rule, _ in rules)))
-    data = contrasting_data(estimator)["dense"]["ordinary"]
+    data = null_release_data(estimator)["dense"]["ordinary"]
     with pytest.raises(ValueError, match=words):
         data.fit(estimator)
 

@@ -57,4 +57,4 @@ if __name__ == "__main__":
         sums = SecureAggregator(Connections(wait_for_clients(listener, run)), CONFIG, run)
         svd = DPTruncatedSVD(2, algorithm="power", clip_norm=1.0)
         model = FederatedPowerMethod(svd, CONFIG).fit(sums, n_features=8)
-        np.savez(sys.argv[2], model.components_, [line.noise_scale for line in model.ledger_])
+        np.savez(sys.argv[2], model.components_, [line.noise_scale for line in model.releases_])

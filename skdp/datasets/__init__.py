@@ -8,7 +8,7 @@ from skdp.datasets._fetch import fetch_movielens
 from skdp.datasets._made import (
     make_block_graph,
     make_event_stream,
-    make_histories,
+    make_user_items,
     make_interactions,
     make_ratings,
     make_spiked_rows,
@@ -21,7 +21,7 @@ __all__ = [
     "fetch_movielens",
     "make_block_graph",
     "make_event_stream",
-    "make_histories",
+    "make_user_items",
     "make_interactions",
     "make_ratings",
     "make_spiked_rows",

@@ -56,10 +56,10 @@ def make_interactions(
     n_users: int = 30_000,
     n_items: int = 20_000,
     n_interactions: int = 730_000,
-    n_tastes: int = 20,
+    n_factors: int = 20,
     *,
     popularity: float = 0.8,
-    taste_share: float = 0.75,
+    factor_fraction: float = 0.75,
     random_state: Any = None,
 ) -> Any:
     """Binary user-item matrix: Zipf popularity, planted tastes, log-normal activity.
@@ -69,11 +69,11 @@ def make_interactions(
 
     Parameters
     ----------
-    n_users, n_items, n_interactions, n_tastes : int
+    n_users, n_items, n_interactions, n_factors : int
         Sizes; the number of interactions is reached up to repeated draws.
     popularity : float
         Exponent of the popularity: item i is drawn with weight ``i ** -popularity``.
-    taste_share : float
+    factor_fraction : float
         Share of a user's items that comes from the user's taste.
     random_state : int, Generator or None
         Seed of the data.
@@ -94,23 +94,23 @@ def make_interactions(
     activity = np.exp(0.8 * rng.standard_normal(n_users))
     degrees = np.rint(activity * n_interactions / activity.sum())
     degrees = np.clip(degrees, 1, max(1, n_items // 4)).astype(np.int64)
-    taste_of_item = rng.permutation(n_items) % n_tastes
-    taste_of_user = rng.integers(0, n_tastes, n_users)
+    taste_of_item = rng.permutation(n_items) % n_factors
+    taste_of_user = rng.integers(0, n_factors, n_users)
     users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
     items = drawn(weights, len(users), rng)
-    own = rng.random(len(users)) < taste_share
-    for taste in range(n_tastes):
+    own = rng.random(len(users)) < factor_fraction
+    for taste in range(n_factors):
         mine = np.flatnonzero(own & (taste_of_user[users] == taste))
         members = np.flatnonzero(taste_of_item == taste)
         items[mine] = members[drawn(weights[members], len(mine), rng)]
     return first_distinct(users, items, degrees, (n_users, n_items))
 
 
-def make_histories(
+def make_user_items(
     n_users: int = 10_000,
     n_items: int = 5_000,
     mean_length: int = 20,
-    n_tastes: int = 30,
+    n_factors: int = 30,
     *,
     overlap: float = 0.5,
     spread: float = 2.0,
@@ -130,7 +130,7 @@ def make_histories(
     mean_length : float
         Average number of items of a user; lengths are log-normal, at least 2 and at most a quarter
         of the items.
-    n_tastes : int
+    n_factors : int
         Number of tastes.
     overlap : float
         Share of the items that is drawn by popularity alone; with 1 there is nothing to learn.
@@ -149,21 +149,21 @@ def make_histories(
 
     Examples
     --------
-    >>> from skdp.datasets import make_histories
-    >>> make_histories(50, 40, 8, 4, random_state=0).shape
+    >>> from skdp.datasets import make_user_items
+    >>> make_user_items(50, 40, 8, 4, random_state=0).shape
     (50, 40)
     """
     rng = np.random.default_rng(random_state)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -tail)
     lengths = drawn_lengths(rng, n_users, mean_length, n_items // 4)
-    return drawn_histories(rng, lengths, popularity, n_tastes, overlap=overlap, spread=spread)
+    return drawn_histories(rng, lengths, popularity, n_factors, overlap=overlap, spread=spread)
 
 
 def make_ratings(
     n_users: int = 3000,
     n_items: int = 1500,
     n_ratings: int = 150_000,
-    n_tastes: int = 10,
+    n_factors: int = 10,
     *,
     noise_sd: float = 0.5,
     popularity: float = 0.8,
@@ -176,7 +176,7 @@ def make_ratings(
 
     Parameters
     ----------
-    n_users, n_items, n_ratings, n_tastes : int
+    n_users, n_items, n_ratings, n_factors : int
         Sizes; the number of ratings is reached up to repeated draws.
     noise_sd : float
         Standard deviation of the noise.
@@ -198,11 +198,11 @@ def make_ratings(
     [1.0, 2.0, 3.0, 4.0, 5.0]
     """
     rng = np.random.default_rng(random_state)
-    sizes = (n_users, n_items, n_ratings, n_tastes)
+    sizes = (n_users, n_items, n_ratings, n_factors)
     R = make_interactions(*sizes, popularity=popularity, random_state=rng)
     users = np.repeat(np.arange(n_users), np.diff(R.indptr))
-    of_users = rng.standard_normal((n_users, n_tastes)) / n_tastes**0.25
-    of_items = rng.standard_normal((n_items, n_tastes)) / n_tastes**0.25
+    of_users = rng.standard_normal((n_users, n_factors)) / n_factors**0.25
+    of_items = rng.standard_normal((n_items, n_factors)) / n_factors**0.25
     scores = 3 + 0.5 * rng.standard_normal(n_items)[R.indices]
     scores += np.einsum("ij,ij->i", of_users[users], of_items[R.indices])
     scores += noise_sd * rng.standard_normal(len(scores))

@@ -3,9 +3,9 @@
 from skdp.decomposition._incremental_pca import DPIncrementalPCA
 from skdp.decomposition._local_reports import (
     LocalAggregator,
-    LocalReport,
-    LocalRowReporter,
-    local_report,
+    RandomizedRow,
+    LocalRowRandomizer,
+    randomize_row,
 )
 from skdp.decomposition._low_rank_factorizer import DPLowRankFactorizer
 from skdp.decomposition._pca import DPPCA
@@ -19,7 +19,7 @@ __all__ = [
     "DPScoreDensity",
     "DPTruncatedSVD",
     "LocalAggregator",
-    "LocalReport",
-    "LocalRowReporter",
-    "local_report",
+    "RandomizedRow",
+    "LocalRowRandomizer",
+    "randomize_row",
 ]

@@ -169,22 +169,22 @@ def _check_random(estimator, unit):
         )
 
 
-def draw_maps(layout, kind, source, first_row=0):
+def draw_maps(layout, kind, source, row_offset=0):
     """Draw the sketches of a layout: SketchMaps in the order of the shares.
 
-    Rows of S are drawn for the rows of A that start at `first_row`: each server has its own.
+    Rows of S are drawn for the rows of A that start at `row_offset`: each server has its own.
     """
     if layout.method == "dense":
         return [SketchMap("matrix", layout.shape)]
     m, n = layout.shape
     F = draw_sketch(source, "right", kind, n, layout.sketch_size)
-    S = draw_sketch(source, f"left {first_row}", kind, m, layout.core_size)
+    S = draw_sketch(source, f"left {row_offset}", kind, m, layout.core_size)
     maps = [
         SketchMap("right_sketch", layout.shape, None, F),
         SketchMap("left_sketch", layout.shape, S, None),
     ]
     if layout.method == "three_sketch":
-        S = draw_sketch(source, f"core, left {first_row}", kind, m, layout.core_size, coarse=True)
+        S = draw_sketch(source, f"core, left {row_offset}", kind, m, layout.core_size, coarse=True)
         T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
         maps.append(SketchMap("core_sketch", layout.shape, S, T))
     return maps
@@ -258,12 +258,12 @@ class NoisyState:
 
     method: str
     shape: tuple
-    first_row: int
+    row_offset: int
     digest: str
     steps: list
     variances: list
     arrays: list = field(repr=False)
-    honest_servers: int | None = None
+    n_honest_servers: int | None = None
     receipts: list = field(default_factory=list)
 
     @property
@@ -293,7 +293,7 @@ class NoisyState:
         if header.pop("version", None) != VERSION or set(header) != known:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
-        if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
+        if header["n_honest_servers"] is not None or len(paid) != 1 or not paid[0]:
             raise ValueError("the message has no receipt of a whole noise of its own.")
         header["shape"] = tuple(header["shape"])
         return NoisyState(**header)
@@ -311,8 +311,8 @@ def header_of(running):
     receipt["sensitivity"] = contract(running.layout.unit)
     steps, scales = zip(*running.group.steps(), strict=True)
     return NoisyState(
-        running.layout.method, running.layout.shape, server.first_row, map_digest(running.maps),
-        list(steps), [s**2 for s in scales], [], server.honest_servers, [receipt],
+        running.layout.method, running.layout.shape, server.row_offset, map_digest(running.maps),
+        list(steps), [s**2 for s in scales], [], server.n_honest_servers, [receipt],
     )  # fmt: skip
 
 
@@ -326,13 +326,13 @@ def check_alike(state, other):
     for name, remedy in (
         ("method", "one 'method'"),
         ("digest", "for_server() of one factorizer, or one 'sketch_seed'"),
-        ("honest_servers", "states that are all noisy, or all parts of the noise"),
+        ("n_honest_servers", "states that are all noisy, or all parts of the noise"),
         ("protects", "one 'privacy_unit', 'adjacency' and 'unit_bound'"),
     ):
         if getattr(state, name) != getattr(other, name):
             raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
     if state.shape[1] != other.shape[1] or (
-        state.first_row == other.first_row and state.shape != other.shape
+        state.row_offset == other.row_offset and state.shape != other.shape
     ):
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
 
@@ -363,8 +363,8 @@ def check_complete(states):
     """Refuse states that do not match, or rows that are missing, before anything is opened."""
     for other in states[1:]:
         check_alike(states[0], other)
-    blocks = {state.first_row: state.shape for state in states}
-    if any(blocks[state.first_row] != state.shape for state in states):
+    blocks = {state.row_offset: state.shape for state in states}
+    if any(blocks[state.row_offset] != state.shape for state in states):
         raise ValueError("states that begin at one row must have one shape.")
     place = 0
     for first in sorted(blocks):
@@ -378,13 +378,13 @@ def added(states):
     blocks = {}
     for state in states:
         values = [a * (step or 1.0) for a, step in zip(state.arrays, state.steps, strict=True)]
-        old = blocks.get(state.first_row)
+        old = blocks.get(state.row_offset)
         if old is None:
-            blocks[state.first_row] = (state.shape[0], values, list(state.variances))
+            blocks[state.row_offset] = (state.shape[0], values, list(state.variances))
         else:
             sums = [a + b for a, b in zip(old[1], values, strict=True)]
             noise = [a + b for a, b in zip(old[2], state.variances, strict=True)]
-            blocks[state.first_row] = (old[0], sums, noise)
+            blocks[state.row_offset] = (old[0], sums, noise)
     return [(first, *blocks[first]) for first in sorted(blocks)]
 
 
@@ -406,17 +406,17 @@ def stacked(method, blocks):
 def receipt_of(states):
     """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
     blocks, end = [], 0
-    for state in sorted(states, key=lambda state: state.first_row):
-        if not blocks or state.first_row >= end:  # else they may hold parts of one row
+    for state in sorted(states, key=lambda state: state.row_offset):
+        if not blocks or state.row_offset >= end:  # else they may hold parts of one row
             blocks.append([])
         blocks[-1].append(state.receipts)
-        end = max(end, state.first_row + state.shape[0])
+        end = max(end, state.row_offset + state.shape[0])
     return merged_receipt(blocks, clipped_rows=unit_named(states[0].protects[0]).by_rows)
 
 
 def all_spent(headers, received, sent):
     """Return the receipt of what is opened here, and of what this server opened for others."""
-    known = {state.fingerprint() for state in received if state.honest_servers is None}
+    known = {state.fingerprint() for state in received if state.n_honest_servers is None}
     return receipt_of([*headers, *(state for name, state in sent if name not in known)])
 
 
@@ -427,15 +427,15 @@ def check_parts(states):
     first = states[0]
     for other in states[1:]:
         check_alike(first, other)
-        same_rows = other.first_row == first.first_row
+        same_rows = other.row_offset == first.row_offset
         if other.steps != first.steps or other.shape != first.shape or not same_rows:
             raise ValueError("parts of a secure sum need equal steps and shapes.")
-    if first.honest_servers is None:
+    if first.n_honest_servers is None:
         raise PrivacyError(
-            "a secure sum adds parts of the noise: use servers of for_server(honest_servers=...)."
+            "a secure sum adds parts of the noise: use servers of for_server(n_honest_servers=...)."
         )
-    if len(states) < first.honest_servers:
-        raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
+    if len(states) < first.n_honest_servers:
+        raise PrivacyError("fewer servers than 'n_honest_servers': the sum has too little noise.")
     receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
 
 
@@ -450,7 +450,7 @@ def secure_total(states, aggregator):
     for a in first.arrays:
         arrays.append(total[place : place + a.size].reshape(a.shape))
         place += a.size
-    more = len(states) / first.honest_servers
+    more = len(states) / first.n_honest_servers
     variances = [more * v for v in first.variances]
     receipts = [r for state in states for r in state.receipts]
     return replace(first, arrays=arrays, variances=variances, receipts=receipts)
@@ -462,16 +462,16 @@ class Server:
 
     Attributes
     ----------
-    first_row : int
+    row_offset : int
         Place of its first row among the rows of all.
-    honest_servers : int or None
+    n_honest_servers : int or None
         Servers that are sure to add their part of the noise; None: each adds all of it.
     sketch_seed : int or None
         Public seed of the sketches that all share; None: those of `FactorizerState.source`.
     """
 
-    first_row: int = 0
-    honest_servers: int | None = None
+    row_offset: int = 0
+    n_honest_servers: int | None = None
     sketch_seed: int | None = None
 
 
@@ -542,13 +542,13 @@ def begin(estimator, session, shape):
     """
     layout = make_layout(estimator, shape, estimator._unit(stream=True))
     source, server = shared_source(estimator, session), estimator._server or Server()
-    maps = draw_maps(layout, estimator.sketch, source.shared_with(session), server.first_row)
+    maps = draw_maps(layout, estimator.sketch, source.shared_with(session), server.row_offset)
     bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
     if estimator.max_releases > 1:
         group = _for_many_releases(estimator, session, layout, maps, bounds, source)
     else:
         grants = grant_sketches(
-            session, bounds, layout.shares, parties=server.honest_servers or 0,
+            session, bounds, layout.shares, parties=server.n_honest_servers or 0,
             shared=estimator._server is not None, note=", noise first",
         )  # fmt: skip
         notes = {"rows_seen": 0, "params": estimator._plain_params()}
@@ -598,7 +598,7 @@ def last_release(running):
     noisy = [answers[sketch.name] for sketch in running.maps]
     attributes = factored(running.layout, noisy, [running.maps], group.notes["start"])
     attributes["state_bytes_"] = sum(stream.state_bytes for stream in group.streams.values())
-    return attributes | {"n_releases_": group.steps}
+    return attributes | {"n_stream_releases_": group.steps}
 
 
 def merged(estimator, session, noisy):
@@ -618,7 +618,9 @@ def merged(estimator, session, noisy):
     layout = make_layout(estimator, (sum(block[1] for block in blocks), n), unit)
     answers = stacked(layout.method, blocks)
     attributes = factored(layout, answers, maps, random_start(session, layout))
-    return attributes | {"server_receipts_": tuple(r for state in noisy for r in state.receipts)}
+    return attributes | {
+        "server_privacy_spent_": tuple(r for state in noisy for r in state.receipts)
+    }
 
 
 def random_start(session, layout):

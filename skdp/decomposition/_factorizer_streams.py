@@ -240,7 +240,7 @@ class FactorizerStreams(StreamingMixin):
         self._state = FactorizerState(sent=self._state.sent)  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
-        self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
+        self.privacy_spent_, self.releases_ = spent, lines  # of all servers, not of this one alone
         warn_of_verdict(self, *found_of(self.singular_values_))
         return self
 
@@ -249,8 +249,8 @@ class FactorizerStreams(StreamingMixin):
         self,
         *,
         matrix_shape: Any = None,
-        first_row: Any = 0,
-        honest_servers: Any = None,
+        row_offset: Any = 0,
+        n_honest_servers: Any = None,
         sketch_seed: Any = None,
     ) -> Any:
         """Return an empty factorizer for one of several servers, with noise of its own.
@@ -259,9 +259,9 @@ class FactorizerStreams(StreamingMixin):
         ----------
         matrix_shape : tuple of int or None, default=None
             Shape of this server's matrix, if servers hold ranges of rows.
-        first_row : int, default=0
+        row_offset : int, default=0
             Place of its first row among all rows.
-        honest_servers : int or None, default=None
+        n_honest_servers : int or None, default=None
             Under a secure sum: number of servers, other than a curious one, that are sure to add
             their part of the noise: at most all but one. None: each server adds all of it.
         sketch_seed : int or None, default=None
@@ -280,9 +280,9 @@ class FactorizerStreams(StreamingMixin):
             )
         if sketch_seed is None and self._server is not None:
             sketch_seed = self._server.sketch_seed
-        server = Server(first_row, honest_servers, sketch_seed)
-        check_int(server, "first_row", 0)
-        check_int(server, "honest_servers", 1, none=True)
+        server = Server(row_offset, n_honest_servers, sketch_seed)
+        check_int(server, "row_offset", 0)
+        check_int(server, "n_honest_servers", 1, none=True)
         check_int(server, "sketch_seed", 0, none=True)
         if sketch_seed is None and self._state.source is None:
             self._running()
@@ -310,10 +310,10 @@ class FactorizerStreams(StreamingMixin):
             raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
 
     def _refuse_part(self, name):
-        if (self._server or Server()).honest_servers is not None:
+        if (self._server or Server()).n_honest_servers is not None:
             raise PrivacyError(
                 f"{name} would show a part of the noise, which protects nothing alone; with "
-                "honest_servers use merge_secure."
+                "n_honest_servers use merge_secure."
             )
 
     def _sent(self, receipts=()):
@@ -326,7 +326,7 @@ class FactorizerStreams(StreamingMixin):
         noisy = opened(running)
         self._keep(running=None)
         self._close_session(running.session, {})
-        name = noisy.fingerprint() if running.server.honest_servers is None else None
+        name = noisy.fingerprint() if running.server.n_honest_servers is None else None
         header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
         self._keep(sent=(*self._state.sent, (name, header)))
         return noisy
@@ -364,8 +364,8 @@ class FactorizerStreams(StreamingMixin):
         Parameters
         ----------
         servers : sequence of DPLowRankFactorizer
-            Factorizers of ``for_server(honest_servers=...)``, one of which may be this one. Each
-            draws a part of the noise; together `honest_servers` of them draw all of it.
+            Factorizers of ``for_server(n_honest_servers=...)``, one of which may be this one. Each
+            draws a part of the noise; together `n_honest_servers` of them draw all of it.
         aggregator : callable
             Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
 

@@ -336,7 +336,7 @@ class DPIncrementalPCA(
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then persons are clipped: the root mean square length of their rows.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
@@ -384,7 +384,7 @@ class DPIncrementalPCA(
         Number of components.
     n_samples_seen_ : int
         Number of rows so far: released under "add_remove", exact under "replace".
-    n_releases_ : int
+    n_stream_releases_ : int
         Number of releases so far; set by `partial_fit` only.
     batch_size_ : int
         `batch_size`, or five times the number of features.
@@ -396,7 +396,7 @@ class DPIncrementalPCA(
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt of all releases, made or to come.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each stream with its sensitivity and noise scale.
 
     See Also
@@ -445,7 +445,7 @@ class DPIncrementalPCA(
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         whiten: bool = False,
         copy: bool = True,
         batch_size: int | None = None,
@@ -465,7 +465,7 @@ class DPIncrementalPCA(
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.center = center
         self.max_releases = max_releases
         self.mechanism = mechanism
@@ -537,15 +537,16 @@ class DPIncrementalPCA(
         """
         self._check_parameters()
         running = self._running_stream()
-        ended = running is None and hasattr(self, "n_releases_")  # which fit does not set
+        ended = running is None and hasattr(self, "n_stream_releases_")  # which fit does not set
         session = None if running or ended else self._open_session()
         seen = running.notes["seen"] if running else []
         options = {"accept_sparse": "csr", "reset": session is not None, "ensure_min_samples": 0}
         X, seen = self._batch(X, groups, seen, **options)
         if ended:
             raise PrivacyError(
-                f"the stream of this DPIncrementalPCA ended after {self.n_releases_} releases: its "
-                "budget is spent. Use a larger 'max_releases', or start anew with "
+                "the stream of this DPIncrementalPCA ended after "
+                f"{self.n_stream_releases_} releases: its budget is spent. "
+                "Use a larger 'max_releases', or start anew with "
                 "sklearn.base.clone, which is a second budget for the same rows."
             )
         if session is not None and hasattr(self, "components_"):
@@ -615,7 +616,7 @@ class DPIncrementalPCA(
             self.n_features_in_ = facts["d"]
         steps = {name: stream.step for name, stream in group.streams.items()}
         answers = decoded(group.answers(), steps, facts)
-        attributes = self._fitted(answers, facts) | {"n_releases_": group.steps}
+        attributes = self._fitted(answers, facts) | {"n_stream_releases_": group.steps}
         self._close_session(group.session, attributes)
 
     def _fitted(self, answers, facts):

@@ -21,7 +21,7 @@ from skdp.solvers.sketching import gram_factors
 
 
 @dataclass(frozen=True)
-class LocalReport:
+class RandomizedRow:
     """One person's noisy row: it may be published.
 
     Attributes
@@ -78,7 +78,7 @@ class _Reporter(BaseDPEstimator):
         return self._close_session(session, {"answer_": answer})
 
 
-def local_report(
+def randomize_row(
     row, *, clip_norm, epsilon, delta, sketch_size=None, sketch_seed=None, random_state=None
 ):
     """Return one person's noisy row, with (epsilon, delta)-local differential privacy.
@@ -109,15 +109,15 @@ def local_report(
 
     Returns
     -------
-    report : LocalReport
+    report : RandomizedRow
 
     Examples
     --------
-    >>> from skdp.decomposition import LocalAggregator, local_report
+    >>> from skdp.decomposition import LocalAggregator, randomize_row
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> rows = np.outer(rng.choice([-1.0, 1.0], 500), [0.8, 0.6, 0.0])
-    >>> reports = [local_report(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
+    >>> reports = [randomize_row(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
     >>> model = LocalAggregator(1).add(reports)
     >>> bool(abs(model.components_[0] @ [0.8, 0.6, 0.0]) > 0.9)
     True
@@ -129,10 +129,10 @@ def local_report(
     row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asarray(row, dtype=float))
     reporter.fit(row)
     values, noise_scale = reporter.answer_
-    return LocalReport(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
+    return RandomizedRow(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
 
 
-class LocalRowReporter(
+class LocalRowRandomizer(
     DocLinkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """Transformer that adds noise to rows on the device of their owner.
@@ -163,15 +163,15 @@ class LocalRowReporter(
 
     See Also
     --------
-    local_report : The function behind it, for one row.
+    randomize_row : The function behind it, for one row.
     LocalAggregator : What the server makes of the reports.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skdp.decomposition import LocalRowReporter
+    >>> from skdp.decomposition import LocalRowRandomizer
     >>> rows = np.random.default_rng(0).standard_normal((5, 3))
-    >>> reporter = LocalRowReporter(epsilon=4.0)
+    >>> reporter = LocalRowRandomizer(epsilon=4.0)
     >>> reporter.fit_transform(rows).shape
     (5, 3)
     >>> reporter.report(rows[0]).privacy_spent
@@ -207,7 +207,7 @@ class LocalRowReporter(
 
         Returns
         -------
-        self : LocalRowReporter
+        self : LocalRowRandomizer
             The fitted transformer.
         """
         check_int(self, "random_state", 0, none=True)
@@ -233,7 +233,7 @@ class LocalRowReporter(
         X = checked(self, X, accept_sparse="csr", reset=False)
         return np.array([self._reported(X[[i]], i).values for i in range(X.shape[0])])
 
-    def report(self, row: Any) -> LocalReport:
+    def report(self, row: Any) -> RandomizedRow:
         """Return the report of one row with its receipt; spends its budget once more.
 
         Parameters
@@ -243,13 +243,13 @@ class LocalRowReporter(
 
         Returns
         -------
-        report : LocalReport
+        report : RandomizedRow
         """
         return self._reported(row, 0)
 
     def _reported(self, row, place):
         seed = self.random_state
-        return local_report(
+        return randomize_row(
             row, clip_norm=self.clip_norm, epsilon=self.epsilon, delta=self.delta,
             sketch_size=self.sketch_size, sketch_seed=self.sketch_seed,
             random_state=None if seed is None else seed + place,  # else rows share their noise
@@ -292,13 +292,13 @@ class LocalAggregator:
 
         Parameters
         ----------
-        reports : LocalReport or iterable of LocalReport
+        reports : RandomizedRow or iterable of RandomizedRow
 
         Returns
         -------
         self : LocalAggregator
         """
-        reports = [reports] if isinstance(reports, LocalReport) else list(reports)
+        reports = [reports] if isinstance(reports, RandomizedRow) else list(reports)
         known = [*self._reports[:1], *reports]
         for report in known[1:]:
             kind = (report.values.shape, report.noise_scale, report.sketch_seed)

@@ -121,9 +121,9 @@ class DPLowRankFactorizer(
     state_bytes_ : int
         Memory of the noisy sketches, whatever the number of updates; of the whole state, where
         there are many releases.
-    n_releases_ : int
+    n_stream_releases_ : int
         Number of releases so far; where there are many.
-    server_receipts_ : tuple of dict
+    server_privacy_spent_ : tuple of dict
         After `release`: what each server spent.
     n_features_in_ : int
         Number of features.
@@ -131,7 +131,7 @@ class DPLowRankFactorizer(
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also

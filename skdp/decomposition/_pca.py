@@ -181,7 +181,7 @@ class DPPCA(
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then persons are clipped: the root mean square length of their rows.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
@@ -245,7 +245,7 @@ class DPPCA(
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -282,7 +282,7 @@ class DPPCA(
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         copy: bool = True,
         whiten: bool = False,
         svd_solver: str = "auto",
@@ -310,7 +310,7 @@ class DPPCA(
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.center = center
         self.bounds = bounds
         self.budget_split = budget_split

@@ -135,7 +135,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         Released numbers of rows in the cells ("density"; one class if none are given).
     density_ : ndarray of shape (n_classes, n_bins, n_bins)
         The counts smoothed over neighbours, 0 where noise alone would reach ("density").
-    outside_ : float
+    n_outside_ : float
         Released number of rows outside the limits ("density").
     class_counts_ : ndarray of shape (n_classes,)
         Released numbers of rows, where they were released by themselves or for ellipses.
@@ -143,7 +143,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         Released means in the plane ("ellipse").
     covariances_ : ndarray of shape (n_classes, 2, 2)
         Released covariances in the plane ("ellipse").
-    seen_ : ndarray of bool of shape (n_classes,)
+    above_noise_ : ndarray of bool of shape (n_classes,)
         Whether a class stands out of the noise.
     noise_scale_ : float
         Standard deviation of the noise on one cell, or on one count.
@@ -157,7 +157,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -370,8 +370,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def _warn_of_nothing(self, found):
         """Say what released numbers cannot show."""
         name, kind = type(self).__name__, found["kind_"]
-        inside, outside = np.sum(found.get("counts_", 0.0)), found.get("outside_", 0.0)
-        if not found["seen_"].any():
+        inside, outside = np.sum(found.get("counts_", 0.0)), found.get("n_outside_", 0.0)
+        if not found["above_noise_"].any():
             said = f"{name} shows nothing: no {kind} stands out of the noise. Use more rows, a "
             said += "larger 'epsilon', or kind='ellipse' with fewer classes."
             warn_caller(said, PrivacyWarning)
@@ -399,7 +399,7 @@ def _cells(ask, frame, side, n_classes, share):
     density = smoothed(counts, cells.noise_scale)
     return {
         "kind_": "density", "counts_": counts, "density_": density,
-        "outside_": float(cells.value[-1]), "seen_": density.any(axis=(1, 2)),
+        "n_outside_": float(cells.value[-1]), "above_noise_": density.any(axis=(1, 2)),
         "noise_scale_": cells.noise_scale,
     }  # fmt: skip
 
@@ -454,6 +454,6 @@ def class_shapes(sums, noise_scale, frame):
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     seen = counts > noise_scale / _NEAR
     return {
-        "class_counts_": counts, "means_": frame.center + frame.half * mean, "seen_": seen,
+        "class_counts_": counts, "means_": frame.center + frame.half * mean, "above_noise_": seen,
         "covariances_": covariance * (frame.half[:, None] * frame.half),
     }  # fmt: skip

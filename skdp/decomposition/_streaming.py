@@ -75,8 +75,8 @@ class StreamingMixin:
         if vars(self).get(_ACTS, 0) != group.acts:
             raise PrivacyError(
                 "an earlier call was interrupted after its data were taken: again, they would "
-                "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
-                "go on after them."
+                "count twice. n_committed_calls() tells how many calls were done, and lets the "
+                "stream go on after them."
             )
         return group
 
@@ -117,7 +117,7 @@ class StreamingMixin:
         Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
         returns. What has returned is acknowledged: `restore` has it, and gives out the same bytes
         for what was released. A call that was killed may or may not have been done:
-        `n_acknowledged` of the restored estimator tells where to go on.
+        `n_committed_calls` of the restored estimator tells where to go on.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class StreamingMixin:
             checkpoints.close(group)
             raise
 
-    def n_acknowledged(self) -> int:
+    def n_committed_calls(self) -> int:
         """Return how many calls the running stream has done, and go on after the last of them.
 
         Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,

@@ -121,7 +121,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         floats: "entry_change" and "edge_change", one entry (pair) changes by at most `unit_bound`;
         "mixed" (equation 7 of [1]_, X symmetric), the norm of the rows' sums of absolute changes is
         at most that; "frobenius" and "spectral", any change of that norm.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         Unit "group": the column of X that names the person of each row, in place of `groups` of
         ``fit``; it is no feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
@@ -193,7 +193,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -231,7 +231,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         algorithm: str = "auto",
         n_iter: int | str = "auto",
         n_oversamples: int | str = "auto",
@@ -254,7 +254,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.unit_bound = unit_bound
         self.budget_split = budget_split
         self.n_jobs = n_jobs

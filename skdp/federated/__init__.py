@@ -8,18 +8,18 @@ from skdp.federated.aggregation import (
     AggregationResult,
     AggregationServer,
     Aggregator,
-    PlainAggregator,
+    UnmaskedAggregator,
     SecureAggregator,
     Transport,
     simulated_aggregator,
 )
-from skdp.federated.config import AggregationAborted, AggregationConfig, MessageRefused
+from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
 from skdp.federated.personalized import FederatedRounds, PersonalizedClient
 from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
 from skdp.federated.recommender import RecommenderClient
 
 __all__ = [
-    "AggregationAborted",
+    "AggregationAbortedError",
     "AggregationClient",
     "AggregationConfig",
     "AggregationResult",
@@ -30,9 +30,9 @@ __all__ = [
     "FederatedRounds",
     "Identity",
     "LocalTransport",
-    "MessageRefused",
+    "InvalidMessageError",
     "PersonalizedClient",
-    "PlainAggregator",
+    "UnmaskedAggregator",
     "PowerMethodClient",
     "RecommenderClient",
     "SecureAggregator",

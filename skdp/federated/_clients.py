@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
-from skdp.federated.config import AggregationConfig, MessageRefused
+from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.federated.noise_parts import NoiseParts, PartGrant, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
@@ -411,7 +411,7 @@ class FederatedClient:
 
         Raises
         ------
-        MessageRefused
+        InvalidMessageError
             If the request is malformed, unsound, repeated, or beyond this client's budget.
         """
         try:
@@ -422,12 +422,12 @@ class FederatedClient:
                 else:
                     self._charge_for_an_answer()
         except Exception as error:  # of whatever kind: nothing private was looked at so far
-            raise MessageRefused(str(error)) from None
+            raise InvalidMessageError(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:
             noisy = paid.grant.contribute(or_nothing(paid.bounded.answer, paid.grant))
         except PrivacyError:
-            raise MessageRefused("this request was answered already.") from None
+            raise InvalidMessageError("this request was answered already.") from None
         return pack(noisy, paid.bounded.bound)
 
     def _pay(self, request: bytes) -> _Paid:
@@ -474,7 +474,7 @@ class FederatedClient:
         return self._session.spent()
 
     @property
-    def ledger_(self) -> tuple[LedgerEntry, ...]:
+    def releases_(self) -> tuple[LedgerEntry, ...]:
         """Each answer with its sensitivity and the noise that protects it."""
         return self._session.ledger
 
@@ -508,13 +508,13 @@ class StateSum:
     ----------
     connect : callable
         ``connect(callbacks)`` returns the aggregator of these clients, for example
-        ``lambda callbacks: simulated_aggregator(callbacks, config)`` or `PlainAggregator`.
+        ``lambda callbacks: simulated_aggregator(callbacks, config)`` or `UnmaskedAggregator`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skdp.federated import PlainAggregator, StateSum
-    >>> add = StateSum(PlainAggregator)
+    >>> from skdp.federated import UnmaskedAggregator, StateSum
+    >>> add = StateSum(UnmaskedAggregator)
     >>> add([np.array([1, -2]), np.array([3, 4])])
     array([4, 2])
     """

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.federated.config import MessageRefused
+from skdp.federated.config import InvalidMessageError
 
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
@@ -68,7 +68,7 @@ class KeyPair:
         try:
             shared: bytes = self._key.exchange(library().X25519PublicKey.from_public_bytes(peer))
         except ValueError:
-            raise MessageRefused("A public key is not valid.") from None
+            raise InvalidMessageError("A public key is not valid.") from None
         return shared
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
     try:
         message: bytes = crypto.ChaCha20Poly1305(key).decrypt(_NONCE, sealed, associated)
     except crypto.InvalidTag:
-        raise MessageRefused("A share was altered on its way.") from None
+        raise InvalidMessageError("A share was altered on its way.") from None
     return message
 
 
@@ -184,11 +184,11 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Return the secret from the first `threshold` of the shares, by their positions."""
     points = tuple(sorted(shares)[:threshold])
     if len(points) < threshold:
-        raise MessageRefused(f"{len(points)} shares of {threshold} are not enough.")
+        raise InvalidMessageError(f"{len(points)} shares of {threshold} are not enough.")
     values = [int.from_bytes(shares[x], "little") for x in points]
     value = sum(w * v for w, v in zip(_weights(points), values, strict=True)) % PRIME
     if max(values) >= PRIME or value >> (8 * SECRET_BYTES):
-        raise MessageRefused("The shares do not belong together.")
+        raise InvalidMessageError("The shares do not belong together.")
     return value.to_bytes(SECRET_BYTES, "little")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.federated._crypto import KEY_BYTES, SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
-from skdp.federated.config import AggregationConfig, MessageRefused
+from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.privacy.accounting.plain_data import pack, unpack
 
 # Messages as bytes: fixed layouts, strict parsing, nothing that could run code.
@@ -121,12 +121,12 @@ def pack_message(header: Header, body: bytes) -> bytes:
 def unpack_message(message: bytes) -> tuple[Header, memoryview]:
     """Return header and body of a message of this version."""
     if not isinstance(message, bytes | bytearray | memoryview) or len(message) < _HEADER.size:
-        raise MessageRefused("This is no message of a secure sum.")
+        raise InvalidMessageError("This is no message of a secure sum.")
     magic, version, kind, attempt, step, sender, run = _HEADER.unpack_from(message)
     if magic != _MAGIC or kind not in Kind.__members__.values():
-        raise MessageRefused("This is no message of a secure sum.")
+        raise InvalidMessageError("This is no message of a secure sum.")
     if version != _VERSION:
-        raise MessageRefused(f"The message has version {version}; this is version {_VERSION}.")
+        raise InvalidMessageError(f"The message has version {version}; this is version {_VERSION}.")
     return Header(Kind(kind), step, attempt, sender, run), memoryview(message)[_HEADER.size :]
 
 
@@ -143,7 +143,7 @@ def pack_opening(opening: Opening) -> bytes:
 def unpack_opening(body: memoryview) -> Opening:
     """Read the public question."""
     if len(body) < _OPENING.size:
-        raise MessageRefused("The opening of a step is too short.")
+        raise InvalidMessageError("The opening of a step is too short.")
     *config, size = _OPENING.unpack_from(body)
     return Opening(tuple(config), size, bytes(body[_OPENING.size :]))
 
@@ -172,7 +172,7 @@ def pack_shares(commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
 def unpack_shares(body: memoryview) -> tuple[bytes, dict[int, bytes]]:
     """Read sealed shares and the digest of the self-mask's seed."""
     if len(body) < COMMITMENT_BYTES:
-        raise MessageRefused("A message of shares is too short.")
+        raise InvalidMessageError("A message of shares is too short.")
     return bytes(body[:COMMITMENT_BYTES]), unpack_delivery(body[COMMITMENT_BYTES:])
 
 
@@ -212,7 +212,7 @@ def unpack_flags(body: memoryview, n_clients: int) -> tuple[set[int], set[int]]:
     rows = np.frombuffer(body, dtype=np.uint8).reshape(2, width)
     flags = np.unpackbits(rows, axis=1, bitorder="little")
     if flags[:, n_clients:].any():
-        raise MessageRefused("A request to unmask names clients that do not exist.")
+        raise InvalidMessageError("A request to unmask names clients that do not exist.")
     first, second = (set(np.flatnonzero(row).tolist()) for row in flags)
     return first, second
 
@@ -229,12 +229,14 @@ def unpack_reveal(body: memoryview) -> dict[int, tuple[int, bytes]]:
 
 def _check_length(body: memoryview, length: int) -> None:
     if len(body) != length:
-        raise MessageRefused(f"The body of a message has {len(body)} bytes instead of {length}.")
+        raise InvalidMessageError(
+            f"The body of a message has {len(body)} bytes instead of {length}."
+        )
 
 
 def _rows(layout: struct.Struct, body: memoryview) -> list[tuple[Any, ...]]:
     if len(body) % layout.size:
-        raise MessageRefused(f"A list of {layout.size}-byte records has {len(body)} bytes.")
+        raise InvalidMessageError(f"A list of {layout.size}-byte records has {len(body)} bytes.")
     return list(layout.iter_unpack(body))
 
 
@@ -242,7 +244,7 @@ def _distinct(rows: Iterable[tuple[int, T]]) -> dict[int, T]:
     pairs = list(rows)
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise MessageRefused("A message names a client twice.")
+        raise InvalidMessageError("A message names a client twice.")
     return result
 
 
@@ -453,7 +455,7 @@ class LocalTransport:
                 continue
             try:
                 answer = self._handlers[client_id](message)
-            except MessageRefused:
+            except InvalidMessageError:
                 continue
             if self._lost is None or not self._lost(client_id, message_kind(answer)):
                 accept(client_id, answer)

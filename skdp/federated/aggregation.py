@@ -32,7 +32,7 @@ from skdp.federated._crypto import (
     unseal,
 )
 from skdp.federated._messages import SERVER, Header, Keys, Kind, LocalTransport, Question
-from skdp.federated.config import AggregationAborted, AggregationConfig, MessageRefused
+from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
 
 # The client's half of a secure sum: it masks its contribution, and guards its own masks.
 
@@ -118,8 +118,8 @@ class AggregationClient:
 
     Notes
     -----
-    A message out of turn, from another run or step, repeated or altered raises `MessageRefused`
-    and changes nothing. Steps only go forward. After it sent shares to unmask a step, the client
+    A message out of turn, from another run or step, repeated or altered changes nothing and raises
+    `InvalidMessageError`. Steps only go forward. After it sent shares to unmask a step, the client
     answers nothing more about that step; an attempt that was never unmasked may be repeated.
 
     All keys are new in each attempt and live in this object only: a client that was restarted
@@ -155,10 +155,10 @@ class AggregationClient:
         raise TypeError("An AggregationClient cannot be copied or pickled: it answers only once.")
 
     def handle(self, message: bytes) -> bytes:
-        """Return the answer to a message of the server, or raise `MessageRefused`."""
+        """Return the answer to a message of the server, or raise `InvalidMessageError`."""
         header, body = wire.unpack_message(message)
         if header.run != self._digest or header.sender != wire.SERVER:
-            raise MessageRefused("The message is not from the server of this run.")
+            raise InvalidMessageError("The message is not from the server of this run.")
         with self._lock:
             if header.kind is Kind.OPEN:
                 return self._on_open(header, body)
@@ -172,9 +172,9 @@ class AggregationClient:
     def _current(self, header: Header) -> _ClientAttempt:
         attempt = self._attempt
         if attempt is None or (header.step, header.attempt) != (self._step, self._try):
-            raise MessageRefused("The message belongs to another step or attempt.")
+            raise InvalidMessageError("The message belongs to another step or attempt.")
         if attempt.expected is None or header.kind is not attempt.expected:
-            raise MessageRefused(f"A message of kind {header.kind.name} is out of turn.")
+            raise InvalidMessageError(f"A message of kind {header.kind.name} is out of turn.")
         return attempt
 
     def _answer(self, kind: Kind, body: bytes) -> bytes:
@@ -185,10 +185,10 @@ class AggregationClient:
         """Begin a step (or repeat one that was never unmasked) with new keys."""
         again = header.step == self._step and header.attempt > self._try and not self._released
         if not (header.step > self._step or again):
-            raise MessageRefused("This step was already answered.")
+            raise InvalidMessageError("This step was already answered.")
         opening = wire.unpack_opening(body)
         if opening.config != wire.config_numbers(self._config):
-            raise MessageRefused("The server has another configuration than this client.")
+            raise InvalidMessageError("The server has another configuration than this client.")
         context = wire.context(self._run_id, header.step, header.attempt, opening)
         attempt = _ClientAttempt(opening, context)
         self._step, self._try, self._released = header.step, header.attempt, False
@@ -219,14 +219,14 @@ class AggregationClient:
 
     def _check_peers(self, attempt: _ClientAttempt, peers: dict[int, Keys]) -> None:
         if not peers.keys() <= set(self._neighbours):
-            raise MessageRefused("The server names clients that are no neighbours.")
+            raise InvalidMessageError("The server names clients that are no neighbours.")
         if len(peers) < self._config.degree - self._config.n_dropouts:
-            raise MessageRefused("More neighbours are missing than may drop out.")
+            raise InvalidMessageError("More neighbours are missing than may drop out.")
         for peer, keys in peers.items():
             if self._identity is not None:
                 text = signed_part(attempt.context, peer, keys)
                 if not self._identity.verify(peer, text, keys.signature):
-                    raise MessageRefused(f"The keys of client {peer} bear no valid signature.")
+                    raise InvalidMessageError(f"The keys of client {peer} bear no valid signature.")
 
     def _split(self, attempt: _ClientAttempt) -> dict[int, bytes]:
         """Return each neighbour's pair of shares; positions are fixed by the graph."""
@@ -240,9 +240,9 @@ class AggregationClient:
         """Keep the neighbours' shares, and send the masked contribution."""
         sealed = wire.unpack_delivery(body)
         if not sealed.keys() <= attempt.peers.keys():
-            raise MessageRefused("The server delivers shares of clients that sent no keys.")
+            raise InvalidMessageError("The server delivers shares of clients that sent no keys.")
         if len(sealed) < self._config.degree - self._config.n_dropouts:
-            raise MessageRefused("More neighbours are missing than may drop out.")
+            raise InvalidMessageError("More neighbours are missing than may drop out.")
         me, context = self.client_id, attempt.context
         held = {
             peer: unseal(attempt.incoming[peer], text, _route(context, peer, me))
@@ -284,15 +284,15 @@ class AggregationClient:
         """Refuse whatever could open less than the sum of enough contributions."""
         neighbours = set(self._neighbours)
         if alive & dead:
-            raise MessageRefused("A client cannot be both in the sum and dropped out.")
+            raise InvalidMessageError("A client cannot be both in the sum and dropped out.")
         if self.client_id not in alive:
-            raise MessageRefused("This client sent its contribution, and is not in the sum.")
+            raise InvalidMessageError("This client sent its contribution, and is not in the sum.")
         if len(alive) < self._config.fewest_survivors:
-            raise MessageRefused("More clients are missing than may drop out.")
+            raise InvalidMessageError("More clients are missing than may drop out.")
         if not (alive | dead) & neighbours <= attempt.held.keys():
-            raise MessageRefused("The server asks for shares that were never sent.")
+            raise InvalidMessageError("The server asks for shares that were never sent.")
         if len(alive & neighbours) < self._config.shares_needed:
-            raise MessageRefused("Too few neighbours are in the sum.")
+            raise InvalidMessageError("Too few neighbours are in the sum.")
 
 
 def _route(context: bytes, sender: int, receiver: int) -> bytes:
@@ -356,7 +356,7 @@ class AggregationServer:
     def retry(self) -> dict[int, bytes]:
         """Ask again what no client was asked to unmask."""
         if self._attempt is None or self.opened:
-            raise AggregationAborted("An opened step is not repeated.", opened=self.opened)
+            raise AggregationAbortedError("An opened step is not repeated.", opened=self.opened)
         self._try += 1
         return self._open(self._attempt.opening)
 
@@ -376,7 +376,7 @@ class AggregationServer:
 
     def _running(self) -> _ServerAttempt:
         if self._attempt is None:
-            raise MessageRefused("No step is running.")
+            raise InvalidMessageError("No step is running.")
         return self._attempt
 
     @property
@@ -393,7 +393,7 @@ class AggregationServer:
     def total(self) -> NDArray[np.uint64]:
         """The sum of a finished step, modulo 2^64."""
         if self._result is None:
-            raise MessageRefused("The step is not finished.")
+            raise InvalidMessageError("The step is not finished.")
         return self._result
 
     def receive(self, client_id: int, message: bytes) -> None:
@@ -401,10 +401,10 @@ class AggregationServer:
         attempt = self._running()
         header, body = wire.unpack_message(message)
         if header.run != self._digest or header.sender != client_id:
-            raise MessageRefused("The message is not from this client of this run.")
+            raise InvalidMessageError("The message is not from this client of this run.")
         turn = (header.step, header.attempt, header.kind)
         if turn != (self.step, self._try, attempt.expected) or client_id not in attempt.waiting:
-            raise MessageRefused("The message is late, early or repeated.")
+            raise InvalidMessageError("The message is late, early or repeated.")
         if header.kind is Kind.KEYS:
             attempt.keys[client_id] = wire.unpack_keys(body)
         elif header.kind is Kind.SHARES:
@@ -418,7 +418,9 @@ class AggregationServer:
     def _take_shares(self, attempt: _ServerAttempt, sender: int, body: memoryview) -> None:
         digest, sealed = wire.unpack_shares(body)
         if sealed.keys() != self._linked(sender, attempt.keys):
-            raise MessageRefused("A client shares its secrets with its neighbours, each of them.")
+            raise InvalidMessageError(
+                "A client shares its secrets with its neighbours, each of them."
+            )
         attempt.commitments[sender] = digest
         for receiver, text in sealed.items():
             attempt.mail[receiver][sender] = text
@@ -428,7 +430,7 @@ class AggregationServer:
         wanted = dict.fromkeys(self._linked(sender, attempt.alive), 0)
         wanted |= dict.fromkeys(self._linked(sender, attempt.dead), 1)
         if {owner: which for owner, (which, _) in shares.items()} != wanted:
-            raise MessageRefused("A client reveals what was asked for, and nothing else.")
+            raise InvalidMessageError("A client reveals what was asked for, and nothing else.")
         for owner, (_, share) in shares.items():
             attempt.shares[owner][self._graph.slots[owner][sender]] = share
 
@@ -466,7 +468,7 @@ class AggregationServer:
 
     def _check_enough(self, clients: Collection[int]) -> None:
         if len(clients) < self._config.fewest_survivors:
-            raise AggregationAborted(
+            raise AggregationAbortedError(
                 f"Only {len(clients)} of {self._config.n_clients} clients are left, and at most "
                 f"{self._config.n_dropouts} may drop out. Nothing was opened.",
                 opened=False,
@@ -481,20 +483,22 @@ class AggregationServer:
             for client in attempt.alive:
                 seed = combine(attempt.shares[client], self._config.shares_needed)
                 if commitment(seed, attempt.context, client) != attempt.commitments[client]:
-                    raise MessageRefused("A revealed share was altered.")
+                    raise InvalidMessageError("A revealed share was altered.")
                 subtract_mask(attempt.total, self_key(seed, attempt.context, client))
             for client in attempt.dead:
                 self._unlink(attempt, client)
-        except MessageRefused as error:
+        except InvalidMessageError as error:
             self._attempt = None  # half-unmasked sums are of no use to anybody
-            raise AggregationAborted(f"The sum could not be opened: {error}", opened=True) from None
+            raise AggregationAbortedError(
+                f"The sum could not be opened: {error}", opened=True
+            ) from None
         return attempt.total
 
     def _unlink(self, attempt: _ServerAttempt, dead: int) -> None:
         """Remove the masks that the survivors share with a client that dropped out."""
         pair = KeyPair(combine(attempt.shares[dead], self._config.shares_needed))
         if pair.public != attempt.keys[dead].mask:
-            raise MessageRefused("A revealed share was altered.")
+            raise InvalidMessageError("A revealed share was altered.")
         for peer in self._linked(dead, attempt.alive):
             key = pair_key(pair.agree(attempt.keys[peer].mask), attempt.context, dead, peer)
             undo = subtract_mask if peer < dead else add_mask
@@ -517,7 +521,7 @@ class Aggregator(Protocol):
     """Answers a public question with the sum of all clients' answers."""
 
     def __call__(self, request: bytes, size: int) -> AggregationResult:
-        """Return the sum of `size` words, or raise `AggregationAborted`."""
+        """Return the sum of `size` words, or raise `AggregationAbortedError`."""
         ...
 
 
@@ -537,7 +541,7 @@ class SecureAggregator:
     """The server of secure sums: call it with a public question, get the sum of the answers.
 
     The sum of a step is all that is opened. Fewer than ``n_clients - n_dropouts`` contributions
-    open nothing: the call raises `AggregationAborted`, after as many attempts as are allowed.
+    open nothing: the call raises `AggregationAbortedError`, after as many attempts as are allowed.
     An attempt that clients were asked to unmask is never repeated.
 
     Secure against parties that follow the protocol and pool what they see (the server and at
@@ -588,7 +592,7 @@ class SecureAggregator:
         for left in reversed(range(self._n_attempts)):
             try:
                 return self._finish(messages)
-            except AggregationAborted as error:
+            except AggregationAbortedError as error:
                 if error.opened or not left:
                     raise
             messages = self._server.retry()
@@ -603,12 +607,12 @@ class SecureAggregator:
     def _accept(self, client_id: int, answer: bytes) -> bool:
         try:
             self._server.receive(client_id, answer)
-        except MessageRefused:
+        except InvalidMessageError:
             return False
         return True
 
 
-class PlainAggregator:
+class UnmaskedAggregator:
     """The same sums without masks: for tests and simulations, where one process holds all data.
 
     Contributions are added as they come, so memory holds one at a time. A callback may stand for

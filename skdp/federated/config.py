@@ -12,11 +12,11 @@ from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 # Errors of secure aggregation.
 
 
-class MessageRefused(PrivacyError):
+class InvalidMessageError(PrivacyError):
     """A message is malformed, altered, out of turn or already answered. Nothing came of it."""
 
 
-class AggregationAborted(PrivacyError):
+class AggregationAbortedError(PrivacyError):
     """Too many clients dropped out; no sum came out of this step.
 
     Attributes
@@ -34,8 +34,8 @@ class AggregationAborted(PrivacyError):
         return _aborted, (str(self), self.opened)
 
 
-def _aborted(message: str, opened: bool) -> AggregationAborted:
-    return AggregationAborted(message, opened=opened)
+def _aborted(message: str, opened: bool) -> AggregationAbortedError:
+    return AggregationAbortedError(message, opened=opened)
 
 
 # What all parties of a secure sum agree on beforehand.

@@ -148,14 +148,14 @@ class FirstFitUsers(PrivateQuery):
         given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
-    def class_means(self) -> Bounded:
+    def class_frequency_sum(self) -> Bounded:
         """Return shares of the classes."""
         return self._asked(ClassMeans(self.n_outputs))
 
     def mean_head(self, *heads_and_bounds: Any) -> Bounded:
         """Return heads."""
-        *heads, logits, coef_bound = heads_and_bounds
-        return self._asked(MeanHead(self._small_heads(*heads), logits, coef_bound))
+        *heads, logits, coef_clip_norm = heads_and_bounds
+        return self._asked(MeanHead(self._small_heads(*heads), logits, coef_clip_norm))
 
     def _asked(self, message: Any) -> Bounded:
         bounded: Bounded = message.asked(self._users)
@@ -295,7 +295,7 @@ SIGNATURES: dict[type, Signatures] = {
         "second_moment": (),
         "votes": _VIEW,
         "head_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
-        "class_means": (),
+        "class_frequency_sum": (),
         "mean_head": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
     NumberQuery: {"kept_below": (is_number,)},
@@ -318,8 +318,8 @@ def _unfitted(model: Any) -> tuple[Any, int]:
     model = model._twin()
     model._check_parameters()
     finite_budget(float(model.epsilon), float(model.delta))
-    if model.user_column is not None:
-        raise ValueError("over clients users are given by 'groups'; leave 'user_column' out.")
+    if model.group_column is not None:
+        raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
     return model, model._block_encoding()[1]
 
 
@@ -410,7 +410,7 @@ class FederatedRounds:
     privacy_spent_ : PrivacySpent
         The receipt of this fit, of one that failed too. An open `PrivacyLedger` is charged as with
         any fit.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         One line for each release.
 
     Notes
@@ -427,7 +427,7 @@ class FederatedRounds:
     >>> import numpy as np
     >>> from skdp import DPPersonalizedRegressor
     >>> from skdp.federated import (
-    ...     AggregationConfig, FederatedRounds, PersonalizedClient, PlainAggregator
+    ...     AggregationConfig, FederatedRounds, PersonalizedClient, UnmaskedAggregator
     ... )
     >>> rng = np.random.default_rng(0)
     >>> def people(n):
@@ -440,14 +440,14 @@ class FederatedRounds:
     >>> clients = [
     ...     PersonalizedClient(estimator, X, y, config, groups=g, epsilon=2.0) for X, y, g in houses
     ... ]
-    >>> sums = PlainAggregator([client.respond for client in clients])
+    >>> sums = UnmaskedAggregator([client.respond for client in clients])
     >>> model = FederatedRounds(estimator, config).fit(sums, n_features=6)
     >>> bool(abs(model.components_[0, 0]) > 0.9), model.privacy_spent_
     (True, (ε=2, δ=1e-06) group)
     """
 
     privacy_spent_: PrivacySpent
-    ledger_: tuple[LedgerEntry, ...]
+    releases_: tuple[LedgerEntry, ...]
 
     def __init__(self, model: Any, config: AggregationConfig) -> None:
         self.model = model
@@ -487,7 +487,7 @@ class FederatedRounds:
             return estimator._fit_elsewhere(schema, connect)
         finally:  # what was granted before an abort stays spent
             for session in opened:
-                self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
+                self.privacy_spent_, self.releases_ = session.spent(), session.ledger
 
 
 def _public_users(estimator: Any, n_users: Any) -> int:

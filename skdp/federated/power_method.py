@@ -120,7 +120,7 @@ default="row"
     ----------
     privacy_spent_ : PrivacySpent
         The receipt of this client so far; ``close()`` gives the final one.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each answer with its sensitivity and the noise that protects it.
 
     See Also
@@ -232,17 +232,17 @@ class FederatedPowerMethod:
     >>> import numpy as np
     >>> from skdp import DPTruncatedSVD
     >>> from skdp.federated import (
-    ...     AggregationConfig, FederatedPowerMethod, PlainAggregator, PowerMethodClient
+    ...     AggregationConfig, FederatedPowerMethod, UnmaskedAggregator, PowerMethodClient
     ... )
     >>> X = np.random.default_rng(0).standard_normal((6000, 4)) * [3.0, 1.0, 0.3, 0.1]
     >>> config = AggregationConfig(n_clients=6, n_colluders=1)
     >>> clients = [PowerMethodClient(part, config) for part in np.array_split(X, 6)]
     >>> server = FederatedPowerMethod(DPTruncatedSVD(1, clip_norm=5.0), config)
-    >>> sums = PlainAggregator([client.respond for client in clients])  # a simulation
+    >>> sums = UnmaskedAggregator([client.respond for client in clients])  # a simulation
     >>> svd = server.fit(sums, n_features=4)
     >>> bool(abs(svd.components_[0, 0]) > 0.9)
     True
-    >>> svd.ledger_[0].mechanism
+    >>> svd.releases_[0].mechanism
     'distributed gaussian'
     """
 
@@ -264,7 +264,7 @@ class FederatedPowerMethod:
         ----------
         aggregator : callable
             ``aggregator(request, size)`` carries the request to the clients and returns the opened
-            total (`SecureAggregator`; `PlainAggregator` in simulations).
+            total (`SecureAggregator`; `UnmaskedAggregator` in simulations).
         n_features : int
             Number of features, public.
         n_samples : int or None, default=None

@@ -185,7 +185,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         Names of the nodes, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also

@@ -9,7 +9,7 @@ from skdp.model_selection._pipelines import (
 )
 from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
-from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold, leave_some_out
+from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold, split_interactions
 
 __all__ = [
     "DPGridSearchCV",
@@ -21,7 +21,7 @@ __all__ = [
     "SearchCost",
     "WithinGroupKFold",
     "check_pipeline",
-    "leave_some_out",
+    "split_interactions",
     "make_private_scorer",
     "search_cost",
     "with_budget",

@@ -112,7 +112,7 @@ def _planned_losses(part):
 def meaning_of(part, with_groups=False):
     """Return what a fit of a private estimator protects: its unit and adjacency."""
     unit = getattr(part, "privacy_unit", "row")
-    if with_groups and hasattr(part, "require_users"):  # whose unit shows in the fit
+    if with_groups and hasattr(part, "require_groups"):  # whose unit shows in the fit
         unit = "group"
     return unit_name(unit, change_of(part)), part.adjacency
 
@@ -479,7 +479,7 @@ def _scorers(scoring):
     return list(scoring) if isinstance(scoring, list | tuple) else [scoring]
 
 
-# What `PrivacyLedger.pay_for` charges: searches, cross-validations, and clones fitted whole.
+# What `PrivacyLedger.charge` charges: searches, cross-validations, and clones fitted whole.
 
 
 def payment_for(
@@ -525,7 +525,7 @@ def payment_for(
 
 _CHANGED = (
     "changed after it was paid for, or is fitted to another number of rows, or with other 'groups'."
-    " Pay for what you fit: ledger.pay_for(search, n_samples=len(X), groups=groups)."
+    " Pay for what you fit: ledger.charge(search, n_samples=len(X), groups=groups)."
 )
 
 
@@ -543,9 +543,9 @@ def _whole_fits(fitted, assume_all_rows):
     name = type(fitted).__name__
     raise PrivacyError(
         f"who fits clones of {name}, on which rows, and what becomes of the scores, is not known. "
-        "Pay for the object that fits them: ledger.pay_for(search), or ledger.pay_for(estimator, "
+        "Pay for the object that fits them: ledger.charge(search), or ledger.charge(estimator, "
         "cv=cv) for cross_validate. If you know that each clone gets all rows as they are, and "
-        "that no exact score decides, say so: ledger.pay_for(estimator, assume_all_rows=True). The "
+        "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
         "ledger and the receipts then name your word."
     )
 

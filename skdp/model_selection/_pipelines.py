@@ -25,7 +25,7 @@ from skdp.privacy.accounting.receipts import html_table
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.units import unit_of
 
-# Which column of what a step hands on is a column of the input, untouched: for `user_column`.
+# Which column of what a step hands on is a column of the input, untouched: for `group_column`.
 #
 # A column is named by its name (in data frames) or its place, counted from either end. Decided on
 # public parameters alone; where they leave a doubt, it is none.
@@ -35,7 +35,7 @@ Keeps = Callable[[Any], bool]
 # Steps of the proven table that hand on as many columns as they get.
 _AS_MANY = (Binarizer, FunctionTransformer, Normalizer, PublicScaler, RowClipper)
 COMMON_TYPE = (
-    "values of the user_column survive the common type of all columns behind {name}: text, whole "
+    "values of the group_column survive the common type of all columns behind {name}: text, whole "
     "numbers below 2**53, or a data frame"
 )
 
@@ -54,8 +54,8 @@ def kept_by(step: Any, before: Keeps) -> Keeps:
     """Return which columns behind a step are untouched columns of the input."""
     if type(step) is ColumnTransformer:
         return partial(_kept_by_parts, step=step, before=before)
-    if type(step) is DPStandardScaler and step.user_column is not None:
-        return partial(_is_column, column=step.user_column, before=before)
+    if type(step) is DPStandardScaler and step.group_column is not None:
+        return partial(_is_column, column=step.group_column, before=before)
     return none
 
 
@@ -292,7 +292,7 @@ class _Walk:
         if hasattr(step, "estimator"):  # a search: its total covers what is private inside
             if not self._inside(name, step, flow):
                 return flow.through(name)
-        elif keeps := step.holds_private or ("" if _is_fitted(step) else step._fit_keeps):
+        elif keeps := step.private_state or ("" if _is_fitted(step) else step._fit_keeps):
             self.add(
                 name,
                 "holds private",
@@ -304,7 +304,7 @@ class _Walk:
             self.add(name, "not private", message, remedy)
         for message, remedy in _other_units(step, flow):
             self.add(name, "unit", message, remedy)
-        if flow.touched and getattr(step, "user_column", None) is not None:
+        if flow.touched and getattr(step, "group_column", None) is not None:
             self.assumptions.append(f"{name}: {COMMON_TYPE.format(name=', '.join(flow.touched))}.")
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
         return replace(flow.through(name, step), private=name)
@@ -353,11 +353,11 @@ def _other_units(step, flow):
             f"it protects one {unit}, but a change of one entry goes through {before}.",
             "Put it first, or protect rows: privacy_unit='row'.",
         )
-    column = getattr(step, "user_column", None)
+    column = getattr(step, "group_column", None)
     if column is not None and not flow.keeps(column):
         yield (
-            f"its user_column went through {before}: users may be renamed, joined or split.",
-            "Put it first, pass 'groups' (metadata routing) in place of user_column, or hand the "
+            f"its group_column went through {before}: users may be renamed, joined or split.",
+            "Put it first, pass 'groups' (metadata routing) in place of group_column, or hand the "
             "column on by 'passthrough' of a ColumnTransformer, in a place that its lists of "
             "columns tell, or by its name in a data frame.",
         )
@@ -374,7 +374,7 @@ def _taken_on_trust(step):
 
 def _spends(step):
     if _is_fitted(step):
-        return f"{type(step).__name__}, spent {step.privacy_spent_.sentence()}"
+        return f"{type(step).__name__}, spent {step.privacy_spent_.statement()}"
     unit, adjacency = getattr(step, "privacy_unit", "row"), getattr(step, "adjacency", "?")
     budget = f"epsilon={step.epsilon!r}, delta={step.delta!r}"
     return f"{type(step).__name__}, {budget} a fit, for one {unit} ({adjacency})"

@@ -79,10 +79,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return "; ".join(part._fit_keeps for part in dp_parts(self.estimator) if part._fit_keeps)
 
     @property
-    def holds_private(self) -> Any:
+    def private_state(self) -> Any:
         """What of private data `best_estimator_` holds, in words; empty if it may be published."""
         parts = dp_parts(getattr(self, "best_estimator_", None))
-        return "; ".join(part.holds_private for part in parts if part.holds_private)
+        return "; ".join(part.private_state for part in parts if part.private_state)
 
     # -- fit -----------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         seeded = self.random_state is not None
         fit = LedgerFit(
             type(self).__name__, unit, adjacency, plan.losses, seeded,
-            sessions=math.ceil(plan.expected_runs) * self._sessions(),
+            sessions=math.ceil(plan.mean_n_runs) * self._sessions(),
         )  # fmt: skip
         runs = Runs(self, plan, candidates, limit)
         with prepaid(fit, self._reservation_key, limit):
@@ -123,11 +123,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Check all parameters, and return the candidates."""
         check_real(self, "epsilon", 0, math.inf, closed="right")
         check_real(self, "delta", 0, 1, closed="left")
-        check_real(self, "score_share", 0, 1)
+        check_real(self, "score_budget_fraction", 0, 1)
         check_option(self, "strategy", ("auto", "random_stopping", "compose"))
         check_option(self, "law", ("auto", *LAWS))
-        if not (isinstance(self.expected_runs, str) and self.expected_runs == "auto"):
-            check_real(self, "expected_runs", 1, 1e6)
+        if not (isinstance(self.mean_n_runs, str) and self.mean_n_runs == "auto"):
+            check_real(self, "mean_n_runs", 1, 1e6)
         if self.cv is not None:
             raise ValueError(
                 f"{type(self).__name__} has no folds: each candidate is fitted and scored on all "
@@ -178,7 +178,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             n_candidates,
             strategy=self.strategy,
             law=self.law,
-            expected_runs=None if self.expected_runs == "auto" else float(self.expected_runs),
+            mean_n_runs=None if self.mean_n_runs == "auto" else float(self.mean_n_runs),
             sessions=self._sessions(),
         )
 
@@ -212,7 +212,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.privacy_spent_ = spent
-        self.ledger_ = results.ledger()
+        self.releases_ = results.ledger()
         return self
 
     # -- the model -------------------------------------------------------------------------------
@@ -385,9 +385,9 @@ class DPGridSearchCV(PrivateSearch):
     law : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
         Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
         the model is then one of the first candidate on rows of zeros.
-    expected_runs : float or "auto", default="auto"
+    mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
-    score_share : float, default=0.1
+    score_budget_fraction : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
     trusted : sequence of str or type, default=()
         Names (or exact classes) of steps that you vouch for: each output row depends on its own
@@ -401,7 +401,7 @@ class DPGridSearchCV(PrivateSearch):
     ----------
     best_estimator_ : estimator
         The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
-        with a head for each user say in `holds_private` what of them must not be published.
+        with a head for each user say in `private_state` what of them must not be published.
     best_params_ : dict
         Its parameters.
     best_score_ : float
@@ -414,7 +414,7 @@ class DPGridSearchCV(PrivateSearch):
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Lines of the receipt.
     n_features_in_ : int
         Number of features.
@@ -479,8 +479,8 @@ class DPGridSearchCV(PrivateSearch):
         delta: float = 1e-6,
         strategy: str = "auto",
         law: str = "auto",
-        expected_runs: float | str = "auto",
-        score_share: float = 0.1,
+        mean_n_runs: float | str = "auto",
+        score_budget_fraction: float = 0.1,
         trusted: Sequence[Any] = (),
         random_state: Seed = None,
     ) -> None:
@@ -492,8 +492,8 @@ class DPGridSearchCV(PrivateSearch):
         self.delta = delta
         self.strategy = strategy
         self.law = law
-        self.expected_runs = expected_runs
-        self.score_share = score_share
+        self.mean_n_runs = mean_n_runs
+        self.score_budget_fraction = score_budget_fraction
         self.trusted = trusted
         self.random_state = random_state
 
@@ -534,9 +534,9 @@ class DPRandomizedSearchCV(PrivateSearch):
     law : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
         Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
         the model is then one of the first candidate on rows of zeros.
-    expected_runs : float or "auto", default="auto"
+    mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
-    score_share : float, default=0.1
+    score_budget_fraction : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
     trusted : sequence of str or type, default=()
         Names (or exact classes) of steps that you vouch for: each output row depends on its own
@@ -550,7 +550,7 @@ class DPRandomizedSearchCV(PrivateSearch):
     ----------
     best_estimator_ : estimator
         The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
-        with a head for each user say in `holds_private` what of them must not be published.
+        with a head for each user say in `private_state` what of them must not be published.
     best_params_ : dict
         Its parameters.
     best_score_ : float
@@ -563,7 +563,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Lines of the receipt.
     n_features_in_ : int
         Number of features.
@@ -600,8 +600,8 @@ class DPRandomizedSearchCV(PrivateSearch):
         n_iter: int = 10,
         strategy: str = "auto",
         law: str = "auto",
-        expected_runs: float | str = "auto",
-        score_share: float = 0.1,
+        mean_n_runs: float | str = "auto",
+        score_budget_fraction: float = 0.1,
         trusted: Sequence[Any] = (),
         random_state: Seed = None,
     ) -> None:
@@ -614,8 +614,8 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.delta = delta
         self.strategy = strategy
         self.law = law
-        self.expected_runs = expected_runs
-        self.score_share = score_share
+        self.mean_n_runs = mean_n_runs
+        self.score_budget_fraction = score_budget_fraction
         self.trusted = trusted
         self.random_state = random_state
 

@@ -167,7 +167,7 @@ class IndependentKFold(_Folds):
             yield np.flatnonzero(fold == i)
 
 
-def leave_some_out(R: Any, share: float = 0.2, *, random_state: Any = None) -> Any:
+def split_interactions(R: Any, share: float = 0.2, *, random_state: Any = None) -> Any:
     """Split the items of each user into two matrices of the same shape.
 
     Each item goes to the second matrix by itself, with probability `share`. The second matrix
@@ -190,16 +190,16 @@ def leave_some_out(R: Any, share: float = 0.2, *, random_state: Any = None) -> A
     Examples
     --------
     >>> from skdp.datasets import make_interactions
-    >>> from skdp.model_selection import leave_some_out
+    >>> from skdp.model_selection import split_interactions
     >>> R = make_interactions(50, 40, 300, 4, random_state=0)
-    >>> train, test = leave_some_out(R, random_state=0)
+    >>> train, test = split_interactions(R, random_state=0)
     >>> int(train.nnz + test.nnz) == R.nnz
     True
     """
     if isinstance(share, bool) or not 0 < share < 1:
         raise ValueError(f"share must be a float in the range (0, 1). Got {share!r} instead.")
     R = check_histories(R)
-    words = make_source(random_state, "leave_some_out").words()(R.nnz)
+    words = make_source(random_state, "split_interactions").words()(R.nnz)
     held = words < np.uint64(share * 2.0**64)
     return tuple(_where(R, chosen) for chosen in (~held, held))
 

@@ -151,7 +151,7 @@ _NEVER_ZERO = 14.0  # a Poisson number of this mean is zero once in a million se
 PURE_FACTOR = {"geometric": 3.0, "logarithmic": 2.0}  # 2 + eta
 
 
-def random_stopping_rdp(mu: float, law: str, expected_runs: float, order: float) -> float:
+def random_stopping_rdp(mu: float, law: str, mean_n_runs: float, order: float) -> float:
     """Renyi divergence bound of the published run, for runs that are mu-GDP.
 
     Parameters
@@ -160,7 +160,7 @@ def random_stopping_rdp(mu: float, law: str, expected_runs: float, order: float)
         Gaussian-DP parameter of one run: (order, order mu^2 / 2)-RDP.
     law : {"geometric", "logarithmic", "poisson"}
         Law of the number of runs: truncated negative binomial of eta = 1 or 0, or Poisson.
-    expected_runs : float
+    mean_n_runs : float
         Its mean, above 1.
     order : float
         Above 1.
@@ -173,12 +173,12 @@ def random_stopping_rdp(mu: float, law: str, expected_runs: float, order: float)
         the minimum over k >= 1 is at ``k = sqrt(2 log(1/gamma)) / mu``; for Poisson
         ``l mu^2/2 + m delta(log(1 + 1/(l - 1))) + log(m)/(l - 1)``.
     """
-    own, spread = order * mu * mu / 2, math.log(true_mean(law, expected_runs)) / (order - 1)
+    own, spread = order * mu * mu / 2, math.log(true_mean(law, mean_n_runs)) / (order - 1)
     if law == "poisson":
         delta = delta_from_mu_epsilon(mu, math.log1p(1 / (order - 1)))
-        return own + expected_runs * delta + spread
+        return own + mean_n_runs * delta + spread
     eta = {"geometric": 1, "logarithmic": 0}[law]
-    tail = -math.log(exact_gamma(law, expected_runs))
+    tail = -math.log(exact_gamma(law, mean_n_runs))
     k = max(1.0, math.sqrt(2 * tail) / mu)
     return own + (1 + eta) * ((k - 1) * mu * mu / 2 + tail / k) + spread
 
@@ -204,26 +204,26 @@ def epsilon_from_rdp(curve: Callable[[float], float], delta: float) -> float:
     return max(0.0, min(at(best), float(found.fun)) * _SAFE)
 
 
-def random_stopping_epsilon(mu: float, law: str, expected_runs: float, delta: float) -> float:
+def random_stopping_epsilon(mu: float, law: str, mean_n_runs: float, delta: float) -> float:
     """Epsilon at delta of the best of a random number of mu-GDP runs."""
-    return epsilon_from_rdp(lambda order: random_stopping_rdp(mu, law, expected_runs, order), delta)
+    return epsilon_from_rdp(lambda order: random_stopping_rdp(mu, law, mean_n_runs, order), delta)
 
 
 @cache
-def largest_mu(law: str, expected_runs: float, epsilon: float, delta: float) -> float:
+def largest_mu(law: str, mean_n_runs: float, epsilon: float, delta: float) -> float:
     """Largest mu of a run for which the search is (epsilon, delta)-DP, on the safe side."""
     high = mu_from_epsilon_delta(epsilon, delta)  # a search is never cheaper than one run
     low = high / 2
-    while random_stopping_epsilon(low, law, expected_runs, delta) > epsilon:
+    while random_stopping_epsilon(low, law, mean_n_runs, delta) > epsilon:
         low, high = low / 2, low
         if low < 1e-12:
             raise ValueError(
-                f"epsilon={epsilon!r} at delta={delta!r} is too little for {expected_runs:g} "
+                f"epsilon={epsilon!r} at delta={delta!r} is too little for {mean_n_runs:g} "
                 "expected runs. Use a larger 'epsilon', or fewer candidates."
             )
     while high - low > 1e-7 * high:
         middle = (low + high) / 2
-        enough = random_stopping_epsilon(middle, law, expected_runs, delta) <= epsilon
+        enough = random_stopping_epsilon(middle, law, mean_n_runs, delta) <= epsilon
         low, high = (middle, high) if enough else (low, middle)
     return low
 
@@ -238,7 +238,7 @@ class Selection:
         Publish the best of a random number of runs, or run every candidate and publish all scores.
     law : str or None
         Law of the number of runs.
-    expected_runs : float
+    mean_n_runs : float
         Mean number of runs; the number of candidates for "compose".
     run : Loss
         What one run (fit and score together) may spend.
@@ -250,7 +250,7 @@ class Selection:
 
     strategy: str
     law: str | None
-    expected_runs: float
+    mean_n_runs: float
     run: Loss
     chance: float
     losses: tuple[Loss, ...]
@@ -266,9 +266,9 @@ class Selection:
 
     def _facts(self) -> list[tuple[str, str]]:
         if self.strategy == "compose":
-            runs = f"{self.expected_runs:.0f}, one of each candidate; all scores are published"
+            runs = f"{self.mean_n_runs:.0f}, one of each candidate; all scores are published"
         else:
-            runs = f"{self.expected_runs:.4g} on average ({self.law}); the best is published"
+            runs = f"{self.mean_n_runs:.4g} on average ({self.law}); the best is published"
         return [
             ("Plan", f"a search, strategy {self.strategy}; no data was touched"),
             ("Runs", runs),
@@ -349,7 +349,7 @@ def plan_selection(
     *,
     strategy: str = "auto",
     law: str = "auto",
-    expected_runs: float | None = None,
+    mean_n_runs: float | None = None,
     sessions: int = 2,
 ) -> Selection:
     """Split one (epsilon, delta) over a search.
@@ -367,12 +367,12 @@ def plan_selection(
     law : {"auto", "geometric", "logarithmic", "poisson"}
         Law of the number of runs. Poisson has no pure guarantee; "auto" takes it for means of 14
         and more, where it is hardly ever zero.
-    expected_runs : float or None
+    mean_n_runs : float or None
         Mean of that law, above 1; None is the number of candidates (2 for one candidate).
     sessions : int
         Fits and scores in one run.
     """
-    mean = check_mean(float(max(n_candidates, 2) if expected_runs is None else expected_runs))
+    mean = check_mean(float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs))
     laws = [law]
     if law == "auto":
         laws = [name for name in LAWS if name in PURE_FACTOR or (delta > 0 and mean >= _NEVER_ZERO)]
@@ -475,7 +475,7 @@ class Results:
                 LedgerEntry(f"run {i}", "fit and private score", 0.0, 0.0, plan.run)
                 for i in range(len(self.published))
             )
-        mechanism = f"best of a {plan.law} number of runs, mean {plan.expected_runs:g}"
+        mechanism = f"best of a {plan.law} number of runs, mean {plan.mean_n_runs:g}"
         return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
 
 
@@ -521,7 +521,7 @@ class Runs:
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; nothing else of them survives."""
         best = None
-        for _ in range(draw_runs(self.words, self.plan.law, self.plan.expected_runs)):
+        for _ in range(draw_runs(self.words, self.plan.law, self.plan.mean_n_runs)):
             params = self.candidates[draw_below(self.words, len(self.candidates))]
             run = self._run(params, X, y, fit_params)
             if best is None or run.total > best.total:
@@ -536,7 +536,7 @@ class Runs:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = self._fresh(params)
-            for_fit = 1 - search.score_share
+            for_fit = 1 - search.score_budget_fraction
             size = value * (math.sqrt(for_fit) if kind == "gaussian" else for_fit)
             set_budget(dp_parts(model), kind, size, search.delta)
             model.fit(X, y, **fit_params)
@@ -555,7 +555,7 @@ class Runs:
         return model
 
     def _score(self, model, X, y, fit_params, kind, value):
-        share = self.search.score_share
+        share = self.search.score_budget_fraction
         size = value * (math.sqrt(share) if kind == "gaussian" else share) * (1 - 1e-9)
         budget = PrivacyBudget(*budget_for(kind, size, self.search.delta))
         unit, adjacency = self.limit.meaning
@@ -578,7 +578,7 @@ class Runs:
             warnings.simplefilter("ignore")
             model = self._fresh(params)
             target = None if y is None else _public_targets(model, y, n)
-            size = self.limit.run.value * (1 - self.search.score_share)
+            size = self.limit.run.value * (1 - self.search.score_budget_fraction)
             set_budget(dp_parts(model), self.limit.run.kind, size, self.search.delta)
             model.fit(rows, target, **extra)
         low, high = self.search._scorer.bounds

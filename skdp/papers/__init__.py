@@ -6,9 +6,9 @@ takes the papers' own constants where these protect at least as much as they say
 print and what is not private is left out: `docs/from_the_papers.md` says what and why.
 """
 
-from skdp.papers._hardt_roth_2013 import PrintedDeflation
-from skdp.papers._jain_2021 import PrintedPersonalization
-from skdp.papers._nicolas_2024 import PrintedPowerMethod
-from skdp.papers._upadhyay_2018 import PrintedFactorizer
+from skdp.papers._hardt_roth_2013 import PowerDeflation
+from skdp.papers._jain_2021 import PersonalizedRegression
+from skdp.papers._nicolas_2024 import PowerMethod
+from skdp.papers._upadhyay_2018 import SketchFactorizer
 
-__all__ = ["PrintedDeflation", "PrintedFactorizer", "PrintedPersonalization", "PrintedPowerMethod"]
+__all__ = ["PowerDeflation", "SketchFactorizer", "PersonalizedRegression", "PowerMethod"]

@@ -20,7 +20,7 @@ from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.solvers.linalg import fix_signs
 
 
-class PrintedDeflation(Printed):
+class PowerDeflation(Printed):
     """Power iteration for a fixed coherence, and deflation (Hardt, Roth 2013, figures 2, 3).
 
     `components_` and `eigenvalues_` satisfy (`epsilon`, `delta`)-differential privacy for one edge
@@ -65,7 +65,7 @@ class PrintedDeflation(Printed):
         Names of the nodes, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     Notes
@@ -83,9 +83,9 @@ class PrintedDeflation(Printed):
     Examples
     --------
     >>> from skdp.datasets import make_block_graph
-    >>> from skdp.papers import PrintedDeflation
+    >>> from skdp.papers import PowerDeflation
     >>> A, _ = make_block_graph(200, 2, gap=60.0, mean_degree=80.0, random_state=0)
-    >>> model = PrintedDeflation(1, epsilon=4.0, coherence=40.0).fit(A)
+    >>> model = PowerDeflation(1, epsilon=4.0, coherence=40.0).fit(A)
     >>> model.components_.shape, model.failed_
     ((1, 200), False)
     """

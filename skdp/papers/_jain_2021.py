@@ -30,7 +30,7 @@ _NET_POINTS = 1000
 _START = 0.5  # of the budget, for algorithm 3, if rounds follow
 
 
-class PrintedPersonalization(LinearTransformMixin, BaseDPEstimator):
+class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
     """The shared subspace of personal models by Jain et al. (2021), algorithms 1 to 3, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for all rows of one user. To
@@ -77,7 +77,7 @@ class PrintedPersonalization(LinearTransformMixin, BaseDPEstimator):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     Notes
@@ -98,12 +98,12 @@ class PrintedPersonalization(LinearTransformMixin, BaseDPEstimator):
     Examples
     --------
     >>> import numpy as np
-    >>> from skdp.papers import PrintedPersonalization
+    >>> from skdp.papers import PersonalizedRegression
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((20000 * 4, 3))
     >>> groups = np.repeat(np.arange(20000), 4)
     >>> y = X[:, 0] * rng.standard_normal(20000)[groups]
-    >>> model = PrintedPersonalization(1, epsilon=4.0, max_rows=4).fit(X, y, groups)
+    >>> model = PersonalizedRegression(1, epsilon=4.0, max_rows=4).fit(X, y, groups)
     >>> bool(abs(model.components_[0, 0]) > 0.95)
     True
     """
@@ -156,7 +156,7 @@ class PrintedPersonalization(LinearTransformMixin, BaseDPEstimator):
 
         Returns
         -------
-        self : PrintedPersonalization
+        self : PersonalizedRegression
             The fitted estimator.
         """
         self._check_parameters()

@@ -16,7 +16,7 @@ from skdp.solvers.linalg import fix_signs, orthonormal
 from skdp.units import DEGREE
 
 
-class PrintedPowerMethod(LinearTransformMixin, Printed):
+class PowerMethod(LinearTransformMixin, Printed):
     """The power method of Nicolas et al. (2024), algorithm 1, and its predecessors, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for one interaction of a binary
@@ -63,7 +63,7 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     References
@@ -75,9 +75,9 @@ class PrintedPowerMethod(LinearTransformMixin, Printed):
     Examples
     --------
     >>> from skdp.datasets import make_interactions
-    >>> from skdp.papers import PrintedPowerMethod
+    >>> from skdp.papers import PowerMethod
     >>> R = make_interactions(2000, 100, 30_000, 5, random_state=0)
-    >>> model = PrintedPowerMethod(5, epsilon=2.0, calibration="printed").fit(R)
+    >>> model = PowerMethod(5, epsilon=2.0, calibration="printed").fit(R)
     >>> model.components_.shape, model.privacy_spent_.epsilon < 2.0  # it wastes some
     ((5, 100), True)
     """

@@ -14,7 +14,7 @@ from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 
 
-class PrintedFactorizer(LinearTransformMixin, Printed):
+class SketchFactorizer(LinearTransformMixin, Printed):
     """Low-rank factorisation by two or three sketches (Upadhyay 2018), solved as printed.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
@@ -56,7 +56,7 @@ class PrintedFactorizer(LinearTransformMixin, Printed):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     Notes
@@ -73,10 +73,10 @@ class PrintedFactorizer(LinearTransformMixin, Printed):
     Examples
     --------
     >>> import numpy as np
-    >>> from skdp.papers import PrintedFactorizer
+    >>> from skdp.papers import SketchFactorizer
     >>> rng = np.random.default_rng(0)
     >>> A = 50 * rng.standard_normal((300, 2)) @ rng.standard_normal((2, 200))
-    >>> model = PrintedFactorizer(2).fit(A)
+    >>> model = SketchFactorizer(2).fit(A)
     >>> approximation = (model.left_ * model.singular_values_) @ model.components_
     >>> bool(np.linalg.norm(A - approximation) < 0.1 * np.linalg.norm(A))
     True

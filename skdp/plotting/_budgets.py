@@ -134,7 +134,7 @@ class BudgetDisplay:
         Parameters
         ----------
         estimator : estimator
-            Fitted, with `privacy_spent_` and `ledger_`.
+            Fitted, with `privacy_spent_` and `releases_`.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
 
@@ -143,11 +143,11 @@ class BudgetDisplay:
         display : BudgetDisplay
             The display.
         """
-        check_is_fitted(estimator, "ledger_")
+        check_is_fitted(estimator, "releases_")
         spent = estimator.privacy_spent_
         name = type(estimator).__name__
-        shares = shares_of(estimator.ledger_)
-        return cls(shares, spent.sentence(), seeded=spent.seeded, estimator_name=name).plot(ax)
+        shares = shares_of(estimator.releases_)
+        return cls(shares, spent.statement(), seeded=spent.seeded, estimator_name=name).plot(ax)
 
 
 def shares_of(ledger):

@@ -91,7 +91,7 @@ def noise_edge(estimator, n_values):
     counts. Noisy sketches (or the matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)),
     and what is found rises above both.
     """
-    lines = estimator.ledger_
+    lines = estimator.releases_
     if {line.name for line in lines} & set(_SKETCHES):
         return max(sketch_edge(estimator, line) for line in lines) or None
     edges, push = [], _push_of_mean(estimator)
@@ -132,7 +132,7 @@ def _push_of_mean(estimator):
     The last mean counts, with those before it that were pooled with it: sums of the same rows, so
     of the same noise.
     """
-    sums = [line.noise_scale for line in estimator.ledger_ if line.name == "sums"]
+    sums = [line.noise_scale for line in estimator.releases_ if line.name == "sums"]
     if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
         return 0.0
     pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
@@ -141,7 +141,7 @@ def _push_of_mean(estimator):
 
 def release_noise(estimator, line):
     """Return the noise of the last release: a stream has more of it than its ledger line shows."""
-    steps = getattr(estimator, "n_releases_", None)
+    steps = getattr(estimator, "n_stream_releases_", None)
     if steps is None or " stream of " not in line.mechanism:
         return line.noise_scale
     mechanism = "sqrt" if "square-root" in line.mechanism else "tree"
@@ -176,7 +176,7 @@ def cumulative_share(estimator):
     values = np.square(np.asarray(estimator.singular_values_, np.float64))
     total = float(values.sum() / np.sum(ratios))
     shares, number = np.cumsum(values) / total, np.arange(1, len(values) + 1)
-    noise = {line.name: release_noise(estimator, line) for line in estimator.ledger_}
+    noise = {line.name: release_noise(estimator, line) for line in estimator.releases_}
     if "trace" in noise:
         scale, order = noise.get("projected_gram", math.nan), len(values)
         square = scale**2 * number + (shares * noise["trace"]) ** 2
@@ -341,7 +341,7 @@ class SpectrumDisplay:
         display : SpectrumDisplay
             The display.
         """
-        check_is_fitted(estimator, "ledger_")
+        check_is_fitted(estimator, "releases_")
         values, quantity, squared = released_values(estimator)
         edge = noise_edge(estimator, len(values))
         display = cls(
@@ -543,7 +543,7 @@ class ScoreDisplay:
         if classes is None and not always:
             return
         names = ["all rows"] if classes is None else [str(label) for label in classes]
-        yield from ((i, name) for i, name in enumerate(names) if self.estimator.seen_[i])
+        yield from ((i, name) for i, name in enumerate(names) if self.estimator.above_noise_[i])
 
     def _draw_loadings(self):
         axes = np.asarray(self.estimator.axes_)
@@ -577,7 +577,7 @@ class ScoreDisplay:
             return "not private: epsilon is infinite"
         what = "add or remove a row" if spent.adjacency == "add_remove" else "replace a row"
         seeded = "; seeded, so not private" if spent.seeded else ""
-        left = int(np.count_nonzero(~self.estimator.seen_))
+        left = int(np.count_nonzero(~self.estimator.above_noise_))
         left = f"; {left} class(es) below the noise left out" if left else ""
         return (
             f"no row is shown: ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} to {what}, beside "

@@ -319,12 +319,12 @@ def around_zero(center, size):
 
 def handed_on(attributes, place):
     """Return attributes that leave one more column, the one of persons, as it is."""
-    low, high = attributes["entry_bounds_"]
+    low, high = attributes["feature_bounds_"]
     bounds = np.insert(low, place, -np.inf), np.insert(high, place, np.inf)
     unchanged = {"mean_": 0.0, "var_": 1.0, "scale_": 1.0}
     found = {name: attributes[name] for name in unchanged if attributes[name] is not None}
     found = {name: np.insert(value, place, unchanged[name]) for name, value in found.items()}
-    return attributes | found | {"entry_bounds_": bounds}
+    return attributes | found | {"feature_bounds_": bounds}
 
 
 def is_constant(found):
@@ -385,7 +385,7 @@ class DPStandardScaler(
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then the sums of a person are bounded, however many rows it has.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`: of numbers.
         ``transform`` hands it on as it is, and no bounds are given for it.
     with_mean : bool, default=True
@@ -416,7 +416,7 @@ class DPStandardScaler(
     n_samples_seen_ : int
         Number of rows: released under "add_remove", exact under "replace". Of persons their total
         weight.
-    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+    feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         The bounds that were used last: given, or released.
     n_features_in_ : int
         Number of features.
@@ -424,7 +424,7 @@ class DPStandardScaler(
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -454,7 +454,7 @@ class DPStandardScaler(
         delta: float = 1e-6,
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         with_mean: bool = True,
         with_std: bool = True,
         entry_bounds: ArrayLike | str = "auto",
@@ -469,7 +469,7 @@ class DPStandardScaler(
         self.delta = delta
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -499,7 +499,7 @@ class DPStandardScaler(
         X = self._checked_rows(X, groups, accept_sparse=accepted)
         self._check_zero(X)
         attributes = self._fit_session(session, X)
-        if self.user_column is not None:
+        if self.group_column is not None:
             attributes = handed_on(attributes, column_number(self))
         return self._close_session(session, attributes)
 
@@ -525,7 +525,7 @@ class DPStandardScaler(
             "var_": found.variance if self.with_std else None,
             "scale_": scale if self.with_std else None,
             "n_samples_seen_": round(found.n),
-            "entry_bounds_": (center - size, center + size),
+            "feature_bounds_": (center - size, center + size),
         }
 
     def _check_parameters(self):
@@ -595,13 +595,13 @@ class DPStandardScaler(
         Returns
         -------
         X_new : ndarray or CSR matrix of shape (n_samples, n_features)
-            Standardised rows, of entries cut to `entry_bounds_`; zeros of a CSR matrix stay. For
+            Standardised rows, of entries cut to `feature_bounds_`; zeros of a CSR matrix stay. For
             a Dask array a lazy Dask array; for a list of files and for a row source a generator of
             arrays, one for each block.
         """
         check_is_fitted(self)
         scale = Standardisation(
-            self.entry_bounds_,
+            self.feature_bounds_,
             self.mean_ if self.with_mean else None,
             self.scale_ if self.with_std else None,
         )

@@ -76,7 +76,9 @@ class RankQuery(SumQuery):
             whole = np.clip(whole, -most, most) * half
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
-        bounded = self._array("column_ranks", (d,), self.neighbours.array(math.sqrt(d) / 2), answer)
+        bounded = self._array(
+            "column_centered_ranks", (d,), self.neighbours.array(math.sqrt(d) / 2), answer
+        )
         slack, parts = self.neighbours.units / 2 + _ROUNDED, math.sqrt(d)
         bound = replace(bounded.bound, slack=slack * parts, l1_slack=slack * d)
         return Bounded(bound, answer)

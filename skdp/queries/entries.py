@@ -610,7 +610,9 @@ class EntryRowQuery(PrivateQuery):
             low = int(np.count_nonzero((norms > 0) & (norms <= threshold)))
             return whole_steps(step, (low, 0.5), (int(np.count_nonzero(norms > threshold)), -0.5))
 
-        return Bounded(Bound("norm_median", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
+        return Bounded(
+            Bound("norm_centered_rank", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer
+        )
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold: one entry moves one of them."""
@@ -618,7 +620,7 @@ class EntryRowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             return whole_steps(step, (int(np.count_nonzero(self._norms() > threshold)), 1.0))
 
-        return Bounded(Bound("norm_rank", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
+        return Bounded(Bound("norm_count_above", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
 
     def counts(self) -> Bounded:
         """Return the column sums of clipped entries: one of them moves by alpha."""

@@ -323,7 +323,9 @@ class ClippedSum(PrivateQuery):
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
         withheld = self.query.unit.of_targets  # such a record is there, and adds nothing
-        return self.query._below(scores, threshold, "clip_median", kept_only=withheld)
+        return self.query._below(
+            scores, threshold, "gradient_norm_centered_rank", kept_only=withheld
+        )
 
     # -- the total ---------------------------------------------------------------------------
 
@@ -602,7 +604,11 @@ class RecordQuery(SumQuery):
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
+        return self._below(
+            self.moment_sizes.numbers(_moment_sizes),
+            threshold,
+            "measurement_gram_norm_centered_rank",
+        )
 
     # -- second moments of the design --------------------------------------------------------
 
@@ -635,7 +641,7 @@ class RecordQuery(SumQuery):
         diagonal = self.form.moment_slack() == (0.0, 0.0)
         return d1 + d2 if diagonal else d1 * d1 + d2 * d2
 
-    def design_moments(self, clip_level: float) -> Bounded:
+    def measurement_covariance_moments(self, clip_level: float) -> Bounded:
         """Return the sums of X X' and X'X (CSR: of their diagonals), ||X X'||_F clipped to C; flat.
 
         Both have the same norm: sqrt(2) C together; replace: the changes are PSD (or
@@ -650,7 +656,7 @@ class RecordQuery(SumQuery):
 
         both = self.neighbours.positive(math.sqrt(2.0))
         bound = Bound(
-            "design_moments", (self._moments_size(),), both * C, slack=both * b,
+            "measurement_covariance_moments", (self._moments_size(),), both * C, slack=both * b,
             cross=both * a * math.sqrt(C),
         )  # fmt: skip
         return Bounded(bound, answer)

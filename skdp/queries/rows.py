@@ -140,11 +140,11 @@ class RowQuery(GroupQuery):
 
         Rows that are not finite count as rows of zeros; so do groups with a value that is not.
         """
-        return self._below(self._norms, threshold, "norm_median", kept_only=True)
+        return self._below(self._norms, threshold, "norm_centered_rank", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""
-        return self._above(self._norms, threshold, "norm_rank")
+        return self._above(self._norms, threshold, "norm_count_above")
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both.

@@ -214,7 +214,7 @@ class NumberQuery(SumQuery):
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of those not zero."""
-        return self._below(self._source, threshold, f"{self._name}_median", kept_only=True)
+        return self._below(self._source, threshold, f"{self._name}_centered_rank", kept_only=True)
 
 
 def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
@@ -415,7 +415,7 @@ class TangentQuery(SumQuery):
 
     def sizes_above(self, threshold: float) -> Bounded:
         """Return how many rows have a size above a threshold."""
-        return self._above(self._sizes, threshold, "size_rank")
+        return self._above(self._sizes, threshold, "tangent_norm_count_above")
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).

@@ -17,7 +17,7 @@ from skdp.data.histories import hidden_cells
 # From pairs of a user and an item to a matrix of histories, and back to names.
 
 
-class Histories(NamedTuple):
+class InteractionMatrix(NamedTuple):
     """A matrix of histories and what its rows and columns are called.
 
     Attributes
@@ -52,9 +52,9 @@ class Histories(NamedTuple):
         return np.asarray(np.where(places < 0, None, found))
 
 
-def histories_of_pairs(
+def interactions_from_pairs(
     pairs_users: Any, pairs_items: Any, *, items: Any, users: Any = None, values: Any = None
-) -> Histories:
+) -> InteractionMatrix:
     """Return the sparse matrix of pairs (user, item), with the names of its rows and columns.
 
     Private: the matrix is the data. The catalogue `items` must be public, so that the columns tell
@@ -77,15 +77,15 @@ def histories_of_pairs(
 
     Returns
     -------
-    histories : Histories
+    histories : InteractionMatrix
         ``histories.matrix`` is what `DPRecommender.fit` takes, and ``histories.names(indices)``
         brings its recommendations back to names.
 
     Examples
     --------
-    >>> from skdp.recommend import histories_of_pairs
+    >>> from skdp.recommend import interactions_from_pairs
     >>> who, what = ["ann", "bob", "ann"], ["tea", "tea", "jam"]
-    >>> histories = histories_of_pairs(who, what, items=["jam", "tea", "ham"])
+    >>> histories = interactions_from_pairs(who, what, items=["jam", "tea", "ham"])
     >>> histories.matrix.toarray().tolist()
     [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
     >>> histories.names([[1, -1]]).tolist()
@@ -115,7 +115,7 @@ def histories_of_pairs(
     first[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 0)
     cells = (weights[first], (rows[first], columns[first]))
     matrix = sp.csr_array(cells, shape=(len(names), len(catalogue)))
-    return Histories(matrix, _as_objects(names), _as_objects(catalogue))
+    return InteractionMatrix(matrix, _as_objects(names), _as_objects(catalogue))
 
 
 def _each(values: Any) -> list[Any]:
@@ -229,7 +229,7 @@ def _candidates(scores, n):
 
 
 class PublishedListsMixin:
-    """Lists from `filter_` and `flipped_`, both of which are released."""
+    """Lists from `filter_` and `randomized_interactions_`, both of which are released."""
 
     def recommend_all(self, n: int = 20) -> Any:
         """Recommend to all users of the fit, from their flipped histories: publishable.
@@ -249,15 +249,15 @@ class PublishedListsMixin:
             As of `recommend`.
         """
         check_is_fitted(self)
-        if self.flipped_ is None:
+        if self.randomized_interactions_ is None:
             raise ValueError(
                 "there are no flipped histories: this needs algorithm='one_shot', and counts that "
                 f"can be read. The fit took {self.route_!r}."
             )
-        rows = self.flipped_.rows
-        columns, shape = self.kept_items_[rows.indices], (rows.shape[0], self.n_features_in_)
+        rows = self.randomized_interactions_.rows
+        columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)
         rows = sp.csr_array((rows.data, columns, rows.indptr), shape=shape)
-        score = self.filter_.scorer(self.flipped_.unbiased)
+        score = self.filter_.scorer(self.randomized_interactions_.unbiased)
         return best_items(score, rows, self._checked_number(n), exclude_known=True)
 
 
@@ -265,7 +265,7 @@ class PublishedListsMixin:
 
 
 class ListsMixin:
-    """Lists from `filter_`, `counts_` and `kept_items_`; `_histories` brings rows to its form."""
+    """Lists from `filter_`, `counts_` and `selected_items_`; `_histories` gives rows its form."""
 
     def recommend(
         self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None
@@ -333,7 +333,7 @@ class ListsMixin:
         check_is_fitted(self)
         self._checked_items([item])
         tastes = np.zeros((self.filter_.rank, self.n_features_in_))
-        tastes[:, self.kept_items_] = self.filter_.item_tastes()
+        tastes[:, self.selected_items_] = self.filter_.item_tastes()
         lengths = np.linalg.norm(tastes, axis=0)
         cosines = (tastes[:, item] @ tastes) / np.maximum(lengths * lengths[item], 1e-300)
         cosines[item] = -np.inf

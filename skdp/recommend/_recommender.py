@@ -205,10 +205,10 @@ class DPRecommender(
     counts_ : ndarray of shape (n_features,)
         Released popularity: noisy numbers of users (rows: sums of histories of length 1, or of sum
         1 where delta is 0).
-    counts_noise_scale_ : float
+    item_counts_noise_scale_ : float
         Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
         others have less.
-    kept_items_ : ndarray of int
+    selected_items_ : ndarray of int
         The most popular items, among which tastes were looked for.
     filter_ : object
         The public filter: `scores(rows)` of all items.
@@ -218,7 +218,7 @@ class DPRecommender(
         Which algorithm was used, and why.
     components_ : ndarray of shape (n_components, n_features)
         The first row measures popularity, the others tastes; rows beyond `rank_` are zero.
-    flipped_ : Flipped or None
+    randomized_interactions_ : Flipped or None
         Of "one_shot": the flipped histories on the kept items, which may be published.
     n_users_ : int
         Number of users: released under "add_remove" for the row unit, exact where it is public.
@@ -228,7 +228,7 @@ class DPRecommender(
         Names of the items, when R has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -364,12 +364,12 @@ class DPRecommender(
         return {
             "filter_": found,
             "counts_": fitted.counts.value,
-            "counts_noise_scale_": fitted.counts.noise_scale,
-            "kept_items_": found.kept,
+            "item_counts_noise_scale_": fitted.counts.noise_scale,
+            "selected_items_": found.kept,
             "rank_": found.rank,
             "components_": components,
             "n_users_": round(n_users),
-            "flipped_": fitted.flipped,
+            "randomized_interactions_": fitted.flipped,
         }
 
     def _check_parameters(self):

@@ -82,7 +82,7 @@ class Looked(NamedTuple):
 
 def has_means(estimator, shape, *, sparse):
     """Return whether means are part of the model: for CSR rows, which single entries come in."""
-    return estimator.fit_means and estimator.fit_intercept and sparse and min(shape) > 1
+    return estimator.fit_biases and estimator.fit_intercept and sparse and min(shape) > 1
 
 
 def first_shares(facts):
@@ -273,7 +273,7 @@ def check_parameters(estimator):
     check_int(estimator, "max_iter", 1)
     check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    for name in ("shrink", "fit_intercept", "fit_means"):
+    for name in ("shrink", "fit_intercept", "fit_biases"):
         check_bool(estimator, name)
     level = check_real(estimator, "clip_level", 0, math.inf, closed="right", also=("auto",))
     if level == math.inf and estimator.epsilon != math.inf:

@@ -160,9 +160,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         residual counts by itself. The global model stays one of means.
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         Column of X that holds the users, instead of `groups`.
-    require_users : bool, default=False
+    require_groups : bool, default=False
         Make it an error to fit or predict without users.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
@@ -174,8 +174,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
-    whitener_ : ndarray of shape (n_features, n_features)
-        Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ v``.
+    whitening_ : ndarray of shape (n_features, n_features)
+        Public map of the features: a user's coefficients are ``whitening_ @ components_.T @ v``.
     n_components_ : int
         Dimension of the subspace.
     eigenvalues_ : ndarray of shape (n_features,)
@@ -184,17 +184,17 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
-    entry_center_, entry_scale_ : ndarray of shape (n_features,)
+    feature_center_, entry_scale_ : ndarray of shape (n_features,)
         Where users see columns from, and in which units: released medians and scales.
-    entry_bounds_ : ndarray of shape (2, n_features)
+    feature_bounds_ : ndarray of shape (2, n_features)
         Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
         number. Infinite where no column has shown its scale.
     targets_seen_ : bool
         Whether the fit saw where targets lie. If not, heads start from each user's own mean.
-    head_penalty_ : HeadRule or None
+    head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
-    head_choice_ : Choice
+    head_rule_scores_ : Choice
         All rules that users choose from, and the released leaning of all.
     n_users_ : int
         Number of users: released under "add_remove", exact under "replace".
@@ -204,7 +204,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -213,7 +213,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
 
     Notes
     -----
-    Users come as ``groups=`` or as `user_column`; the latter is the only form that works with
+    Users come as ``groups=`` or as `group_column`; the latter is the only form that works with
     scorers of scikit-learn, which never pass users to ``predict``. Pickling the fitted object
     pickles the heads: keep it as secret as the data.
 
@@ -254,8 +254,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         head: str = "voted",
         loss: Any = "squared",
         fit_intercept: bool = True,
-        user_column: int | str | None = None,
-        require_users: bool = False,
+        group_column: int | str | None = None,
+        require_groups: bool = False,
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -269,8 +269,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         self.head = head
         self.loss = loss
         self.fit_intercept = fit_intercept
-        self.user_column = user_column
-        self.require_users = require_users
+        self.group_column = group_column
+        self.require_groups = require_groups
         self.random_state = random_state
         self.n_jobs = n_jobs
 

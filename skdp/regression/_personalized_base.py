@@ -163,10 +163,10 @@ class ParametersMixin:
         if self._starts_from_a_model:
             check_range(self, "target_bounds")
         else:
-            check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
+            check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
         check_option(self, "head", ("voted", "subspace", "hybrid"))
         check_bool(self, "fit_intercept")
-        check_bool(self, "require_users")
+        check_bool(self, "require_groups")
         check_bool(self, "whiten")
         self._loss_name()
         return check_split(self, self._default_shares())
@@ -207,7 +207,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         return self.privacy_spent_.unit if hasattr(self, "privacy_spent_") else "group"
 
     def get_metadata_routing(self) -> Any:
-        """Return what metadata the methods take: `groups`, unless `user_column` is set.
+        """Return what metadata the methods take: `groups`, unless `group_column` is set.
 
         Returns
         -------
@@ -215,7 +215,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             The requests of this estimator.
         """
         request = super().get_metadata_routing()
-        if self.user_column is not None:
+        if self.group_column is not None:
             for method in self._methods_with_users:
                 getattr(request, method).add_request(param="groups", alias=False)
         return request
@@ -229,7 +229,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows; with `user_column` one column holds the users.
+            The private rows; with `group_column` one column holds the users.
         y : array-like of shape (n_samples,)
             The private targets.
         groups : array-like of shape (n_samples,), default=None
@@ -282,12 +282,12 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
 
     def _unit_of(self, groups):
         self._check_one_form(groups)
-        if groups is not None or self.user_column is not None:
+        if groups is not None or self.group_column is not None:
             return "group"
         warn_caller(
             f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
             "the guarantee protects single rows. If rows have users, pass 'groups' or set "
-            "'user_column'.",
+            "'group_column'.",
             PrivacyUnitWarning,
         )
         return "row"
@@ -295,7 +295,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
         y = y if self._y_numeric else as_labels(y)
-        if self.user_column is not None:
+        if self.group_column is not None:
             X, labels = without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
             X, y = advised(self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric)
@@ -311,7 +311,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
 
     def _validated_rows(self, X, labels):
         """Return rows to predict without the user column, and user labels."""
-        if self.user_column is not None:
+        if self.group_column is not None:
             X, labels = split_rows(self, X, labels, reset=False, accept_sparse="csr")
         else:
             X = checked(self, X, accept_sparse="csr", reset=False)
@@ -371,18 +371,18 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         one = len(intercept) == 1
         eye = np.eye(len(coef)) if whitener is None else whitener
         return {
-            "entry_center_": sight.center,
+            "feature_center_": sight.center,
             "entry_scale_": sight.scale,
-            "entry_bounds_": sight.bounds,
+            "feature_bounds_": sight.bounds,
             "components_": fix_signs(shared.U.T),
-            "whitener_": eye / sight.scale[:, None],
+            "whitening_": eye / sight.scale[:, None],
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
             "targets_seen_": not model.own,
-            "head_choice_": choice,
-            "head_penalty_": choice.rules[0] if len(choice.rules) == 1 else None,
+            "head_rule_scores_": choice,
+            "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_users_": round(count.value),
         }
 
@@ -412,15 +412,15 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
     # -- heads -----------------------------------------------------------------------------
 
     def _sight(self):
-        limit = np.where(np.isfinite(self.entry_bounds_[1]), REACH, np.inf)
-        return Sight(self.entry_center_, self.entry_scale_, limit)
+        limit = np.where(np.isfinite(self.feature_bounds_[1]), REACH, np.inf)
+        return Sight(self.feature_center_, self.entry_scale_, limit)
 
     def _public_heads(self, sight):
         """Return what fits heads of rows that are seen from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
         model = GlobalModel(*sight.of_seen(coef, np.ravel(self.global_intercept_)))
         model = model._replace(own=not self.targets_seen_)
-        whitener = self.whitener_ * sight.scale[:, None] if self.whiten else None
+        whitener = self.whitening_ * sight.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._starts_from_a_model else None)
         return Heads(view, self.components_.T, model)
 
@@ -430,7 +430,9 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             return None
         (d, p), sight = (query.n_features, query.n_outputs), self._sight()
         heads, out = self._public_heads(sight), np.zeros((len(users), (d + 1) * p))
-        fitted = query.seen(*sight).kept_local(lambda batch: heads.fit(batch, self.head_choice_))
+        fitted = query.seen(*sight).kept_local(
+            lambda batch: heads.fit(batch, self.head_rule_scores_)
+        )
         for which, values in fitted:
             coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
             coef, intercept = sight.of_raw(coef, intercept)
@@ -447,7 +449,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         y : array-like of shape (n_samples,)
             Targets.
         groups : array-like of shape (n_samples,), default=None
-            The user of each row, unless `user_column` is set.
+            The user of each row, unless `group_column` is set.
 
         Returns
         -------
@@ -455,7 +457,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             The estimator with more private heads.
         """
         check_is_fitted(self, "components_")
-        if groups is None and self.user_column is None:
+        if groups is None and self.group_column is None:
             raise ValueError("adapt needs the users of the rows: pass 'groups'.")
         self._check_one_form(groups)
         X, y, labels = self._validated(X, y, groups, reset=False)
@@ -473,15 +475,15 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         return self
 
     def _check_one_form(self, groups):
-        if groups is not None and self.user_column is not None:
+        if groups is not None and self.group_column is not None:
             raise ValueError(
-                "Users were given twice, as 'groups' and as 'user_column'; use one of them."
+                "Users were given twice, as 'groups' and as 'group_column'; use one of them."
             )
-        if groups is None and self.user_column is None and self.require_users:
+        if groups is None and self.group_column is None and self.require_groups:
             raise ValueError(
-                f"{type(self).__name__}(require_users=True) needs the users of the rows: pass "
+                f"{type(self).__name__}(require_groups=True) needs the users of the rows: pass "
                 "'groups' (through a Pipeline or a search this needs metadata routing) or set "
-                "'user_column'."
+                "'group_column'."
             )
 
     def _linear(self, X, groups):
@@ -489,7 +491,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         check_is_fitted(self, "components_")
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
-        X = within_bounds(X, self.entry_bounds_)
+        X = within_bounds(X, self.feature_bounds_)
         coef = np.atleast_2d(self.global_coef_).T
         eta = np.asarray(X @ coef) + self.global_intercept_
         heads = getattr(self, "_private", None)
@@ -498,7 +500,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         if labels is None:  # a scorer of scikit-learn never passes users
             warn_caller(
                 f"{type(self).__name__} has heads, but was asked to predict without users: all "
-                "rows get the global model. Pass 'groups', set 'user_column', or use released().",
+                "rows get the global model. Pass 'groups', set 'group_column', or use released().",
                 UserWarning,
             )
             return eta

@@ -40,7 +40,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         With "add_remove" the number of users is private too; with "replace" it is public.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    coef_bound : float or "auto", default=1.0
+    coef_clip_norm : float or "auto", default=1.0
         Largest norm of a user's coefficients (in units of the data) in the released global model;
         intercepts have a bound of their own, one logit from the released shares of the classes.
         "auto" spends half of that release on a private median.
@@ -55,9 +55,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         user with any other label says no more than where columns lie.
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         Column of X that holds the users, instead of `groups`.
-    require_users : bool, default=False
+    require_groups : bool, default=False
         Make it an error to fit or predict without users.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
@@ -71,8 +71,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         The classes.
     components_ : ndarray of shape (n_components, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
-    whitener_ : ndarray of shape (n_features, n_features)
-        Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ V``.
+    whitening_ : ndarray of shape (n_features, n_features)
+        Public map of the features: a user's coefficients are ``whitening_ @ components_.T @ V``.
     n_components_ : int
         Dimension of the subspace.
     eigenvalues_ : ndarray of shape (n_features,)
@@ -83,17 +83,17 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Its intercept.
     coef_bound_ : float
         The bound on coefficients that was used.
-    entry_center_, entry_scale_ : ndarray of shape (n_features,)
+    feature_center_, entry_scale_ : ndarray of shape (n_features,)
         Where users see columns from, and in which units: released medians and scales.
-    entry_bounds_ : ndarray of shape (2, n_features)
+    feature_bounds_ : ndarray of shape (2, n_features)
         Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
         number. Infinite where no column has shown its scale.
     targets_seen_ : bool
         Always True: labels have no scale.
-    head_penalty_ : HeadRule or None
+    head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
-    head_choice_ : Choice
+    head_rule_scores_ : Choice
         All rules that users choose from, and the released leaning of all.
     n_users_ : int
         Number of users: released under "add_remove", exact under "replace".
@@ -103,7 +103,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -150,13 +150,13 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         delta: float = 1e-6,
         adjacency: str = "add_remove",
         budget_split: Split = "auto",
-        coef_bound: float | str = 1.0,
+        coef_clip_norm: float | str = 1.0,
         whiten: bool = True,
         head: str = "voted",
         classes: Iterable[Any] | None = None,
         fit_intercept: bool = True,
-        user_column: int | str | None = None,
-        require_users: bool = False,
+        group_column: int | str | None = None,
+        require_groups: bool = False,
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -165,13 +165,13 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.delta = delta
         self.adjacency = adjacency
         self.budget_split = budget_split
-        self.coef_bound = coef_bound
+        self.coef_clip_norm = coef_clip_norm
         self.whiten = whiten
         self.head = head
         self.classes = classes
         self.fit_intercept = fit_intercept
-        self.user_column = user_column
-        self.require_users = require_users
+        self.group_column = group_column
+        self.require_groups = require_groups
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -195,12 +195,12 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""
         none = GlobalModel(np.zeros((len(U), p)), np.zeros(p))
-        heads, bound = Heads(view, U, none), self.coef_bound
+        heads, bound = Heads(view, U, none), self.coef_clip_norm
         if bound == "auto":
             numbers = HeadNorms(heads).asked(ask)
             share /= 2
             scale = learn_scale(
-                self, numbers.kept_below, share, of="the heads", remedy="'coef_bound'"
+                self, numbers.kept_below, share, of="the heads", remedy="'coef_clip_norm'"
             )
             bound = scale.value
         bound = float(bound)

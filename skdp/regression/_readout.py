@@ -317,7 +317,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             self._warn_unseen(solution, size, released.clip_norm, noise)
             coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
         coefficients = coefficients / units.size[:, None]
-        attributes = {"clip_norm_": released.clip_norm, "entry_bounds_": units.bounds()}
+        attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
         attributes |= {"center_": released.found.center, "scale_": released.found.size}
         return coefficients, intercepts - units.center @ coefficients, attributes
 
@@ -404,7 +404,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
-        cut = self.entry_bounds_ if np.isfinite(self.entry_bounds_).any() else None
+        cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
         predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
         source = as_blocks(X)
         if source is None:

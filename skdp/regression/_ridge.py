@@ -63,7 +63,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then persons are weighted down: by the root mean square length of their rows.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
@@ -96,7 +96,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
-    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+    feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
@@ -107,7 +107,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -144,7 +144,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         fit_intercept: bool = True,
         target_bounds: ArrayLike | str = "auto",
         bounds: ColumnBounds | None = None,
@@ -160,7 +160,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         self.target_bounds = target_bounds
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state

@@ -88,7 +88,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then persons are weighted down: by the root mean square length of their rows.
-    user_column : int, str or None, default=None
+    group_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
@@ -125,7 +125,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
-    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+    feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     n_features_in_ : int
@@ -134,7 +134,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -162,7 +162,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        user_column: Any = None,
+        group_column: Any = None,
         fit_intercept: bool = True,
         classes: Iterable[Any] | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -180,7 +180,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.user_column = user_column
+        self.group_column = group_column
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state

@@ -42,7 +42,7 @@ from skdp.solvers.whitening import (
     trace_attributes,
     whitening,
 )
-from skdp.theory import records_needed
+from skdp.theory import required_samples
 from skdp.units import offered
 
 # Low-rank matrix regression with differential privacy.
@@ -104,7 +104,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Learn an intercept, so that a shift of y does not matter, nor one of dense X whose design is
         learnt: 3% of the budget finds a private centre of y. False is for y and X that are centred
         by public numbers.
-    fit_means : bool, default=True
+    fit_biases : bool, default=True
         Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
         entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
         of it where records are too few for a matrix. Dense X has none.
@@ -131,9 +131,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         min(rank, d1, d2), and up to 2 more where means of rows and columns were found.
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
-    noise_sd_ : float
+    residual_std_ : float
         Released scale of the residuals; 0 where none could be read.
-    clip_levels_ : tuple of float
+    gradient_clip_norms_ : tuple of float
         Released lengths to which contributions were cut.
     n_iter_ : int
         Number of gradient steps; 1 for "spectral_init", whose only step is the start.
@@ -143,7 +143,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Names of the features, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
         The receipt.
-    ledger_ : tuple of LedgerEntry
+    releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
     See Also
@@ -186,7 +186,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         shrink: bool = True,
         budget_split: Split = "auto",
         fit_intercept: bool = True,
-        fit_means: bool = True,
+        fit_biases: bool = True,
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         self.shrink = shrink
         self.budget_split = budget_split
         self.fit_intercept = fit_intercept
-        self.fit_means = fit_means
+        self.fit_biases = fit_biases
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -350,7 +350,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             PrivacyWarning,
         )
 
-    def records_needed(self, matrix_shape: Any = None) -> Any:
+    def required_samples(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.
 
         Parameters
@@ -360,14 +360,14 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
 
         Returns
         -------
-        needed : RecordsNeeded
+        needed : RequiredSamples
             ``readable``, ``useful`` and ``accurate`` numbers of records.
         """
         self._check_parameters()
         return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
 
     def _records_needed(self, shape):
-        return records_needed(
+        return required_samples(
             tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, rank_share=descent_facts(self, shape, 1, 0.0).rank_share,
         )  # fmt: skip

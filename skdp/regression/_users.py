@@ -173,8 +173,8 @@ class PublicationMixin:
             ``head.fit(X, y)`` fits the user's own rows; ``head.predict(X)`` predicts.
         """
         public = self.released()
-        if public.user_column is not None:  # a device has no column of users
-            public.user_column = None
+        if public.group_column is not None:  # a device has no column of users
+            public.group_column = None
             public.n_features_in_ = public.components_.shape[1]
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)

@@ -394,7 +394,7 @@ class ClassMeans(SumMessage):
 
     p: int
 
-    name = "class_means"
+    name = "class_frequency_sum"
     public = ()
 
     @property
@@ -414,26 +414,26 @@ class MeanHead(SumMessage):
 
     heads: Heads
     logits: FloatArray
-    coef_bound: float
+    coef_clip_norm: float
 
     name = "mean_head"
 
     @property
     def public(self) -> tuple[Any, ...]:
         """Its numbers."""
-        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_bound
+        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_clip_norm
 
     @property
     def beside(self) -> float:
         """Level of intercepts, for which each counts up to one logit."""
-        return _BESIDE * self.coef_bound
+        return _BESIDE * self.coef_clip_norm
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Coefficients, and intercepts."""
         p = len(self.logits)
         k = self.heads.U.shape[1]
-        return ((k * p,), self.coef_bound, False), ((p,), self.beside, False)
+        return ((k * p,), self.coef_clip_norm, False), ((p,), self.beside, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return both, the intercepts in units of one logit."""
@@ -443,7 +443,7 @@ class MeanHead(SumMessage):
 
 
 def global_model(
-    ask: AsksHeads, heads: Heads, count: Count, coef_bound: float, share: float
+    ask: AsksHeads, heads: Heads, count: Count, coef_clip_norm: float, share: float
 ) -> GlobalModel:
     """Release the mean head, clipped at a public bound: a model for users without rows.
 
@@ -457,11 +457,11 @@ def global_model(
         level = count.value / max(p, 2)  # of classes that are alike
         gap = _kept(shares.value - level, shares.noise_scale)
         logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
-    message = MeanHead(heads, logits, coef_bound)
+    message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
     V = _kept(released.value[: k * p], released.noise_scale) / count.value
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
-    noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_bound
+    noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_clip_norm
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
         logits = logits + gap * _LOGIT / message.beside

@@ -32,7 +32,7 @@ class AsksDesign(Protocol):
         """Return a negative number when the threshold is below the median size."""
         ...
 
-    def design_moments(self, clip_level: float, *, share: float) -> Answer:
+    def measurement_covariance_moments(self, clip_level: float, *, share: float) -> Answer:
         """Return the two second moments (or their diagonals), flat."""
         ...
 
@@ -160,7 +160,7 @@ def release_whitening(
     """
     between = (reach**2 / (_CLIP * math.sqrt(min(shape))), _CLIP * reach**2) if reach else ()
     median = private_median(ask.moment_sizes_below, rank_share, n, between)
-    answer = ask.design_moments(_CLIP * median, share=share)
+    answer = ask.measurement_covariance_moments(_CLIP * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)
 
 
@@ -192,8 +192,8 @@ def trace_attributes(
         "U_": U * signs,
         "singular_values_": values,
         "V_": V * signs,
-        "noise_sd_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
-        "clip_levels_": fit.clip_levels,
+        "residual_std_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
+        "gradient_clip_norms_": fit.clip_levels,
     }
 
 

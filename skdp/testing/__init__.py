@@ -12,7 +12,7 @@ neighbours and worst-case pairs of the estimators of this package are in `tests/
 """
 
 from skdp.testing._transcripts import (
-    Opening,
+    RecordedRelease,
     Transcript,
     fixed_noise,
     null_release,
@@ -35,14 +35,14 @@ from skdp.testing.audit import (
 from skdp.testing.sensitivity import (
     Neighbours,
     SensitivityReport,
-    check_lazy,
+    check_charge_before_read,
     check_sensitivity,
     register_neighbours,
 )
 
 __all__ = [
-    "AuditReport", "FitData", "Neighbours", "Opening", "SensitivityReport", "StepAudit",
-    "Transcript", "TranscriptReport", "audit", "check_lazy", "check_sensitivity",
+    "AuditReport", "FitData", "Neighbours", "RecordedRelease", "SensitivityReport", "StepAudit",
+    "Transcript", "TranscriptReport", "audit", "check_charge_before_read", "check_sensitivity",
     "distribution_free_mu", "epsilon_lower_bound", "fixed_noise", "gaussian_mu", "null_release",
     "record_transcript", "register_neighbours", "replay_answers", "runs_needed", "seeded_entropy",
     "transcript_audit",

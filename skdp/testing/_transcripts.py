@@ -135,7 +135,7 @@ def cached_accounting():
 
 
 @dataclass
-class Opening:
+class RecordedRelease:
     """One opening of the gate, as only an auditor may see it.
 
     Attributes
@@ -196,7 +196,7 @@ class Transcript:
 
     Attributes
     ----------
-    openings : list of Opening
+    openings : list of RecordedRelease
         In the order in which they became public.
     faults : list of str
         Reads that nobody had paid for, and reads after the opening.
@@ -204,7 +204,7 @@ class Transcript:
         Random words that were drawn for anything but noise: public starts.
     """
 
-    openings: list[Opening] = field(default_factory=list)
+    openings: list[RecordedRelease] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     public_words: list[np.ndarray] = field(default_factory=list, repr=False)
 
@@ -223,7 +223,7 @@ class _Recorder:
         self.script = None if script is None else list(script.openings)
         self._starts = [] if script is None else list(script.public_words)
         self._in_noise = False
-        self._pending: dict[Grant, Opening] = {}
+        self._pending: dict[Grant, RecordedRelease] = {}
         self._closings: dict[Grant, int] = {}
         self._allowed: dict[Grant, int] = {}
         self._sessions: dict[PrivacySession, int] = {}
@@ -237,12 +237,12 @@ class _Recorder:
         finally:
             self._in_noise = False
 
-    def _opening(self, grant: Grant) -> Opening:
+    def _opening(self, grant: Grant) -> RecordedRelease:
         if grant not in self._pending:
             ledger = grant._session.ledger
             loss = ledger[grant.serial].loss if grant.serial < len(ledger) else None
             exact = grant.nothing()
-            self._pending[grant] = Opening(
+            self._pending[grant] = RecordedRelease(
                 grant.bound, grant.mechanism, grant.step, grant.noise_scale, loss, exact,
                 serial=grant.serial,
                 session=self._sessions.setdefault(grant._session, len(self._sessions)),
@@ -389,7 +389,7 @@ def record_transcript():
     >>> X = np.random.default_rng(0).standard_normal((5000, 3))
     >>> with record_transcript() as transcript:
     ...     pca = DPPCA(n_components=1, clip_norm=1.0).fit(X)
-    >>> [opening.bound.name for opening in transcript] == [line.name for line in pca.ledger_]
+    >>> [opening.bound.name for opening in transcript] == [line.name for line in pca.releases_]
     True
     """
     return _recording(_Recorder())

@@ -23,7 +23,7 @@ from sklearn import config_context
 
 from skdp.privacy.accounting.losses import SketchMixture
 from skdp.testing._transcripts import (
-    Opening,
+    RecordedRelease,
     Transcript,
     cached_accounting,
     change,
@@ -252,7 +252,7 @@ class TranscriptReport:
         return "; ".join([*lines, f"mu {self.realised_mu:.6g} of {self.claimed_mu:.6g}"])
 
 
-def _step_audit(first: Opening, second: Opening) -> StepAudit:
+def _step_audit(first: RecordedRelease, second: RecordedRelease) -> StepAudit:
     loss, name = first.loss, first.bound.name
     if first.bound.cells and loss:
         share = np.setxor1d(first.exact, second.exact).size / first.bound.cells
@@ -400,7 +400,7 @@ def _score(first: Transcript, low: list[np.ndarray], high: list[np.ndarray]) -> 
     return total
 
 
-def _choice_score(opening: Opening, a, b) -> float:
+def _choice_score(opening: RecordedRelease, a, b) -> float:
     if opening.step == 0.0:
         return 0.0
     rate = opening.step / opening.noise_scale

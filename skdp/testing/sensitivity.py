@@ -475,7 +475,7 @@ def check_sensitivity(
     return report
 
 
-def check_lazy(
+def check_charge_before_read(
     make_query: Callable[[Any], Any],
     release: str | Callable[..., Bounded],
     *public: Any,

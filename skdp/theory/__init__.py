@@ -13,7 +13,7 @@ from skdp.theory._power import (
 )
 from skdp.theory._trace import (
     DescentRecords,
-    RecordsNeeded,
+    RequiredSamples,
     StartBounds,
     descent_error_bound,
     descent_records,
@@ -22,7 +22,7 @@ from skdp.theory._trace import (
     minimax_error,
     minimax_risk,
     private_start_records,
-    records_needed,
+    required_samples,
     start_bounds,
 )
 
@@ -33,7 +33,7 @@ __all__ = [
     "Made",
     "PlannedRelease",
     "PlansMixin",
-    "RecordsNeeded",
+    "RequiredSamples",
     "StartBounds",
     "descent_error_bound",
     "descent_records",
@@ -46,7 +46,7 @@ __all__ = [
     "power_steps",
     "prior_sensitivity",
     "private_start_records",
-    "records_needed",
+    "required_samples",
     "recovery_bound",
     "sensitivity_ratio",
     "start_bounds",

@@ -184,14 +184,14 @@ def drawn_histories(
     rng: np.random.Generator,
     lengths: NDArray[np.int64],
     popularity: FloatArray,
-    n_tastes: int,
+    n_factors: int,
     *,
     overlap: float,
     spread: float,
 ) -> Any:
-    """Draw the items of histories: popularity, and tastes that users mix (see `make_histories`)."""
+    """Draw the items of users: popularity, and tastes that they mix (see `make_user_items`)."""
     users = _users_of_draws(lengths)
-    mixes = rng.gamma(0.2, size=(len(lengths), n_tastes)) + 1e-9
+    mixes = rng.gamma(0.2, size=(len(lengths), n_factors)) + 1e-9
     edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
     tastes = _taste_of_draw(edges, users, rng)
 
@@ -205,13 +205,13 @@ def apart_histories(
     rng: np.random.Generator,
     lengths: NDArray[np.int64],
     popularity: FloatArray,
-    n_tastes: int,
+    n_factors: int,
     *,
     overlap: float,
 ) -> Any:
     """Draw the items of histories of one taste each, which is a part of the items."""
-    taste_of_item = rng.permutation(len(popularity)) % n_tastes
-    tastes = rng.integers(0, n_tastes, len(lengths))[_users_of_draws(lengths)]
+    taste_of_item = rng.permutation(len(popularity)) % n_factors
+    tastes = rng.integers(0, n_factors, len(lengths))[_users_of_draws(lengths)]
 
     def items_of(taste: int, n: int) -> NDArray[np.int64]:
         members = np.flatnonzero(taste_of_item == taste)

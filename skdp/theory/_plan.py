@@ -262,7 +262,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         error=error,
         needed=needed,
         assumptions=made.said,
-        releases=_grouped(models[middle].ledger_, made.behind),
+        releases=_grouped(models[middle].releases_, made.behind),
     )
 
 
@@ -271,8 +271,8 @@ def fitted_copy(estimator: Any, made: Made, params: Mapping[str, Any]) -> Any:
 
     People are numbered.
     """
-    if "user_column" in estimator.get_params(deep=False):
-        params = {**params, "user_column": None}
+    if "group_column" in estimator.get_params(deep=False):
+        params = {**params, "group_column": None}
     copy = bare_copy(estimator).set_params(**params)
     with on_made_data(copy), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -268,7 +268,7 @@ _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matr
 _Z = 0.6744897501960817  # median of |N(0, 1)|
 
 
-class RecordsNeeded(NamedTuple):
+class RequiredSamples(NamedTuple):
     """Numbers of records for one fit of `DPTraceRegressor`.
 
     Attributes
@@ -287,7 +287,7 @@ class RecordsNeeded(NamedTuple):
     accurate: int
 
 
-def records_needed(
+def required_samples(
     matrix_shape: tuple[int, int],
     rank: int,
     *,
@@ -295,7 +295,7 @@ def records_needed(
     delta: float = 1e-6,
     adjacency: str = "add_remove",
     rank_share: float = _RANK_SHARE,
-) -> RecordsNeeded:
+) -> RequiredSamples:
     """Return how many records a private fit needs, from public numbers alone.
 
     `readable` is the rule of the estimator. The others are measured, d = 10 to 40, ranks 1 to 4:
@@ -316,13 +316,13 @@ def records_needed(
 
     Returns
     -------
-    RecordsNeeded
+    RequiredSamples
 
     Examples
     --------
-    >>> from skdp.theory import records_needed
-    >>> records_needed((20, 20), 2, epsilon=1.0)
-    RecordsNeeded(readable=750, useful=1604, accurate=6422)
+    >>> from skdp.theory import required_samples
+    >>> required_samples((20, 20), 2, epsilon=1.0)
+    RequiredSamples(readable=750, useful=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units
@@ -332,7 +332,7 @@ def records_needed(
     readable = READABLE * k / (mu * math.sqrt(rank_share))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (readable, max(readable, useful), max(readable, 20 * k * q / mu))
-    return RecordsNeeded(*(math.ceil(number) for number in numbers))
+    return RequiredSamples(*(math.ceil(number) for number in numbers))
 
 
 def minimax_error(

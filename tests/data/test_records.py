@@ -152,7 +152,7 @@ def test_a_failed_block_of_a_stream_can_be_sent_again():
             model.partial_fit(bad)
         assert_same_bits(before, public(model))
         model.partial_fit(lazy(X))
-    assert model.n_releases_ == 2
+    assert model.n_stream_releases_ == 2
     with seeded_entropy(0):
         plain = DPIncrementalPCA(2, clip_norm=9.0, max_releases=2).partial_fit(X).partial_fit(X)
     assert_same_bits(public(plain), public(model))

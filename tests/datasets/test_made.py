@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from skdp.datasets import (
     make_block_graph,
     make_event_stream,
-    make_histories,
+    make_user_items,
     make_interactions,
     make_ratings,
     make_spiked_rows,
@@ -32,7 +32,7 @@ def test_spiked_rows_have_the_stated_spectrum():
 MADE = {
     make_spiked_rows: (60, 8, 2),
     make_interactions: (60, 40, 400, 3),
-    make_histories: (60, 40, 8, 3),
+    make_user_items: (60, 40, 8, 3),
     make_ratings: (60, 40, 400, 3),
     make_block_graph: (60, 2, 10.0, 20.0),
     make_trace_regression: (60, (3, 2)),
@@ -69,7 +69,7 @@ def test_what_cannot_be_made(make, sizes, match):
         make(**sizes)
 
 
-@pytest.mark.parametrize(("make", "length"), [(make_interactions, 15), (make_histories, 12)])
+@pytest.mark.parametrize(("make", "length"), [(make_interactions, 15), (make_user_items, 12)])
 def test_histories_are_binary_canonical_and_of_the_stated_length(make, length):
     R = make(4000, 600, length * 4000 if make is make_interactions else length, 5, random_state=0)
     assert R.format == "csr" and R.shape == (4000, 600)
@@ -93,7 +93,7 @@ def test_popularity_follows_zipf():
     assert flat[:100].mean() == pytest.approx(flat[-100:].mean(), rel=0.1)
 
 
-def taste_share(R, k):
+def factor_fraction(R, k):
     """Share of the squared length of rows of length 1 in directions 2 to k: behind popularity."""
     values = np.linalg.svd(R.toarray() / np.sqrt(np.diff(R.indptr))[:, None], compute_uv=False) ** 2
     return values[1:k].sum() / values.sum()
@@ -101,15 +101,15 @@ def taste_share(R, k):
 
 @pytest.mark.thorough
 def test_histories_are_harder_to_tell_apart_than_interactions():
-    hard = make_histories(2000, 500, 20, 8, random_state=0)
+    hard = make_user_items(2000, 500, 20, 8, random_state=0)
     easy = make_interactions(2000, 500, 40_000, 8, random_state=0)
-    assert taste_share(hard, 8) < 0.75 * taste_share(easy, 8)
+    assert factor_fraction(hard, 8) < 0.75 * factor_fraction(easy, 8)
 
 
 @pytest.mark.deep
 def test_spread_and_overlap_say_how_much_there_is_to_learn():
     def share(**options):
-        return taste_share(make_histories(3000, 200, 20, 4, random_state=0, **options), 4)
+        return factor_fraction(make_user_items(3000, 200, 20, 4, random_state=0, **options), 4)
 
     apart, nothing = share(overlap=0.0), share(overlap=1.0)
     assert share(overlap=0.0, spread=0.0) == pytest.approx(nothing, rel=0.05)
@@ -120,7 +120,7 @@ def test_spread_and_overlap_say_how_much_there_is_to_learn():
 def test_the_tail_of_histories_is_its_exponent():
     ratios = []
     for tail in (0.0, 0.6, 1.2):
-        R = make_histories(3000, 400, 10, 3, overlap=1.0, tail=tail, random_state=0)
+        R = make_user_items(3000, 400, 10, 3, overlap=1.0, tail=tail, random_state=0)
         counts = np.sort(R.sum(axis=0))
         ratios.append(counts[-20:].mean() / counts[:200].mean())
     assert ratios[0] < 2 < ratios[1] < 10 < ratios[2]
@@ -136,8 +136,8 @@ def test_ratings_are_one_to_five():
 def test_tastes_are_planted():
     """Users of one taste share a part of the catalogue: the spectrum has a gap after the tastes."""
     sizes = (4000, 600, 80_000, 5)
-    planted = make_interactions(*sizes, popularity=0.0, taste_share=0.75, random_state=0)
-    mixed = make_interactions(*sizes, popularity=0.0, taste_share=0.0, random_state=0)
+    planted = make_interactions(*sizes, popularity=0.0, factor_fraction=0.75, random_state=0)
+    mixed = make_interactions(*sizes, popularity=0.0, factor_fraction=0.0, random_state=0)
     values, nothing = (np.linalg.eigvalsh((R.T @ R).toarray())[::-1] for R in (planted, mixed))
     assert values[4] > 3 * values[5]
     assert nothing[1] < 1.5 * nothing[5]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
-from skdp.decomposition import LocalAggregator, local_report
+from skdp.decomposition import LocalAggregator, randomize_row
 from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
-from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
+from skdp.federated import AggregationConfig, UnmaskedAggregator, StateSum, simulated_aggregator
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.streams.sketches import _largest
@@ -37,17 +37,17 @@ def server(epsilon=1.0, *, data=DATA, **params):
     return model.update_matrix(data)
 
 
-def coordinator(*, first_row=0, honest_servers=None, **params):
+def coordinator(*, row_offset=0, n_honest_servers=None, **params):
     model = DPLowRankFactorizer(2, **COMMON | params)
-    part = {"first_row": first_row, "honest_servers": honest_servers}
+    part = {"row_offset": row_offset, "n_honest_servers": n_honest_servers}
     return model.for_server(sketch_seed=7, **part)
 
 
 def shares(count=3, **params):
-    return [server(honest_servers=2, **params) for _ in range(count)]
+    return [server(n_honest_servers=2, **params) for _ in range(count)]
 
 
-def secure(model=None, servers=None, *, count=3, connect=PlainAggregator, **params):
+def secure(model=None, servers=None, *, count=3, connect=UnmaskedAggregator, **params):
     """Add up servers, each with its share of the noise, in a coordinator."""
     model = coordinator(**params) if model is None else model
     servers = shares(count, **params) if servers is None else servers
@@ -55,7 +55,7 @@ def secure(model=None, servers=None, *, count=3, connect=PlainAggregator, **para
 
 
 def blocks_of_rows():
-    lower = server(1.0, first_row=20, matrix_shape=(10, 12), data=DATA[:10])
+    lower = server(1.0, row_offset=20, matrix_shape=(10, 12), data=DATA[:10])
     return server(0.5).merge(lower).release()
 
 
@@ -118,8 +118,8 @@ def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
     assert spent.epsilon == 1.0 or (route, mode) == ("blocks of rows", "oblivious")
     assert spent.delta == 1e-6 and spent.losses and not spent.seeded
     assert spent.unit == model.privacy_unit and spent.adjacency == model.adjacency
-    assert model.ledger_ and all(line.noise_scale > 0 for line in model.ledger_)
-    assert model.ledger_[0].name in str(model.privacy_card())
+    assert model.releases_ and all(line.noise_scale > 0 for line in model.releases_)
+    assert model.releases_[0].name in str(model.privacy_report())
 
 
 def test_a_server_without_noise_or_with_a_seed_shows():
@@ -131,7 +131,7 @@ def test_a_server_without_noise_or_with_a_seed_shows():
         message = server(math.inf).state_message()
     spent = server(1.0).merge(message).release().privacy_spent_
     assert spent.epsilon == math.inf
-    assert "NOT PRIVATE" in spent.sentence()
+    assert "NOT PRIVATE" in spent.statement()
 
 
 ROWS = {"privacy_unit": "row", "adjacency": "zero_out", "method": "dense"}
@@ -146,7 +146,7 @@ def test_parts_of_a_row_on_several_servers(way):
 
     model = coordinator(**ROWS)
     honest = p if way == "secure" else None
-    servers = [server(honest_servers=honest, data=small, **ROWS) for _ in range(p)]
+    servers = [server(n_honest_servers=honest, data=small, **ROWS) for _ in range(p)]
     if way == "secure":
         secure(model, servers)
     else:
@@ -154,7 +154,7 @@ def test_parts_of_a_row_on_several_servers(way):
             model.merge(other.state_message())
     model.release()
     one = servers[0].privacy_spent_.mu
-    line = servers[0].ledger_[0]
+    line = servers[0].releases_[0]
     noise = line.noise_scale * (1 if way == "secure" else math.sqrt(p))
     attained = p * 1.0 / noise  # the row's own change in the sum, over the noise of the sum
     claimed = model.privacy_spent_.mu
@@ -215,13 +215,13 @@ def test_states_of_overlapping_rows_count_together():
     model.state_message()
     one = model.privacy_spent_.mu
     model.merge(server(1.0, **ROWS | halves).state_message())
-    model.merge(server(1.0, first_row=10, **ROWS | halves).state_message())
+    model.merge(server(1.0, row_offset=10, **ROWS | halves).state_message())
     model.release()
     assert model.privacy_spent_.mu >= math.sqrt(2) * one * (1 - 1e-9)
     model = server(0.5, **ROWS)
     model.state_message()
     model.merge(server(0.5, **ROWS | halves).state_message())
-    model.merge(server(1.0, first_row=10, **ROWS | halves).state_message())
+    model.merge(server(1.0, row_offset=10, **ROWS | halves).state_message())
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.release()  # it claimed the mu of the last message alone
 
@@ -231,7 +231,7 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
     """Else it would count as nothing spent, or a part of the noise as all of it."""
     state = NoisyState.from_bytes(server().state_message())
     changes = {
-        "a share": {"honest_servers": 3},
+        "a share": {"n_honest_servers": 3},
         "no receipt": {"receipts": []},
         "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
     }[claim]
@@ -280,7 +280,7 @@ def test_other_contracts_are_refused_before_anything_is_opened(params):
     others = shares(2, **params)
     with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'unit_bound'"):
         secure(servers=others)
-    mixed = [server(honest_servers=2), others[0]]
+    mixed = [server(n_honest_servers=2), others[0]]
     with pytest.raises(ValueError, match="cannot be merged"):
         secure(servers=mixed)
     assert all(share._state.running is not None for share in (*others, mixed[0]))
@@ -314,13 +314,13 @@ def test_no_receipt_covers_sketches_of_different_laws():
 def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
     with seeded_entropy(0):
         rows = np.ones((4, 3))
-        reports = [local_report(x, clip_norm=1.0, epsilon=2.0, delta=1e-6) for x in rows]
+        reports = [randomize_row(x, clip_norm=1.0, epsilon=2.0, delta=1e-6) for x in rows]
     spent = LocalAggregator(1).add(reports).privacy_spent_
     assert spent.epsilon == 2.0 and spent.unit == "row" and spent.adjacency == "replace"
     with pytest.warns(PrivacyWarning, match="random_state"):
-        seeded = local_report(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
+        seeded = randomize_row(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
     assert LocalAggregator(1).add([*reports, seeded]).privacy_spent_.seeded
-    longer = local_report(rows[0], clip_norm=2.0, epsilon=4.0, delta=1e-6)
+    longer = randomize_row(rows[0], clip_norm=2.0, epsilon=4.0, delta=1e-6)
     longer = replace(longer, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
     for unlike in ([*reports, longer], [longer, *reports]):
         assert LocalAggregator(1).add(unlike).privacy_spent_ == longer.privacy_spent
@@ -351,11 +351,11 @@ def test_servers_under_the_real_secure_sum_equal_the_plain_sum(method):
 
     hidden = model(masked)
     assert len(seen) == 5  # each server's state went through the protocol
-    plain = model(PlainAggregator)
+    plain = model(UnmaskedAggregator)
     for name in ("left_", "singular_values_", "components_"):
         assert np.array_equal(getattr(hidden, name), getattr(plain, name)), name
     assert hidden.privacy_spent_ == plain.privacy_spent_
-    assert hidden.privacy_spent_.epsilon == 1.0 and len(hidden.server_receipts_) == 5
+    assert hidden.privacy_spent_.epsilon == 1.0 and len(hidden.server_privacy_spent_) == 5
 
 
 # -- a transcript audit of every combination that the class accepts --------------------------------

@@ -78,7 +78,7 @@ def test_without_noise_a_release_is_the_best_factorisation(way):
             assert np.linalg.norm(product(model) - exact) < 0.3 * np.linalg.norm(exact)
         else:
             assert np.allclose(product(model), exact, atol=1e-8)
-        assert model.n_releases_ == t
+        assert model.n_stream_releases_ == t
 
 
 @pytest.mark.thorough
@@ -97,9 +97,9 @@ def test_one_payment_for_all_releases(way):
     with record_transcript() as transcript:
         model = run(STEPS, **WAYS[way])
     assert not transcript.faults
-    assert len(model.ledger_) == {"isometry": 2, "gaussian": 2, "three": 3}.get(way, 1)
+    assert len(model.releases_) == {"isometry": 2, "gaussian": 2, "three": 3}.get(way, 1)
     assert model.privacy_spent_.epsilon <= 1.0
-    assert all("8 releases" in line.mechanism for line in model.ledger_)
+    assert all("8 releases" in line.mechanism for line in model.releases_)
     with pytest.raises(PrivacyError, match="released its state"):
         model.update_matrix(STEPS[0])
     with pytest.raises(PrivacyError, match="released its state"):
@@ -159,7 +159,7 @@ def test_goes_on_from_a_checkpoint(way, tmp_path):
     model = new(random_state=3, **WAYS[way]).update_matrix(STEPS[0])
     model.checkpoint(path)
     model.release()
-    assert model.n_acknowledged() == 2
+    assert model.n_committed_calls() == 2
     for step in STEPS[1:]:
         model.update_matrix(step)
         model._drop_stream()
@@ -197,7 +197,7 @@ def test_secrets_stay_and_released_models_go():
     assert not {"_private", "_state"} & set(vars(public))
     with pytest.raises(PrivacyError):
         public.update_matrix(STEPS[0])
-    assert pickle.loads(pickle.dumps(run(STEPS))).n_releases_ == T
+    assert pickle.loads(pickle.dumps(run(STEPS))).n_stream_releases_ == T
 
 
 def test_servers_are_for_one_release():
@@ -372,11 +372,11 @@ def test_an_interrupted_last_release_is_not_lost(monkeypatch):
         patch.setattr(_factorizer_state, "factorize", interrupted_after(real))
         with pytest.raises(KeyboardInterrupt):
             model.release()
-    assert model.n_releases_ == 1
-    with pytest.raises(PrivacyError, match="n_acknowledged"):
+    assert model.n_stream_releases_ == 1
+    with pytest.raises(PrivacyError, match="n_committed_calls"):
         model.release()
-    assert model.n_acknowledged() == 3
-    assert model.n_releases_ == 2
+    assert model.n_committed_calls() == 3
+    assert model.n_stream_releases_ == 2
     pickle.dumps(model)
 
 
@@ -400,7 +400,7 @@ def test_a_message_is_merged_once():
 
 def test_a_release_that_lacks_a_server_may_be_repeated():
     first = two_sketches(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
-    later = first.for_server(matrix_shape=(10, 20), first_row=5).update([0], [0], [1.0])
+    later = first.for_server(matrix_shape=(10, 20), row_offset=5).update([0], [0], [1.0])
     with pytest.raises(ValueError, match="one server each"):
         later.release()
     later.merge(first).release()

@@ -37,8 +37,8 @@ NAMES = (
 
 def shares_of(pca):
     """Return what share of the budget each name in the ledger has."""
-    shares = {line.name: 0.0 for line in pca.ledger_}
-    for line in pca.ledger_:
+    shares = {line.name: 0.0 for line in pca.releases_}
+    for line in pca.releases_:
         shares[line.name] += line.loss.value**2 / pca.privacy_spent_.mu**2
     return shares
 
@@ -119,8 +119,8 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
 
 def test_one_line_pays_for_all_releases():
     pca = run(batches(), 2, mechanism="sqrt")
-    (line,) = pca.ledger_
-    assert (line.name, pca.n_releases_) == ("moment", 6)
+    (line,) = pca.releases_
+    assert (line.name, pca.n_stream_releases_) == ("moment", 6)
     assert "square-root stream of 6 releases" in line.mechanism
     assert pca.privacy_spent_.epsilon == 1.0
     with record_transcript() as transcript:
@@ -142,7 +142,7 @@ def test_automatic_clip_norm_is_paid_from_the_first_batch():
     norms = np.linalg.norm(rows, axis=1)
     assert 0.5 < pca.clip_norm_ / np.median(norms) < 3
     shares = shares_of(pca)
-    assert shares["norm_median"] >= 0.8 * 0.07 * (1 - 1e-9)
+    assert shares["norm_centered_rank"] >= 0.8 * 0.07 * (1 - 1e-9)
     assert 0.82 * (1 - 1e-9) <= shares["moment"] < 0.93
 
 
@@ -281,7 +281,7 @@ def test_worst_unit_of_a_start(adjacency, unit):
         for step in report.steps:
             reached = step.realised / step.claimed
             worst[step.name] = max(worst.get(step.name, 0.0), reached)
-    assert {"norm_median", "norm_rank", "sums", "moment"} <= worst.keys()
+    assert {"norm_centered_rank", "norm_count_above", "sums", "moment"} <= worst.keys()
     assert ("count" in worst) == (adjacency == "add_remove")
     assert all(0.95 < reached <= 1 + 1e-9 for reached in worst.values()), worst
     # No pair is the worst of all at once where rows give way: opposite rows have one moment.
@@ -312,12 +312,12 @@ def test_number_of_releases_is_a_limit():
 
 def test_fit_and_partial_fit_have_budgets_of_their_own():
     pca = DPIncrementalPCA(2, clip_norm=5.0, max_releases=2).fit(X)
-    assert not hasattr(pca, "n_releases_")
+    assert not hasattr(pca, "n_stream_releases_")
     with pytest.warns(PrivacyWarning, match="a budget of its own"):
         pca.partial_fit(X)
-    assert pca.n_releases_ == 1
+    assert pca.n_stream_releases_ == 1
     pca.fit(X)  # ends the stream
-    assert not hasattr(pca, "n_releases_") and not hasattr(pca, "_private")
+    assert not hasattr(pca, "n_stream_releases_") and not hasattr(pca, "_private")
 
 
 def test_parameters_stay_while_the_stream_runs():
@@ -329,7 +329,7 @@ def test_parameters_stay_while_the_stream_runs():
             pca.partial_fit(X)
         pca.set_params(**{name: old})
     pca.set_params(whiten=True).partial_fit(X)
-    assert pca.n_releases_ == 3
+    assert pca.n_stream_releases_ == 3
 
 
 def test_a_failed_call_leaves_the_last_release():
@@ -339,7 +339,7 @@ def test_a_failed_call_leaves_the_last_release():
         with pytest.raises(ValueError):
             pca.partial_fit(bad)
         assert difference(before, fitted_attributes(pca)) is None
-    assert pca.partial_fit(X).n_releases_ == 3
+    assert pca.partial_fit(X).n_stream_releases_ == 3
 
 
 @pytest.mark.parametrize("limit", [2, 6])
@@ -357,9 +357,9 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
     for _ in range(2):
         with pytest.raises(PrivacyError, match="count twice"):
             pca.partial_fit(X[100:150])
-    assert pca.n_releases_ == 1
-    assert pca.n_acknowledged() == 2
-    assert pca.n_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 20
+    assert pca.n_stream_releases_ == 1
+    assert pca.n_committed_calls() == 2
+    assert pca.n_stream_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 20
     if limit > 2:
         assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 20
 
@@ -399,7 +399,7 @@ def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):
         pca._drop_stream()
         pca = DPIncrementalPCA.restore(path)
         assert difference(released, fitted_attributes(pca)) is None
-        assert pca.n_releases_ == i
+        assert pca.n_stream_releases_ == i
     assert difference(fitted_attributes(whole), fitted_attributes(pca)) is None
     ended = DPIncrementalPCA.restore(path)
     assert difference(fitted_attributes(whole), fitted_attributes(ended)) is None
@@ -431,7 +431,7 @@ def test_a_checkpoint_from_before_there_were_starts_goes_on(tmp_path):
     pca.checkpoint(tmp_path / "stream")
     pca._drop_stream()
     pca = DPIncrementalPCA.restore(tmp_path / "stream")
-    assert pca.partial_fit(X).n_releases_ == 2
+    assert pca.partial_fit(X).n_stream_releases_ == 2
 
 
 def test_ledgers_are_charged_once_and_later_ones_too():
@@ -447,7 +447,7 @@ def test_ledgers_are_charged_once_and_later_ones_too():
     assert second.spent.mu == pytest.approx(pca.privacy_spent_.mu)
     with pytest.raises(BudgetExceededError), PrivacyLedger(0.5, 1e-6):
         pca.partial_fit(X)
-    assert pca.n_releases_ == 5
+    assert pca.n_stream_releases_ == 5
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_public_sizes_bound_the_components():
 def test_where_no_stream_runs_nothing_was_acknowledged():
     for model in (DPIncrementalPCA(1), DPIncrementalPCA(1, clip_norm=1.0).fit(X)):
         with pytest.raises(PrivacyError, match="no stream is running"):
-            model.n_acknowledged()
+            model.n_committed_calls()
 
 
 def test_streams_of_noise_are_said_once():

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
-from skdp.decomposition import LocalAggregator, LocalRowReporter, local_report
+from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript, seeded_entropy
@@ -244,10 +244,10 @@ def test_worst_case_pays_the_spectral_norm(kind):
     model = DPLowRankFactorizer(
         2, method="two_sketch", sketch=kind, sensitivity_mode="worst_case", sketch_size=10
     ).fit(low_rank(90, 80, 2))
-    assert [line.loss.kind for line in model.ledger_] == ["gaussian", "gaussian"]
+    assert [line.loss.kind for line in model.releases_] == ["gaussian", "gaussian"]
     assert model.privacy_spent_.mu == pytest.approx(MU, rel=1e-6)
-    assert 1 < model.ledger_[0].sensitivity < 6
-    assert model.ledger_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
+    assert 1 < model.releases_[0].sensitivity < 6
+    assert model.releases_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
 
 
 @pytest.mark.thorough
@@ -273,9 +273,9 @@ def test_a_ledger_adds_up_sketches():
 SERVERS = {"sensitivity_mode": "oblivious", "method": "two_sketch", "sketch_size": (40, 80)}
 
 
-def server_of(k=2, *, sketch_seed=7, first_row=0, honest_servers=None, **params):
+def server_of(k=2, *, sketch_seed=7, row_offset=0, n_honest_servers=None, **params):
     """A factorizer that shares its sketches with all others of the same seed."""
-    part = {"first_row": first_row, "honest_servers": honest_servers}
+    part = {"row_offset": row_offset, "n_honest_servers": n_honest_servers}
     return DPLowRankFactorizer(k, **SERVERS | params).for_server(sketch_seed=sketch_seed, **part)
 
 
@@ -298,7 +298,7 @@ def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
         return new().update_matrix(A).release()
 
     def secure():
-        servers = [new(honest_servers=p).update_matrix(part) for part in parts_of(A, p)]
+        servers = [new(n_honest_servers=p).update_matrix(part) for part in parts_of(A, p)]
         return new().merge_secure(servers, modular_sum).release()
 
     def independent():
@@ -317,12 +317,12 @@ def test_servers_that_hold_rows():
     new = partial(server_of, 3, matrix_shape=(80, 200))
     model = new().partial_fit(A[:80])
     for first in (160, 80):
-        server = new(first_row=first)
+        server = new(row_offset=first)
         model.merge(server.partial_fit(A[first : first + 80]).state_message())
     model.release()
     assert model.left_.shape == (240, 3) and ratio(model, A) < 2.2
-    assert len(model.server_receipts_) == 3
-    assert all(r["epsilon"] <= 1.0 for r in model.server_receipts_)
+    assert len(model.server_privacy_spent_) == 3
+    assert all(r["epsilon"] <= 1.0 for r in model.server_privacy_spent_)
 
 
 def test_a_secret_sketch_is_shared_inside_one_process():
@@ -361,14 +361,14 @@ def test_states_that_do_not_match_are_refused():
     for bad in (good[:-1], good[:200] + b"\0" + good[201:], b"", b"x" * 100):
         with pytest.raises(ValueError, match="damaged"):
             model.merge(bad)
-    gap = server_of(**params).merge(good).merge(message(first_row=60))
+    gap = server_of(**params).merge(good).merge(message(row_offset=60))
     with pytest.raises(ValueError, match="rows 30 to 59"):
         gap.release()
-    assert gap.merge(message(first_row=30)).release().left_.shape == (90, 2)
+    assert gap.merge(message(row_offset=30)).release().left_.shape == (90, 2)
 
 
 def test_a_share_of_the_noise_is_never_shown():
-    model = server_of(matrix_shape=(30, 50), honest_servers=2).update([0], [0], [1.0])
+    model = server_of(matrix_shape=(30, 50), n_honest_servers=2).update([0], [0], [1.0])
     for show in (model.release, model.state_message, lambda: model.merge(b"")):
         with pytest.raises(PrivacyError, match="part of the noise"):
             show()
@@ -382,7 +382,7 @@ def test_local_reports_show_what_rows_share():
     rng = np.random.default_rng(0)
     V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
     rows = rng.standard_normal((1500, 2)) * [1.0, 0.7] @ V.T
-    reports = [local_report(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
+    reports = [randomize_row(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
     model = LocalAggregator(2).add(reports[0]).add(reports[1:])
     assert np.linalg.norm(model.components_ @ V) ** 2 > 1.8
     assert model.explained_variance_[0] == pytest.approx(1.0, abs=0.4)
@@ -395,16 +395,16 @@ def test_local_reports_show_what_rows_share():
 def test_local_reports_of_a_sketch_pay_its_exact_norm():
     options = {"clip_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
     row = np.ones(40)
-    whole = local_report(row, **options)
-    part = local_report(row, sketch_size=10, sketch_seed=1, **options)
+    whole = randomize_row(row, **options)
+    part = randomize_row(row, sketch_size=10, sketch_seed=1, **options)
     assert part.values.shape == (10,)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
     with pytest.raises(ValueError, match="cannot be mixed"):
         LocalAggregator(1).add([whole, part])
     with pytest.raises(ValueError, match="come together"):
-        local_report(row, sketch_size=10, **options)
+        randomize_row(row, sketch_size=10, **options)
     with pytest.raises(ValueError, match="one row"):
-        local_report(np.ones((2, 3)), **options)
+        randomize_row(np.ones((2, 3)), **options)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
 
@@ -412,29 +412,29 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
 def test_a_reporter_reports_each_row_by_itself():
     rows = np.random.default_rng(0).standard_normal((6, 8)) * 3
-    reporter = LocalRowReporter(clip_norm=2.0, epsilon=3.0, random_state=1)
+    reporter = LocalRowRandomizer(clip_norm=2.0, epsilon=3.0, random_state=1)
     found = reporter.fit_transform(rows)
     alone = [
-        local_report(row, clip_norm=2.0, epsilon=3.0, delta=1e-6, random_state=1 + i)
+        randomize_row(row, clip_norm=2.0, epsilon=3.0, delta=1e-6, random_state=1 + i)
         for i, row in enumerate(rows)
     ]
     assert np.array_equal(found, [report.values for report in alone])
     assert np.array_equal(found, reporter.transform(sp.csr_array(rows)))
     zeros = reporter.transform(0 * rows)  # the noise alone
     assert len({tuple(row) for row in zeros}) == 6
-    part = LocalRowReporter(sketch_size=3, sketch_seed=1).fit(rows)
+    part = LocalRowRandomizer(sketch_size=3, sketch_seed=1).fit(rows)
     assert part.transform(rows).shape == (6, 3)
-    assert list(part.get_feature_names_out())[-1] == "localrowreporter2"
-    report = LocalRowReporter(epsilon=3.0).report(rows[0])
+    assert list(part.get_feature_names_out())[-1] == "localrowrandomizer2"
+    report = LocalRowRandomizer(epsilon=3.0).report(rows[0])
     assert (report.privacy_spent.epsilon, report.privacy_spent.adjacency) == (3.0, "replace")
     with pytest.raises(ValueError, match="random_state"):
-        LocalRowReporter(random_state=-1).fit(rows)
+        LocalRowRandomizer(random_state=-1).fit(rows)
 
 
 def test_every_call_of_a_reporter_spends():
     rows = np.ones((3, 2))
     with PrivacyLedger(20.0, 1e-5) as ledger:
-        reporter = LocalRowReporter(epsilon=1.0).fit(rows)
+        reporter = LocalRowRandomizer(epsilon=1.0).fit(rows)
         assert ledger.entries == ()
         first, second = reporter.transform(rows), reporter.transform(rows)
     assert len(ledger.entries) == 6
@@ -453,7 +453,7 @@ def test_three_isometries_work_at_every_shape(unit, shape):
             3, method="three_sketch", sketch=kind, privacy_unit=unit,
             sensitivity_mode="worst_case",
         ).fit(A)  # fmt: skip
-        assert model.rank_ == 3 and len(model.ledger_) == 3
+        assert model.rank_ == 3 and len(model.releases_) == 3
         errors[kind] = np.linalg.norm(A - model.reconstruct()) / np.linalg.norm(A)
     assert errors["isometry"] < 1.3 * errors["srht"] < 0.5
 

@@ -78,7 +78,7 @@ def test_automatic_clip_norm():
     pca = seeded(data=rows)
     median = np.median(np.linalg.norm(rows, axis=1))
     assert median / 1.5 < pca.clip_norm_ < median * 3
-    spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_median"]
+    spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx((0.06 + 0.8 * 0.05 / 2) * pca.privacy_spent_.mu**2)
 
 
@@ -154,7 +154,7 @@ def test_more_components_than_public_rows():
 
 def test_budget_split():
     pca = seeded(data=sp.csr_array(X), budget_split={"clip_norm": 1, "moment": 3})
-    spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_median"]
+    spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx(0.8 * pca.privacy_spent_.mu**2 / 4)
 
 
@@ -163,7 +163,7 @@ def test_public_bounds_give_centre_and_clip_norm_for_free():
     rows = 1e6 + rng.uniform(-1, 1, (20_000, 4)) * [1.0, 3.0, 0.5, 0.1]
     pca = seeded(2, data=rows, bounds=[(1e6 - width, 1e6 + width) for width in (2, 4, 2, 1)])
     assert pca.clip_norm_ == 5.0
-    assert not any("median" in line.name for line in pca.ledger_)
+    assert not any("median" in line.name for line in pca.releases_)
     best = PCA(2).fit(rows)
     assert abs(pca.components_[0] @ best.components_[0]) > 0.99
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
@@ -261,10 +261,10 @@ def test_rows_far_from_zero_have_a_second_mean_and_the_same_receipt(adjacency):
     means = {}
     for shift in (0.0, 0.2, 1e3):
         pca = DPPCA(2, adjacency=adjacency, epsilon=3.0).fit(rows + shift)
-        means[shift] = sum(release.name == "sums" for release in pca.ledger_)
-        spent = math.fsum(release.loss.value**2 for release in pca.ledger_)
+        means[shift] = sum(release.name == "sums" for release in pca.releases_)
+        spent = math.fsum(release.loss.value**2 for release in pca.releases_)
         assert spent == pytest.approx(pca.privacy_spent_.mu**2)
-        assert len(pca.ledger_) <= 40 or shift > 1
+        assert len(pca.releases_) <= 40 or shift > 1
     assert means[0.0] == means[0.2] == 2 < means[1e3] <= 4
 
 

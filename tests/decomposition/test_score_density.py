@@ -41,9 +41,9 @@ def test_cells_are_those_of_the_rows(adjacency):
     picture = DPScoreDensity(limits=LIMITS, n_bins=8, adjacency=adjacency, kind="density").fit(X)
     exact = np.histogram2d(*X[:, :2].T, bins=8, range=LIMITS)[0]
     assert np.abs(picture.counts_[0] - exact).max() < 6 * picture.noise_scale_
-    assert abs(picture.outside_ - (20000 - exact.sum())) < 6 * picture.noise_scale_
+    assert abs(picture.n_outside_ - (20000 - exact.sum())) < 6 * picture.noise_scale_
     assert picture.n_features_in_ == 4
-    assert [line.name for line in picture.ledger_] == ["cells"]
+    assert [line.name for line in picture.releases_] == ["cells"]
 
 
 def test_learnt_limits_are_three_deviations():
@@ -59,7 +59,7 @@ def test_auto_chooses_by_released_sizes(n, kind):
     X = rows(n) + 2.0 * y[:, None]
     picture = DPScoreDensity(classes=[0, 1], limits=((-4.0, 6.0), (-4.0, 6.0))).fit(X, y)
     assert picture.kind_ == kind
-    assert picture.seen_.all()
+    assert picture.above_noise_.all()
     if kind == "ellipse":
         np.testing.assert_allclose(picture.means_, [[0, 0], [2, 2]], atol=2.0)
     else:
@@ -181,7 +181,7 @@ def test_noise_does_not_make_classes_thin():
 
 def test_small_classes_are_not_seen():
     shapes = class_shapes(np.zeros(6), 3.0, UNIT)
-    assert not shapes["seen_"].any()
+    assert not shapes["above_noise_"].any()
     assert np.isfinite(shapes["covariances_"]).all()
 
 

@@ -12,7 +12,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
 from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, PrivacyWarning
-from skdp.datasets import make_histories, make_interactions
+from skdp.datasets import make_user_items, make_interactions
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError
 from skdp.solvers.postprocess import user_level_mu
@@ -222,9 +222,9 @@ def test_screened_components(wide):
 
 def test_automatic_route_stays_on_public_facts(wide):
     """Dense rows are never screened, and narrow ones get the moment."""
-    names = {entry.name for entry in fit(wide[:50].toarray(), 2, clip_norm=1.0).ledger_}
+    names = {entry.name for entry in fit(wide[:50].toarray(), 2, clip_norm=1.0).releases_}
     assert "gram" not in names
-    assert "gram" in {entry.name for entry in fit(sp.csr_array(X), 2, clip_norm=1.0).ledger_}
+    assert "gram" in {entry.name for entry in fit(sp.csr_array(X), 2, clip_norm=1.0).releases_}
 
 
 # -- routes of the units that are not rows -----------------------------------------------------
@@ -276,7 +276,7 @@ def test_every_route_goes_to_the_truth(unit, route, options):
 
 def flat(m, n):
     """Short histories with a heavy tail: no gap in the spectrum."""
-    return make_histories(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
+    return make_user_items(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
 
 
 @pytest.mark.deep
@@ -304,7 +304,7 @@ def test_a_spectrum_without_gaps_is_no_limit(unit, route):
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 10.0])
 def test_interactions_do_not_lose_to_popularity(epsilon):
     """Short histories with a heavy tail, where little but popularity can be read."""
-    R = make_histories(3000, 400, 12, 30, overlap=0.7, tail=0.65, random_state=0)
+    R = make_user_items(3000, 400, 12, 30, overlap=0.7, tail=0.65, random_state=0)
     rows = normalised(R.toarray())
     svd = fit(R, 8, privacy_unit="interaction", epsilon=epsilon)
     popular = copy(svd)
@@ -318,7 +318,9 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_entries_of_thin_matrices_do_not_lose_to_a_stronger_promise(epsilon):
     """Rows as a unit, on the same matrix; nor to products with it."""
-    A = make_histories(8000, 80, 10, 8, overlap=0.3, spread=2.5, tail=0.7, random_state=0).toarray()
+    A = make_user_items(
+        8000, 80, 10, 8, overlap=0.3, spread=2.5, tail=0.7, random_state=0
+    ).toarray()
     svd = fit(A, 5, privacy_unit="entry", epsilon=epsilon)
     products = fit(A, 5, privacy_unit="entry", epsilon=epsilon, algorithm="alternating")
     by_row = fit(A, 5, epsilon=epsilon)
@@ -348,7 +350,7 @@ def test_entry_and_edge_units_find_many_components_in_one_release():
         svd, products = fit(data, **options), fit(data, algorithm=other, **options)
         assert svd.route_.startswith("one_shot: threshold")
         assert share_of_best(svd, data) > share_of_best(products, data)
-        assert [line.mechanism for line in svd.ledger_] == ["randomised response"]
+        assert [line.mechanism for line in svd.releases_] == ["randomised response"]
         assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (2.0, 0.0)
         assert not hasattr(svd, "user_level_mu_")
         assert svd.left_.shape == (len(data), 12)
@@ -371,7 +373,7 @@ def test_graded_entries_get_noise_in_place_of_flips():
     for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
         svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
         shares.append(share_of_best(svd, A))
-        names = [line.name for line in svd.ledger_]
+        names = [line.name for line in svd.releases_]
         assert names == (
             ["spread", "matrix"] if epsilon > 3 else ["spread", "cells"][epsilon < 3 :]
         )
@@ -382,7 +384,7 @@ def test_graded_entries_get_noise_in_place_of_flips():
     assert np.allclose(svd.singular_values_, values, rtol=0.01)
     assert svd.explained_variance_ratio_.sum() <= 1.0
     coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
-    assert [line.name for line in coins.ledger_] == ["spread", "cells"]
+    assert [line.name for line in coins.releases_] == ["spread", "cells"]
 
 
 @pytest.mark.thorough
@@ -436,7 +438,7 @@ def test_entry_units_find_a_planted_pair(unit, signal, options):
     A[0, 0] = 1e9 if unit == "entry" else A[0, 0]  # cut to the bounds
     bound = of_unit(unit, unit_bound=(-1.0, 1.0))
     svd = fit(A, 1, algorithm="alternating", **bound, **options)
-    assert {entry.mechanism for entry in svd.ledger_} == {"laplace" if options else "gaussian"}
+    assert {entry.mechanism for entry in svd.releases_} == {"laplace" if options else "gaussian"}
     assert abs(svd.components_[0] @ v) >= 0.9
     assert abs(svd.left_[:, 0] @ u) >= 0.9
     assert svd.singular_values_[0] == pytest.approx(signal, rel=0.25)
@@ -446,7 +448,7 @@ def test_entry_units_find_a_planted_pair(unit, signal, options):
 
 def test_sensitivity_scales_the_noise():
     small, large = (
-        fit(X, privacy_unit="frobenius", unit_bound=s).ledger_[0].noise_scale for s in (1.0, 7.0)
+        fit(X, privacy_unit="frobenius", unit_bound=s).releases_[0].noise_scale for s in (1.0, 7.0)
     )
     assert large == pytest.approx(7 * small, rel=1e-6)
 
@@ -456,7 +458,7 @@ def test_automatic_clip_norm():
     svd = fit(rows)
     median = np.median(np.linalg.norm(rows, axis=1))
     assert median / 1.5 < svd.clip_norm_ < median * 3
-    spent = [entry.loss.value**2 for entry in svd.ledger_ if entry.name == "norm_median"]
+    spent = [entry.loss.value**2 for entry in svd.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx(0.8 * 0.07 * svd.privacy_spent_.mu**2, rel=0.05)
 
 
@@ -506,14 +508,19 @@ SHARES = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_nor
 def test_budget_split():
     svd = fit(X, algorithm="gram", budget_split=SHARES)
     total = svd.privacy_spent_.mu**2
-    for name, share in (("sums", 0.3), ("count", 0.1), ("norm_median", 0.16), ("trace", 0.1)):
-        spent = sum(entry.loss.value**2 for entry in svd.ledger_ if entry.name == name)
+    for name, share in (
+        ("sums", 0.3),
+        ("count", 0.1),
+        ("norm_centered_rank", 0.16),
+        ("trace", 0.1),
+    ):
+        spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
 
 
 def test_number_of_rows_public_or_released():
     assert fit(X, adjacency="replace").n_samples_seen_ == len(X)
-    assert "count" not in {entry.name for entry in fit(X, adjacency="replace").ledger_}
+    assert "count" not in {entry.name for entry in fit(X, adjacency="replace").releases_}
     seen = {fit(X, epsilon=0.1, random_state=seed).n_samples_seen_ for seed in range(5)}
     assert len(seen) > 1
 
@@ -530,7 +537,7 @@ def test_a_refit_starts_from_nothing(first, second):
     once = fit(X, privacy_unit=second)
     assert set(vars(again)) == set(vars(once))
     assert np.array_equal(again.components_, once.components_)
-    assert again.ledger_ == once.ledger_
+    assert again.releases_ == once.releases_
 
 
 # -- errors: values that do not go together are in tests/tools/ways.py --------------------------
@@ -597,7 +604,7 @@ def test_shares_of_the_automatic_route(wide):
     """Which releases there are depends on the public shape; the error names them."""
     shares = {"subspace": 8, "ritz": 1, "trace": 1, "count": 1}
     svd = fit(wide, 5, budget_split=shares, clip_norm=1.0)
-    assert "gram" in {entry.name for entry in svd.ledger_}
+    assert "gram" in {entry.name for entry in svd.releases_}
     with pytest.raises(ValueError, match=r"keys .*'count', 'ritz', 'subspace', 'trace'"):
         fit(wide, 5, budget_split=shares | {"sums": 1}, clip_norm=1.0)
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
@@ -750,11 +757,11 @@ def test_counts_need_the_contract():
 def test_the_receipt_says_that_it_is_a_contract(unit):
     X = spread_evenly(30, 30, [300.0, 200.0])[0]
     svd = fit(X, 1, privacy_unit=unit, unit_bound=2.0)
-    assert "the caller's contract" in str(svd.privacy_card())
-    assert ("any symmetric change" in svd.privacy_spent_.sentence()) == (unit == "mixed")
+    assert "the caller's contract" in str(svd.privacy_report())
+    assert ("any symmetric change" in svd.privacy_spent_.statement()) == (unit == "mixed")
     assert svd.privacy_spent_.unit == unit
-    scale = fit(X, 1, privacy_unit=unit, unit_bound=4.0).ledger_[0].noise_scale
-    assert scale == pytest.approx(2 * svd.ledger_[0].noise_scale, rel=1e-6)
+    scale = fit(X, 1, privacy_unit=unit, unit_bound=4.0).releases_[0].noise_scale
+    assert scale == pytest.approx(2 * svd.releases_[0].noise_scale, rel=1e-6)
 
 
 def test_a_ledger_does_not_add_up_contracts_of_different_size():
@@ -791,10 +798,10 @@ def test_two_components_with_pure_epsilon(unit, options, route):
     X, V = spread_evenly(300 if square else 400, 300, [400.0, 300.0])
     svd = fit(X, 2, privacy_unit=unit, delta=0.0, epsilon=8.0, **options)
     assert svd.route_.startswith(route)
-    assert {entry.mechanism for entry in svd.ledger_} == {"laplace"}
+    assert {entry.mechanism for entry in svd.releases_} == {"laplace"}
     assert svd.privacy_spent_.delta == 0.0
     assert svd.privacy_spent_.epsilon == 8.0
-    assert math.fsum(entry.loss.value for entry in svd.ledger_) == pytest.approx(8.0)
+    assert math.fsum(entry.loss.value for entry in svd.releases_) == pytest.approx(8.0)
     assert overlap(svd, V) > 0.95
 
 
@@ -807,7 +814,7 @@ def test_spectral_noise_beside_that_of_the_paper():
     m, n = 400, 300
     X = spread_evenly(m, n, [400.0])[0]
     svd = fit(X, 1, privacy_unit="spectral", delta=0.0, epsilon=1.0, algorithm="alternating")
-    right = svd.ledger_[0]
+    right = svd.releases_[0]
     assert right.name == "right_product"
     longest = right.sensitivity / math.sqrt(m)  # of the query
     assert longest <= 1.01

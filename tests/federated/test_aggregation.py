@@ -8,10 +8,10 @@ import pytest
 
 from skdp.exceptions import PrivacyError
 from skdp.federated import (
-    AggregationAborted,
+    AggregationAbortedError,
     AggregationClient,
     AggregationConfig,
-    PlainAggregator,
+    UnmaskedAggregator,
     SecureAggregator,
     simulated_aggregator,
 )
@@ -79,7 +79,7 @@ def check_pattern(config, pattern, X):
     aggregate, spy = spied(X, config, pattern)
     alive, opened = outcome(config, pattern)
     if alive is None:
-        with pytest.raises(AggregationAborted) as caught:
+        with pytest.raises(AggregationAbortedError) as caught:
             aggregate(b"question", X.shape[1])
         assert caught.value.opened is opened
     else:
@@ -197,7 +197,7 @@ def test_no_retry_after_unmasking_began():
         return kind is Kind.REVEAL and client_id < 3
 
     aggregate = simulated_aggregator(callbacks(X), config, lost=lost, n_attempts=3)
-    with pytest.raises(AggregationAborted) as caught:
+    with pytest.raises(AggregationAbortedError) as caught:
         aggregate(b"q", 3)
     assert caught.value.opened and isinstance(caught.value, PrivacyError)
     assert opened == [0, 1, 2, 3, 4]  # one attempt
@@ -208,7 +208,9 @@ def test_attempts_end():
     aggregate = simulated_aggregator(
         callbacks(X), config, lost=lambda client_id, kind: client_id == 2, n_attempts=3
     )
-    with pytest.raises(AggregationAborted, match="Only 3 of 4 clients are left, and at most 0 may"):
+    with pytest.raises(
+        AggregationAbortedError, match="Only 3 of 4 clients are left, and at most 0 may"
+    ):
         aggregate(b"q", 3)
     with pytest.raises(ValueError, match="n_attempts must be at least 1"):
         simulated_aggregator(callbacks(X), config, n_attempts=0)
@@ -221,7 +223,7 @@ def test_contribution_of_another_form(values):
     config = AggregationConfig(3)
     for aggregate in (
         simulated_aggregator([lambda request: values] * 3, config),
-        PlainAggregator([lambda request: values]),
+        UnmaskedAggregator([lambda request: values]),
     ):
         with pytest.raises(TypeError, match=r"must return a uint64 array of shape \(3,\)"):
             aggregate(b"q", 3)
@@ -238,12 +240,12 @@ def test_plain_aggregator_is_the_same_sum():
     X = random_words(6, 9)
     config = AggregationConfig(6, n_dropouts=1)
     secure = simulated_aggregator(callbacks(X), config)(b"q", 9)
-    plain = PlainAggregator(callbacks(X))
+    plain = UnmaskedAggregator(callbacks(X))
     np.testing.assert_array_equal(plain(b"q", 9).total, secure.total)
     second = plain(b"q", 9)
     assert (second.step, second.n_survivors) == (1, 6)
     chunks = [lambda request, k=k: plain_sum(X, range(k, k + 3)) for k in (0, 3)]
-    chunked = PlainAggregator(chunks, n_clients=6)(b"q", 9)
+    chunked = UnmaskedAggregator(chunks, n_clients=6)(b"q", 9)
     np.testing.assert_array_equal(chunked.total, secure.total)
     assert chunked.n_survivors == 6
 

@@ -14,7 +14,7 @@ from skdp.federated import (
     AggregationConfig,
     AggregationServer,
     Ed25519Identity,
-    MessageRefused,
+    InvalidMessageError,
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
@@ -59,7 +59,7 @@ def test_two_requests_to_unmask_at_the_same_time():
             meeting.wait(0.2)  # both threads are past the check, if both may get there
 
     def ask(message):
-        with contextlib.suppress(MessageRefused):
+        with contextlib.suppress(InvalidMessageError):
             answers.append(client.handle(message))
 
     client._check_survivors = slow_check

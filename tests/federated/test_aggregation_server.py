@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from skdp.federated import (
-    AggregationAborted,
+    AggregationAbortedError,
     AggregationConfig,
     AggregationServer,
-    MessageRefused,
+    InvalidMessageError,
 )
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import subtract_mask
@@ -85,7 +85,7 @@ def test_a_client_that_leaves_a_share_out_is_refused(stage, complaint):
         sent = scene.clients[i].handle(message)
         header, body = wire.unpack_message(sent)
         forged = wire.pack_message(header, without_one_share(header.kind, body))
-        with pytest.raises(MessageRefused, match=complaint):
+        with pytest.raises(InvalidMessageError, match=complaint):
             scene.server.receive(i, forged)
         scene.server.receive(i, sent)
     scene.messages = scene.server.advance()
@@ -99,13 +99,13 @@ def test_server_takes_one_answer_of_each_client():
     answers = {c: clients[c].handle(message) for c, message in scene.messages.items()}
     server.receive(0, answers[0])
     for client_id, answer in [(0, answers[0]), (2, answers[1]), (1, answers[1][:-1])]:
-        with pytest.raises(MessageRefused):
+        with pytest.raises(InvalidMessageError):
             server.receive(client_id, answer)
     assert server.waiting == {1, 2, 3}
     for client_id in (1, 2, 3):
         server.receive(client_id, answers[client_id])
     scene.messages = server.advance()
-    with pytest.raises(MessageRefused, match="late, early or repeated"):
+    with pytest.raises(InvalidMessageError, match="late, early or repeated"):
         server.receive(1, answers[1])  # too late: its masks are already being opened
     scene.step()
     assert scene.messages == server.advance() == {}
@@ -122,21 +122,21 @@ def test_server_notices_an_altered_share(which):
         place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
         answer[32 + 38 * place + 15 + client_id] ^= 1  # elsewhere for each: no two make up for it
         scene.server.receive(client_id, bytes(answer))
-    with pytest.raises(AggregationAborted, match=r"altered|do not belong") as caught:
+    with pytest.raises(AggregationAbortedError, match=r"altered|do not belong") as caught:
         scene.server.advance()
     assert caught.value.opened
 
 
 def test_server_out_of_turn():
     server = AggregationServer(b"run", AggregationConfig(4))
-    with pytest.raises(MessageRefused, match="No step is running"):
+    with pytest.raises(InvalidMessageError, match="No step is running"):
         server.advance()
     messages = server.begin(b"q", 2)
-    with pytest.raises(MessageRefused, match="not finished"):
+    with pytest.raises(InvalidMessageError, match="not finished"):
         _ = server.total
-    with pytest.raises(MessageRefused):
+    with pytest.raises(InvalidMessageError):
         server.receive(0, messages[0])
     with pytest.raises(ValueError, match="size must be at least 1"):
         server.begin(b"q", 0)
-    with pytest.raises(AggregationAborted, match="not repeated"):
+    with pytest.raises(AggregationAbortedError, match="not repeated"):
         Scene(Kind.UNMASK).server.retry()  # what it has opened

@@ -150,7 +150,7 @@ def test_answers_follow_no_sizes_of_entries(name):
                 with noise_of(0):
                     words = one.respond(request)
                 assert np.array_equal(words, pack(exact[-1], bound)), bound.name
-                replies.setdefault((words.shape, one.ledger_))
+                replies.setdefault((words.shape, one.releases_))
             moved = np.subtract(*exact).astype(float)
             assert np.linalg.norm(moved) <= bound.l2_steps(step), bound.name
         assert len(replies) == 1

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from skdp.exceptions import PrivacyWarning
-from skdp.federated import AggregationAborted, AggregationConfig
+from skdp.federated import AggregationAbortedError, AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
 
 
@@ -61,5 +61,5 @@ def test_extreme_configurations_are_accepted():
 
 
 def test_errors_travel_between_processes():
-    error = pickle.loads(pickle.dumps(AggregationAborted("gone", opened=True)))
+    error = pickle.loads(pickle.dumps(AggregationAbortedError("gone", opened=True)))
     assert error.opened and str(error) == "gone"

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from skdp.federated import MessageRefused
+from skdp.federated import InvalidMessageError
 from skdp.federated import _crypto as crypto
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import PRIME, add_mask, circulant, combine, split, subtract_mask
@@ -144,7 +144,7 @@ def test_any_threshold_of_shares_gives_the_secret(n, threshold, secret):
     subsets = itertools.islice(itertools.combinations(shares, threshold), 40)
     for points in [*subsets, tuple(sorted(shares))[-threshold:]]:
         assert combine({x: shares[x] for x in points}, threshold) == secret
-    with pytest.raises(MessageRefused, match="not enough"):
+    with pytest.raises(InvalidMessageError, match="not enough"):
         combine(dict(list(shares.items())[: threshold - 1]), threshold)
 
 
@@ -216,11 +216,11 @@ def test_shares_are_fresh_and_uniform(fixed_entropy, check_uniform):
 def test_shares_that_do_not_belong_together():
     for secret, slope in ((2**256, 3), (PRIME - 1, 5)):  # no 256 bits
         shares = {x: ((secret + slope * x) % PRIME).to_bytes(33, "little") for x in (1, 2)}
-        with pytest.raises(MessageRefused, match="do not belong together"):
+        with pytest.raises(InvalidMessageError, match="do not belong together"):
             combine(shares, 2)
     shares = dict(enumerate(split(bytes(32), 3, 2), 1))
     for value in (PRIME, 2**264 - 1):  # no residue
-        with pytest.raises(MessageRefused, match="do not belong together"):
+        with pytest.raises(InvalidMessageError, match="do not belong together"):
             combine(shares | {1: value.to_bytes(33, "little")}, 2)
     for arguments in ((bytes(31), 3, 2), (bytes(32), 3, 4), (bytes(32), 3, 0)):
         with pytest.raises(ValueError, match="32 bytes"):

@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from skdp import DPTruncatedSVD, PrivacyLedger
 from skdp.exceptions import PrivacyError
 from skdp.federated import (
-    AggregationAborted,
+    AggregationAbortedError,
     AggregationConfig,
     FederatedPowerMethod,
-    MessageRefused,
-    PlainAggregator,
+    InvalidMessageError,
+    UnmaskedAggregator,
     PowerMethodClient,
 )
 from skdp.testing import seeded_entropy
@@ -76,7 +76,7 @@ def test_same_releases_and_receipt_as_the_central_fit(unit):
     assert abs(svd.components_[0] @ v) > 0.999
     route = "power" if "edge" in unit else "alternating"
     central = estimator(unit, algorithm=route).fit(A)
-    names = [[line.name for line in fitted.ledger_] for fitted in (svd, central, clients[0])]
+    names = [[line.name for line in fitted.releases_] for fitted in (svd, central, clients[0])]
     assert names[0] == names[1] == names[2]
     assert svd.privacy_spent_.epsilon == clients[0].close().epsilon == 8.0
     assert svd.privacy_spent_.unit == unit
@@ -126,15 +126,15 @@ def test_a_client_believes_its_own_bounds():
     A, _ = matrix("entry")
     parts = parts_of(A, "entry")
     wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
-    with pytest.raises(MessageRefused, match="too fine"):
+    with pytest.raises(InvalidMessageError, match="too fine"):
         fit("entry", plain_sum(wide))
     small = clients_of("entry", [part[:50] for part in parts])
     with pytest.raises(TypeError, match="shape"):
         fit("entry", plain_sum(small))
-    paid = small[1].ledger_
-    with pytest.raises(AggregationAborted):
+    paid = small[1].releases_
+    with pytest.raises(AggregationAbortedError):
         fit("entry", secure_sum(small, CONFIG))
-    assert small[1].ledger_ == paid
+    assert small[1].releases_ == paid
 
 
 def test_a_client_names_the_size_of_its_unit_in_a_ledger():
@@ -150,7 +150,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
 
 
 def test_what_is_no_sum_of_entries():
-    aggregator = PlainAggregator([])
+    aggregator = UnmaskedAggregator([])
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
         with pytest.raises(ValueError, match="no sum over clients"):
             fit("entry", aggregator, **options)

@@ -13,7 +13,7 @@ import pytest
 
 from skdp import DPTruncatedSVD
 from skdp.datasets import make_spiked_rows
-from skdp.federated import FederatedPowerMethod, PlainAggregator, PowerMethodClient
+from skdp.federated import FederatedPowerMethod, UnmaskedAggregator, PowerMethodClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "federated"
 KEY = b"what the parties know"
@@ -58,9 +58,9 @@ def test_processes_fit_what_one_process_fits(tmp_path, server_file):
     config = server_file.CONFIG
     holders = [PowerMethodClient(rows, config) for rows in PARTS]
     svd = DPTruncatedSVD(2, algorithm="power", clip_norm=1.0)
-    sums = PlainAggregator([holder.respond for holder in holders])
+    sums = UnmaskedAggregator([holder.respond for holder in holders])
     model = FederatedPowerMethod(svd, config).fit(sums, n_features=8)
-    expected = [line.noise_scale for line in model.ledger_]
+    expected = [line.noise_scale for line in model.releases_]
     np.testing.assert_allclose(noise_scales[:8], expected[:8])  # what follows depends on them
     assert receipts == [f"{holder.close()}\n" for holder in holders]
     assert np.sum((X @ components.T) ** 2) > 0.9 * np.sum((X @ model.components_.T) ** 2)

@@ -11,12 +11,12 @@ from sklearn.base import clone
 from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.federated import (
-    AggregationAborted,
+    AggregationAbortedError,
     AggregationConfig,
     FederatedRounds,
-    MessageRefused,
+    InvalidMessageError,
     PersonalizedClient,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
 )
@@ -90,7 +90,7 @@ WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
     DPPersonalizedRegressor(1, target_bounds=(-10, 10), head="hybrid"),
     DPPersonalizedRegressor(2, whiten=False, fit_intercept=False, loss="absolute"),
-    DPPersonalizedClassifier(1, classes=CLASSES, coef_bound="auto"),
+    DPPersonalizedClassifier(1, classes=CLASSES, coef_clip_norm="auto"),
     DPPersonalizedClassifier("auto", classes=CLASSES),
 ]
 
@@ -109,10 +109,10 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
         with noise_of(0):
             model, _, server = fit(estimator, wire)
     gaps = list(wire.gaps(whole._query))
-    assert [bound.name for bound, _, _ in gaps] == [line.name for line in model.ledger_]
+    assert [bound.name for bound, _, _ in gaps] == [line.name for line in model.releases_]
     assert not any(distance for _, _, distance in gaps)
-    learnt = {"mean_head"} if getattr(estimator, "coef_bound", 1.0) == "auto" else set()
-    ledgers = [fitted.ledger_ for fitted in (alone, model, clients[0])]
+    learnt = {"mean_head"} if getattr(estimator, "coef_clip_norm", 1.0) == "auto" else set()
+    ledgers = [fitted.releases_ for fitted in (alone, model, clients[0])]
     lines, others, mine = (
         [(line.name, line.name in learnt or line.sensitivity) for line in ledger]
         for ledger in ledgers
@@ -122,13 +122,13 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
     assert server.privacy_spent_ == model.privacy_spent_ == clients[0].close()
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.unit) == (estimator.epsilon, "group")
-    assert model.holds_private == ""
+    assert model.private_state == ""
     assert np.isfinite(model.components_).all()
 
 
 def gap(model):
     """Sine between the shared line and the users', in raw features."""
-    direction = model.whitener_ @ model.components_[0]
+    direction = model.whitening_ @ model.components_[0]
     return math.sqrt(1 - min(1.0, float(direction[0] / np.linalg.norm(direction)) ** 2))
 
 
@@ -152,12 +152,12 @@ def test_drop_outs_at_every_step_over_secure_sums():
 
     with seeded_entropy(1):
         model = FederatedRounds(estimator, CONFIG).fit(aggregator, n_features=D)
-    assert len(asked) == len(model.ledger_) > 5 * S
+    assert len(asked) == len(model.releases_) > 5 * S
     assert gap(model) < 0.1
     assert model.privacy_spent_.epsilon == 4.0
 
 
-STEPS = ["count", "column_ranks", "pooled", "second_moment", "votes", "head_votes"]
+STEPS = ["count", "column_centered_ranks", "pooled", "second_moment", "votes", "head_votes"]
 
 
 @pytest.mark.deep
@@ -165,7 +165,7 @@ STEPS = ["count", "column_ranks", "pooled", "second_moment", "votes", "head_vote
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     """By the server up to the last of these steps, by each client that was asked whole."""
     estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
-    lines = fit(estimator)[0].ledger_
+    lines = fit(estimator)[0].releases_
     names = [line.name for line in lines]
     assert set(names) == set(STEPS)
     stop = len(names) - names[::-1].index(step)
@@ -179,9 +179,9 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     server = FederatedRounds(estimator, CONFIG)
     whole = PrivacyBudget(estimator.epsilon, estimator.delta).mu
     room = math.sqrt(1 + S) * whole * (1 + 1e-9)  # for the server and each client, once
-    with PrivacyLedger(mu=room) as ledger, pytest.raises(AggregationAborted):
+    with PrivacyLedger(mu=room) as ledger, pytest.raises(AggregationAbortedError):
         server.fit(aggregator, n_features=D)
-    assert [line.name for line in server.ledger_] == names[:stop]
+    assert [line.name for line in server.releases_] == names[:stop]
     ours, *theirs = ledger.entries
     assert ours.state == "failed"
     paid = math.hypot(*(line.loss.value for line in lines[:stop]))
@@ -256,9 +256,9 @@ def alone(method, arguments):
 @pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
 def test_requests_that_do_not_fit_cost_nothing(lie):
     client, request = alone(*lie)
-    with pytest.raises(MessageRefused):
+    with pytest.raises(InvalidMessageError):
         client.respond(request)
-    assert client.ledger_ == ()
+    assert client.releases_ == ()
 
 
 @pytest.mark.parametrize("holder", [PowerMethodClient, RecommenderClient, PersonalizedClient])
@@ -291,7 +291,7 @@ def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
         client, request = alone("votes", HONEST["votes"])
         with replaced(UserQuery, "_sum", spoiled if broken else nothing_of), noise_of(1):
             words.append(client.respond(request))
-        assert len(client.ledger_) == 1
+        assert len(client.releases_) == 1
     assert np.array_equal(*words)
 
 
@@ -334,15 +334,15 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
 
 def test_what_has_no_federated_fit():
     for estimator, match in (
-        (DPPersonalizedRegressor(1, user_column=0), "user_column"),
+        (DPPersonalizedRegressor(1, group_column=0), "group_column"),
         (DPPersonalizedClassifier(1), "classes"),
         (DPPersonalizedRegressor(1, epsilon=math.inf), "finite"),
         (DPPersonalizedRegressor(1, delta=0.0), "delta"),
     ):
         with pytest.raises((ValueError, PrivacyError), match=match):
-            FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]), n_features=D)
+            FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D)
     estimator = DPPersonalizedRegressor(1)
     with pytest.raises(ValueError, match="'n_features' must be at least 1"):
-        FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]), n_features=0)
+        FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=0)
     with pytest.raises(PrivacyError, match="'n_users' is public"):
-        FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]), n_features=D, n_users=3)
+        FederatedRounds(estimator, CONFIG).fit(UnmaskedAggregator([]), n_features=D, n_users=3)

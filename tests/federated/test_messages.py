@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skdp.exceptions import PrivacyError
-from skdp.federated import MessageRefused
+from skdp.federated import InvalidMessageError
 from skdp.federated import _messages as wire
 from skdp.federated._messages import Call, Facts, Kind, Request
 
@@ -135,5 +135,5 @@ def test_messages_read_as_they_were_written():
 @pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares])
 def test_a_message_that_is_cut_short_is_refused(read):
     for length in (0, 1, 15):
-        with pytest.raises(MessageRefused, match="too short"):
+        with pytest.raises(InvalidMessageError, match="too short"):
             read(memoryview(bytes(length)))

@@ -13,9 +13,9 @@ from skdp.exceptions import BudgetExceededError, PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedRounds,
-    MessageRefused,
+    InvalidMessageError,
     PersonalizedClient,
-    PlainAggregator,
+    UnmaskedAggregator,
 )
 from skdp.federated._messages import Question
 from skdp.privacy.gate.bounds import PrivacyBudget
@@ -64,7 +64,7 @@ def test_a_client_charges_the_ledgers_of_its_house():
     houses = [PrivacyLedger(mu=1.0) for _ in range(3)]
     clients = clients_of(houses=small[3:], epsilon=1.0)  # in no ledger
     for (X, y, groups), house in zip(small[:2], houses, strict=False):
-        with house, house.disjoint("home", ["here"], whole_groups=True) as part, part("here"):
+        with house, house.partition("home", ["here"], whole_groups=True) as part, part("here"):
             clients.append(PersonalizedClient(MODEL, X, y, CONFIG, groups=groups, epsilon=1.0))
     clients += clients_of(houses=small[2:3], epsilon=1.0)
     full = PrivacyLedger(mu=0.1)
@@ -73,14 +73,14 @@ def test_a_client_charges_the_ledgers_of_its_house():
     server = FederatedRounds(HALF, CONFIG)
 
     def sums(request, size):
-        with full, suppress(MessageRefused):
+        with full, suppress(InvalidMessageError):
             clients[0].respond(request)
 
     with pytest.raises(BudgetExceededError, match="PersonalizedClient asks for"):
         server.fit(sums, n_features=D)
     assert not transcript
     assert not full.entries
-    assert not clients[0].ledger_
+    assert not clients[0].releases_
 
     def answered(request, size):
         with houses[2]:
@@ -113,7 +113,7 @@ def test_a_ledger_that_is_opened_between_two_answers_is_charged_for_all_that_may
         if len(steps) == 1:
             client.respond(steps[0])
             for ledger in (late, full):  # the second answer of a step is one, too
-                with ledger, suppress(MessageRefused):
+                with ledger, suppress(InvalidMessageError):
                     client.respond(steps[0])
         raise ConnectionError
 
@@ -130,9 +130,9 @@ def test_a_device_is_one_user():
     request = first_request(partial(FederatedRounds(MODEL, CONFIG).fit, n_features=D)).encode()
     assert client.respond(request).shape == (1,)  # of a column
     weaker = PersonalizedClient(MODEL, X, y, CONFIG, epsilon=0.5)
-    with pytest.raises(MessageRefused, match="too fine"):
+    with pytest.raises(InvalidMessageError, match="too fine"):
         weaker.respond(request)
-    assert weaker.ledger_ == ()
+    assert weaker.releases_ == ()
 
 
 def test_what_is_not_a_personalised_model():
@@ -143,4 +143,4 @@ def test_what_is_not_a_personalised_model():
         fitted = clone(MODEL).fit(X, y, groups=users)
     for model in (DPPCA(), fitted):
         with pytest.raises(ValueError, match="'model' must be an unfitted DPPersonalizedRegressor"):
-            FederatedRounds(model, CONFIG).fit(PlainAggregator([]), n_features=D)
+            FederatedRounds(model, CONFIG).fit(UnmaskedAggregator([]), n_features=D)

@@ -13,11 +13,11 @@ from skdp import DPPCA, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_spiked_rows
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.federated import (
-    AggregationAborted,
+    AggregationAbortedError,
     AggregationConfig,
     FederatedPowerMethod,
-    MessageRefused,
-    PlainAggregator,
+    InvalidMessageError,
+    UnmaskedAggregator,
     PowerMethodClient,
 )
 from skdp.federated._clients import Federation
@@ -97,7 +97,10 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
         exact_releases += not per_client
     assert exact_releases or name == "interaction"
     assert model.privacy_spent_.epsilon == estimator.epsilon
-    assert {line.mechanism for line in model.ledger_} <= {"distributed gaussian", "paid, not read"}
+    assert {line.mechanism for line in model.releases_} <= {
+        "distributed gaussian",
+        "paid, not read",
+    }
 
 
 def trusting(n_clients, n_dropouts):
@@ -136,7 +139,7 @@ def test_colluders_and_dropouts_cost_what_theory_says(colluders, dropouts, away)
     with seeded_entropy(1):
         model = fit(estimator, clients, config, aggregator=wire)
         central = estimator.fit(X)
-    honest, paid = model.ledger_[0].noise_scale, central.ledger_[0].noise_scale
+    honest, paid = model.releases_[0].noise_scale, central.releases_[0].noise_scale
     assert honest == pytest.approx(paid, rel=1e-3)  # the count: its rounding is on another grid
     check_noise(wire, model, variance=(24 - away) / (24 - colluders - dropouts))
 
@@ -146,7 +149,7 @@ def check_noise(wire, model, variance=1.0, known=0):
     left = np.concatenate(
         [
             sum(step.drawn[known:]).ravel() * step.request.step / line.noise_scale
-            for step, line in zip(wire.steps, model.ledger_, strict=False)
+            for step, line in zip(wire.steps, model.releases_, strict=False)
         ]
     )
     low, high = chi2.ppf([1e-9, 1 - 1e-9], left.size) * variance
@@ -189,7 +192,7 @@ def test_transcript_without_the_noise_of_colluders(adjacency, algorithm):
     )
     unknown = S - 2 - 1  # shares in the total that colluders do not know
     realised, paid = 0.0, 0.0
-    for step, line in zip(wire.steps, clients[0].ledger_, strict=True):
+    for step, line in zip(wire.steps, clients[0].releases_, strict=True):
         bounds = [asked(query, step.request.calls, _SIGNATURES) for query in (mine, theirs)]
         moved = np.subtract(*(b.answer(step.request.step) for b in bounds)).astype(float)
         mu = float(np.linalg.norm(moved)) / (noise.PART_EFFECTIVE_SIGMA * math.sqrt(unknown))
@@ -328,10 +331,13 @@ def test_client_refuses_what_it_cannot_check(lie):
     request = a_request(number=1)  # a moment, a clip level found before it
     client = clients_of(FITS["gram"][0], split(X))[0]
     fields = HONEST | LIES[lie]
-    with replaced(PrivacySession, "_read", refuse_reading), pytest.raises(MessageRefused) as caught:
+    with (
+        replaced(PrivacySession, "_read", refuse_reading),
+        pytest.raises(InvalidMessageError) as caught,
+    ):
         client.respond(changed(request, **fields))
     assert ("too fine" in str(caught.value)) == (lie in TOO_FINE)
-    assert client.ledger_ == ()
+    assert client.releases_ == ()
     assert client.privacy_spent_.epsilon == 0.0
 
 
@@ -375,7 +381,7 @@ def test_honest_request_is_answered_where_lies_are_not():
     client = clients_of(FITS["gram"][0], split(X))[0]
     words = client.respond(changed(request, **HONEST))
     assert words.dtype == np.uint64 and words.shape == (12 * 13 // 2,)
-    assert len(client.ledger_) == 1
+    assert len(client.releases_) == 1
 
 
 def test_a_request_is_answered_once():
@@ -383,9 +389,9 @@ def test_a_request_is_answered_once():
     client = clients_of(FITS["gram"][0], split(X))[0]
     client.respond(request)
     for again in (request, changed(request, share=1e-3), changed(request, step=1e9)):
-        with pytest.raises(MessageRefused, match="not new"):
+        with pytest.raises(InvalidMessageError, match="not new"):
             client.respond(again)
-    assert len(client.ledger_) == 1
+    assert len(client.releases_) == 1
 
 
 COUNTS = (CONFIG.n_clients, CONFIG.n_colluders, CONFIG.n_dropouts)
@@ -397,9 +403,9 @@ def test_retries_are_counted_and_draw_fresh_noise():
     client = clients_of(FITS["gram"][0], split(X), n_retries=1)[0]
     first, second = client.respond(request), client.respond(request)
     assert not np.array_equal(first, second)
-    with pytest.raises(MessageRefused, match="answered already"):
+    with pytest.raises(InvalidMessageError, match="answered already"):
         client.respond(request)
-    assert len(client.ledger_) == 1
+    assert len(client.releases_) == 1
 
 
 @pytest.mark.parametrize("first", ["a step", "outside"])
@@ -417,7 +423,7 @@ def test_a_retry_stays_within_its_step(first, then):
     client.respond(asked[first])
     if then == "closed":
         client.close()
-    with pytest.raises(MessageRefused, match="not new"):
+    with pytest.raises(InvalidMessageError, match="not new"):
         client.respond(asked[then])
 
 
@@ -440,28 +446,28 @@ def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
     sums = connect()
     with pytest.raises(ConnectionError):
         fit(FITS["gram"][0], clients, aggregator=interrupted(sums))
-    with pytest.raises(AggregationAborted):
+    with pytest.raises(AggregationAbortedError):
         fit(FITS["gram"][0], clients, aggregator=interrupted(sums if same_sum else connect()))
-    assert len(opened) == len(clients[0].ledger_) == 1
+    assert len(opened) == len(clients[0].releases_) == 1
 
 
 def test_a_sum_of_another_size_costs_nothing():
     """A server that asks for more words than the answer has neither spends nor breaks a client."""
     clients = clients_of(FITS["gram"][0], split(X))
     sums = secure_sum(clients, CONFIG)
-    with pytest.raises(AggregationAborted):
+    with pytest.raises(AggregationAbortedError):
         sums(a_request(), 2 * 12 * 13)
-    assert all(client.ledger_ == () for client in clients)
+    assert all(client.releases_ == () for client in clients)
 
 
 def test_noise_is_sized_for_the_secure_sum_that_carries_it():
     """A sum that tolerates more drop-outs would open with too few shares of noise."""
     clients = clients_of(FITS["gram"][0], split(X))
     sums = secure_sum(clients, AggregationConfig(S, 1, 3), lost=lambda i, _: i < 3)
-    with pytest.raises(AggregationAborted) as caught:
+    with pytest.raises(AggregationAbortedError) as caught:
         fit(FITS["gram"][0], clients, aggregator=sums)
     assert not caught.value.opened
-    assert all(client.ledger_ == () for client in clients)
+    assert all(client.releases_ == () for client in clients)
 
 
 @pytest.mark.thorough
@@ -486,7 +492,7 @@ def test_an_unopened_attempt_is_repeated_if_clients_allow_it():
     assert clients[0].close() == model.privacy_spent_
     clients = clients_of(estimator, split(X))
     sums = secure_sum(clients, CONFIG, lost=forgetful())
-    with pytest.raises(AggregationAborted) as caught:
+    with pytest.raises(AggregationAbortedError) as caught:
         fit(estimator, clients, aggregator=sums)
     assert not caught.value.opened
 
@@ -498,13 +504,13 @@ def test_receipts_of_both_sides_agree():
         clients = clients_of(estimator, split(data))
         public = name != "gram"
         model = fit(estimator, clients, away=(2,), n_samples=data.shape[0] if public else None)
-        read = tuple(line for line in model.ledger_ if line.mechanism != "paid, not read")
+        read = tuple(line for line in model.releases_ if line.mechanism != "paid, not read")
         if name == "interaction":  # its float error is bounded by the rows of each side
-            assert [line[:2] for line in clients[0].ledger_] == [line[:2] for line in read]
+            assert [line[:2] for line in clients[0].releases_] == [line[:2] for line in read]
         else:
-            assert clients[0].ledger_ == read
+            assert clients[0].releases_ == read
         assert clients[0].close().mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
-        assert clients[2].ledger_ == ()
+        assert clients[2].releases_ == ()
         assert clients[1]._waiting is None  # public matrices are let go: there may be many clients
 
 
@@ -525,7 +531,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
 
     with pytest.raises(ConnectionError):
         fit(estimator, clients, aggregator=interrupted)
-    assert len(clients[1].ledger_) == steps and not clients[0].ledger_
+    assert len(clients[1].releases_) == steps and not clients[0].releases_
     for client in clients:
         spent = client.close()
         assert spent.epsilon == whole.epsilon == estimator.epsilon
@@ -533,7 +539,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
         assert (spent.delta, spent.unit, spent.adjacency) == (
             whole.delta, whole.unit, whole.adjacency,
         )  # fmt: skip
-        with pytest.raises(MessageRefused):
+        with pytest.raises(InvalidMessageError):
             client.respond(calls[0] if calls else b"")
 
 
@@ -541,11 +547,11 @@ def test_the_budget_of_a_client_is_its_own():
     """A greedier server, or a second fit, meets clients that do not answer."""
     clients = clients_of(DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.0), split(X))
     greedy = DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.1)
-    with pytest.raises(MessageRefused, match="too fine"):
+    with pytest.raises(InvalidMessageError, match="too fine"):
         fit(greedy, clients)
     modest = DPTruncatedSVD(2, clip_norm=1.5, epsilon=0.9)
     fit(modest, clients)
-    with pytest.raises(MessageRefused, match="not new"):
+    with pytest.raises(InvalidMessageError, match="not new"):
         fit(modest, clients)
     with pytest.raises(PrivacyError):
         fit(modest, clients, aggregator=secure_sum(clients, CONFIG))
@@ -573,11 +579,11 @@ def test_a_ledger_is_charged_for_what_was_granted():
         clients = clients_of(estimator, split(X))
 
         def broken(request, size):
-            if len(clients[0].ledger_) == 2:
-                raise AggregationAborted("no", opened=True)
+            if len(clients[0].releases_) == 2:
+                raise AggregationAbortedError("no", opened=True)
             return plain_sum(clients)(request, size)
 
-        with pytest.raises(AggregationAborted):
+        with pytest.raises(AggregationAbortedError):
             fit(estimator, clients, aggregator=broken)
         of_server = [fit for fit in ledger.entries if fit.estimator == "DPTruncatedSVD"]
         assert [entry.state for entry in of_server] == ["fitted", "failed"]
@@ -595,8 +601,8 @@ def test_result_is_an_ordinary_estimator():
     assert not hasattr(estimator, "components_")
     assert model.n_features_in_ == 12 and model.transform(X).shape == (1600, 2)
     assert set(vars(model)) >= set(vars(DPTruncatedSVD(2, clip_norm=1.5).fit(X)))
-    assert "distributed gaussian" in str(model.privacy_card())
-    assert abs(model.n_samples_seen_ - 1600) < 6 * model.ledger_[0].noise_scale * math.sqrt(8 / 6)
+    assert "distributed gaussian" in str(model.privacy_report())
+    assert abs(model.n_samples_seen_ - 1600) < 6 * model.releases_[0].noise_scale * math.sqrt(8 / 6)
 
 
 def test_clients_without_rows():
@@ -624,7 +630,7 @@ def unit_of(estimator):
 
 def fit_of_width(width):
     server = FederatedPowerMethod(DPTruncatedSVD(), CONFIG)
-    return partial(server.fit, PlainAggregator([]), n_features=width)
+    return partial(server.fit, UnmaskedAggregator([]), n_features=width)
 
 
 BAD = [

@@ -9,11 +9,11 @@ from skdp.datasets import make_interactions
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    MessageRefused,
+    InvalidMessageError,
     RecommenderClient,
 )
 from skdp.federated._messages import Call, Request
-from skdp.model_selection import leave_some_out
+from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import seeded_entropy
 from tools.federation import plain_sum
@@ -24,7 +24,7 @@ CONFIG = AggregationConfig(n_clients=4, n_colluders=1, n_dropouts=1)
 @pytest.fixture(scope="module")
 def split():
     R = make_interactions(4000, 300, 80_000, 6, random_state=0)
-    return leave_some_out(R, random_state=0)
+    return split_interactions(R, random_state=0)
 
 
 def federated(R, adjacency="add_remove", **params):
@@ -50,16 +50,18 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
         central.recommend(train)[0], test
     )
     excess = math.sqrt(4 / (4 - 1 - 1))  # all answer; noise is sized for one curious, one absent
-    assert model.counts_noise_scale_ == pytest.approx(
-        excess * central.counts_noise_scale_, rel=1e-3
+    assert model.item_counts_noise_scale_ == pytest.approx(
+        excess * central.item_counts_noise_scale_, rel=1e-3
     )
-    for ours, line in zip(model.ledger_, central.ledger_, strict=True):  # what protects is the same
+    for ours, line in zip(
+        model.releases_, central.releases_, strict=True
+    ):  # what protects is the same
         assert (ours.name, ours.sensitivity) == (line.name, pytest.approx(line.sensitivity))
         assert ours.noise_scale == pytest.approx(line.noise_scale, rel=1e-3)
     assert model.privacy_spent_.epsilon == pytest.approx(16.0)
     for client in clients:
         assert client.close().epsilon == pytest.approx(16.0)
-        assert [line.name for line in client.ledger_][-1] == "pairs"
+        assert [line.name for line in client.releases_][-1] == "pairs"
 
 
 @pytest.mark.parametrize(
@@ -92,13 +94,13 @@ def test_clients_refuse_what_does_not_fit():
     for place, values in LIES.items():
         for value in values:
             lie = Call("moment", (*MOMENT[:place], value, *MOMENT[place + 1 :]))
-            with pytest.raises(MessageRefused, match=r"not sound|must be a vector"):
+            with pytest.raises(InvalidMessageError, match=r"not sound|must be a vector"):
                 ask(client, lie)
-    with pytest.raises(MessageRefused, match=r"no release|does not answer"):
+    with pytest.raises(InvalidMessageError, match=r"no release|does not answer"):
         ask(client, Call("gram"))
-    assert client.ledger_ == ()
+    assert client.releases_ == ()
     ask(client, Call("moment", MOMENT))
-    assert len(client.ledger_) == 1
+    assert len(client.releases_) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
+from skdp.federated import AggregationConfig, UnmaskedAggregator, StateSum, simulated_aggregator
 
 S, LOSSY = 20, AggregationConfig(20, 2, 1)
 
@@ -16,7 +16,10 @@ def test_states_add_up_modulo_two_to_the_64():
     with np.errstate(over="ignore"):
         expected = np.sum(states, axis=0)
     complete = AggregationConfig(S)
-    for connect in (PlainAggregator, lambda callbacks: simulated_aggregator(callbacks, complete)):
+    for connect in (
+        UnmaskedAggregator,
+        lambda callbacks: simulated_aggregator(callbacks, complete),
+    ):
         assert np.array_equal(StateSum(connect)(states), expected)
 
 
@@ -38,7 +41,7 @@ def test_sums_without_some_states_are_not_opened():
 
 
 def test_a_lost_state_is_an_error():
-    lossy = StateSum(lambda callbacks: PlainAggregator(callbacks[1:]))
+    lossy = StateSum(lambda callbacks: UnmaskedAggregator(callbacks[1:]))
     with pytest.raises(PrivacyError, match="2 of 3 states"):
         lossy([np.ones(2, np.int64)] * 3)
 
@@ -46,4 +49,4 @@ def test_a_lost_state_is_an_error():
 @pytest.mark.parametrize("states", [[], [np.ones(2)], [np.ones(2, np.int64), np.ones(3, np.int64)]])
 def test_states_are_checked(states):
     with pytest.raises(ValueError, match="state"):
-        StateSum(PlainAggregator)(states)
+        StateSum(UnmaskedAggregator)(states)

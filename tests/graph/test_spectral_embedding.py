@@ -82,9 +82,9 @@ def test_pure_differential_privacy_of_one_component(normalization):
     options = {"algorithm": "power", "delta": 0.0, "epsilon": 8.0}  # at 4 one start in 40 is lost
     model = fit(A, normalization=normalization, **options)
     assert adjusted_rand_score(labels, model.embedding_[:, 0] > 0) >= 0.95
-    assert {entry.mechanism for entry in model.ledger_} == {"laplace"}
+    assert {entry.mechanism for entry in model.releases_} == {"laplace"}
     assert model.privacy_spent_.delta == 0.0
-    total = math.fsum(entry.loss.value for entry in model.ledger_)
+    total = math.fsum(entry.loss.value for entry in model.releases_)
     assert total == pytest.approx(8.0, rel=1e-6)
 
 
@@ -221,7 +221,7 @@ def test_float32_is_kept(small, normalization):
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 def test_products_are_as_many_as_were_asked_for(small):
     model = fit(small, 2, algorithm="power", n_iter=3)
-    assert [entry.name for entry in model.ledger_] == ["right_product"] * 4 + ["ritz"]
+    assert [entry.name for entry in model.releases_] == ["right_product"] * 4 + ["ritz"]
     assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
 
 
@@ -301,17 +301,17 @@ def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalizat
     assert adjusted_rand_score(labels, model.embedding_[:, -1] > 0) == 1.0
     assert model.privacy_spent_.unit == "edge_change"
     bounded = fit(A, k, normalization=normalization, unit_bound=(0.0, 80.0), algorithm="power")
-    ratio = bounded.ledger_[0].sensitivity / model.ledger_[0].sensitivity
+    ratio = bounded.releases_[0].sensitivity / model.releases_[0].sensitivity
     assert ratio == pytest.approx(80.0, rel=1e-3)
 
 
 def test_a_contract_scales_the_noise(messages):
     A, _ = messages
     for unit in ("edge_change", "mixed"):
-        one, four = (fit(A, privacy_unit=unit, unit_bound=s).ledger_[0] for s in (1.0, 4.0))
+        one, four = (fit(A, privacy_unit=unit, unit_bound=s).releases_[0] for s in (1.0, 4.0))
         assert four.noise_scale == pytest.approx(4 * one.noise_scale, rel=1e-6)
-    mixed = fit(A, privacy_unit="mixed").ledger_[0].sensitivity
-    pair = fit(A, privacy_unit="edge_change").ledger_[0].sensitivity
+    mixed = fit(A, privacy_unit="mixed").releases_[0].sensitivity
+    pair = fit(A, privacy_unit="edge_change").releases_[0].sensitivity
     assert pair == pytest.approx(math.sqrt(2) * mixed, rel=1e-3)  # two rows, each moved by one
 
 
@@ -326,7 +326,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     model = fit(A, 6, epsilon=2.0, normalization=normalization)
     assert agreement(model, labels) >= 0.85
     assert model.route_.startswith("one_shot: threshold")
-    (line,) = model.ledger_
+    (line,) = model.releases_
     assert (line.name, line.mechanism) == ("cells", "randomised response")
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
@@ -353,7 +353,7 @@ def test_released_degrees_and_eigenvalues_are_about_right():
     A, _ = groups_of([250, 250], 0.4, 0.1)
     full = A + A.T
     model = fit(A, 1, epsilon=2.0, algorithm="one_shot")
-    noise = math.sqrt(500) * model.ledger_[0].noise_scale
+    noise = math.sqrt(500) * model.releases_[0].noise_scale
     assert abs(model.degrees_ - full.sum(axis=1)).mean() < 1.5 * noise
     expected = np.linalg.eigvalsh(full)[-2]
     assert model.eigenvalues_ == pytest.approx([expected], rel=0.15)

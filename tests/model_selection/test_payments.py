@@ -111,13 +111,13 @@ def test_whoever_fits_clones_on_unknown_rows_is_refused(meta):
     y = LABELS if hasattr(meta, "predict_proba") or "Class" in type(meta).__name__ else Y
     with (
         record_transcript() as transcript,
-        pytest.raises((PrivacyError, ValueError), match="pay_for"),
+        pytest.raises((PrivacyError, ValueError), match="charge"),
         PrivacyLedger(50, 1e-5) as ledger,
     ):
         meta.fit(X, y)
     assert not len(transcript) and not ledger.entries
     with PrivacyLedger(50, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match=r"its cost cannot be counted"), ledger.pay_for(meta):
+        with pytest.raises(PrivacyError, match=r"its cost cannot be counted"), ledger.charge(meta):
             raise AssertionError
         assert not ledger.entries
 
@@ -143,9 +143,9 @@ def test_whoever_fits_clones_on_unknown_rows_is_refused(meta):
 )  # fmt: skip
 def test_every_loop_over_folds_is_refused_unless_paid_for(loop):
     with record_transcript() as transcript, PrivacyLedger(100.0, 1e-3) as ledger:
-        with pytest.raises(PrivacyError, match=r"with ledger.pay_for\(search"):
+        with pytest.raises(PrivacyError, match=r"with ledger.charge\(search"):
             loop(pca(), IndependentKFold(3))
-        assert len(ledger.refusals) == 1
+        assert len(ledger.rejected_fits) == 1
         ledger._refused.clear()
     assert not ledger.entries and not len(transcript)
 
@@ -159,7 +159,7 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught, n_jobs):
         with PrivacyLedger(9, 1e-5), inside:
             grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=n_jobs).fit(X)
 
-    with pytest.raises(PrivacyError, match=r"(?s)swallowed.*pay_for"):
+    with pytest.raises(PrivacyError, match=r"(?s)swallowed.*charge"):
         swallow()
 
 
@@ -177,14 +177,14 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught, n_jobs):
 )
 def test_what_cannot_be_counted_cannot_be_paid_for(search, match):
     with PrivacyLedger(50, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match=match), ledger.pay_for(search, 90):
+        with pytest.raises(PrivacyError, match=match), ledger.charge(search, 90):
             raise AssertionError
         assert not ledger.entries
 
 
 def test_what_pay_for_needs():
     ledger = PrivacyLedger(50, 1e-5)
-    with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), ledger.pay_for(pca()):
+    with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), ledger.charge(pca()):
         raise AssertionError
     with ledger:
         for bad, params in (
@@ -192,7 +192,7 @@ def test_what_pay_for_needs():
             (pca(), {"scoring": SCORER}),
             (grid(KFold(3), scoring=REPLACE), {"cv": 3}),
         ):
-            with pytest.raises(ValueError), ledger.pay_for(bad, 90, **params):
+            with pytest.raises(ValueError), ledger.charge(bad, 90, **params):
                 raise AssertionError
     assert not ledger.entries
 
@@ -208,7 +208,7 @@ def test_search_is_charged_as_counted(cv, backend):
     scorer = REPLACE if isinstance(cv, KFold) else SCORER
     search = grid(cv, pca(adjacency=adjacency), scoring=scorer)
     with PrivacyLedger(5, 1e-5) as ledger, joblib.parallel_config(backend, n_jobs=2):
-        with record_transcript() as transcript, ledger.pay_for(search, 90):
+        with record_transcript() as transcript, ledger.charge(search, 90):
             assert [fit.state for fit in ledger.entries] == ["open"]
             search.fit(X)
         assert [fit.state for fit in ledger.entries] == ["fitted"]
@@ -225,7 +225,7 @@ def test_search_that_is_too_dear_is_refused_before_it_starts():
     search = GridSearchCV(pca(), {"epsilon": [0.1, 2.0]}, cv=IndependentKFold(3), scoring=SCORER)
     ledger = PrivacyLedger(1, 1e-5)
     refused = pytest.raises(BudgetExceededError, match=r"GridSearchCV \(2 candidates\) asks for")
-    with record_transcript() as transcript, refused, ledger, ledger.pay_for(search):
+    with record_transcript() as transcript, refused, ledger, ledger.charge(search):
         search.fit(X)
     assert not len(transcript) and not ledger.entries
 
@@ -234,10 +234,10 @@ def test_cross_validation_is_paid_for_with_its_folds():
     cv, model = IndependentKFold(4), pca(epsilon=0.2)
     pipe = make_pipeline(FunctionTransformer(), model)
     with PrivacyLedger(9, 1e-5) as ledger:
-        with ledger.pay_for(pipe, cv=cv):
+        with ledger.charge(pipe, cv=cv):
             result = cross_validate(pipe, X, cv=cv, scoring=lambda *_: 0.0, return_estimator=True)
         assert ledger.spent.mu == pytest.approx(mu_of(0.2) * math.sqrt(3))
-        with ledger.pay_for(model, cv=cv, scoring=SCORER):
+        with ledger.charge(model, cv=cv, scoring=SCORER):
             cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise")
     assert len(result["estimator"]) == 4
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
@@ -248,7 +248,7 @@ def test_more_than_was_paid_for_is_refused():
     refused = pytest.raises(BudgetExceededError, match="not among those")
     at_the_end = pytest.raises(BudgetExceededError, match=r"swallowed.*not among those")
     ledger = PrivacyLedger(9, 1e-5)
-    with at_the_end, ledger, ledger.pay_for(model, cv=cv, scoring=SCORER), refused:
+    with at_the_end, ledger, ledger.charge(model, cv=cv, scoring=SCORER), refused:
         permutation_test_score(model, X, Y, cv=cv, scoring=SCORER, n_permutations=1)
     assert len(ledger.entries) == 1
 
@@ -270,7 +270,7 @@ def test_what_a_search_left_over_ends_with_its_fit(error_score):
     search, inside = failing_search(error_score=error_score), []
     other = failing_search()
     copied = clone(search)
-    with PrivacyLedger(9, 1e-5) as ledger, ledger.pay_for(other), ledger.pay_for(search):
+    with PrivacyLedger(9, 1e-5) as ledger, ledger.charge(other), ledger.charge(search):
         paid = [entry.losses for entry in ledger.entries]
         search.estimator.__class__ = type(
             "Spy", (DPPCA,), {"__sklearn_clone__": spy(inside, search)}
@@ -326,7 +326,7 @@ def test_a_search_that_changed_after_it_was_paid_for_is_refused(change):
     search.set_params(cv=[(part, part) for part in search.cv])  # a row is in one training set
     refused = pytest.raises(PrivacyError, match=CHANGED)
     with record_transcript() as transcript, PrivacyLedger(9, 1e-5) as ledger:
-        with ledger.pay_for(search, 90):
+        with ledger.charge(search, 90):
             change(search)
             with refused:
                 search.fit(X)
@@ -336,7 +336,7 @@ def test_a_search_that_changed_after_it_was_paid_for_is_refused(change):
 
 def test_a_search_is_paid_for_its_rows():
     search = grid(LeaveOneOut(), scoring=REPLACE)
-    with PrivacyLedger(90, 1e-3) as ledger, ledger.pay_for(search, 10):
+    with PrivacyLedger(90, 1e-3) as ledger, ledger.charge(search, 10):
         with pytest.raises(PrivacyError, match="another number of rows"):
             search.fit(X)
         ledger._refused.clear()
@@ -345,10 +345,10 @@ def test_a_search_is_paid_for_its_rows():
 def test_a_search_is_fitted_in_the_part_where_it_was_paid():
     model, search = pca(epsilon=0.2), grid(IndependentKFold(2), pca(epsilon=0.2), scoring=SCORER)
     with PrivacyLedger(9, 1e-5) as ledger, ExitStack() as stack:
-        with ledger.disjoint("region", ["north", "south"]) as part:
+        with ledger.partition("region", ["north", "south"]) as part:
             with part("north"):
-                stack.enter_context(ledger.pay_for(search))
-                stack.enter_context(ledger.pay_for(model, cv=IndependentKFold(2)))
+                stack.enter_context(ledger.charge(search))
+                stack.enter_context(ledger.charge(model, cv=IndependentKFold(2)))
             spent = ledger.spent
             for name in ("south", None):
                 for fit in (search.fit, clone(model).fit):  # the latter in a loop over folds
@@ -367,22 +367,22 @@ def test_a_private_part_is_paid_for_by_a_word_that_shows():
     """Whoever clones it may do what is refused by name: the ledger says whose word it is."""
     model, meta = ridge(), VotingRegressor([("a", ridge())])
     with PrivacyLedger(9, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match="assume_all_rows=True"), ledger.pay_for(model):
+        with pytest.raises(PrivacyError, match="assume_all_rows=True"), ledger.charge(model):
             raise AssertionError
         for wrong in ({"cv": 3}, {"scoring": SCORER}):
-            with pytest.raises(ValueError), ledger.pay_for(model, assume_all_rows=True, **wrong):
+            with pytest.raises(ValueError), ledger.charge(model, assume_all_rows=True, **wrong):
                 raise AssertionError
-        with pytest.raises(ValueError), ledger.pay_for(meta, assume_all_rows=True):
+        with pytest.raises(ValueError), ledger.charge(meta, assume_all_rows=True):
             raise AssertionError
         assert not ledger.entries
-        with ledger.pay_for(model, assume_all_rows=True):
+        with ledger.charge(model, assume_all_rows=True):
             fitted = clone(model).fit(X, Y)
-        with ledger.pay_for(meta):
+        with ledger.charge(meta):
             (known,) = meta.fit(X, Y).estimators_
         model.fit(X, Y)
     words = ["by the caller's word" in entry.estimator for entry in ledger.entries]
     assert words == [True, False, False]
-    words = ["caller's word" in each.privacy_spent_.sentence() for each in (fitted, known, model)]
+    words = ["caller's word" in each.privacy_spent_.statement() for each in (fitted, known, model)]
     assert words == [True, False, False]
 
 
@@ -390,7 +390,7 @@ def test_a_composition_opens_its_parts_to_itself_alone():
     """Its parts have no reservation while something else is fitted in its block, or afterwards."""
     part = ridge()
     meta = VotingRegressor([("a", part)])
-    with PrivacyLedger(50, 1e-5) as ledger, ledger.pay_for(meta):
+    with PrivacyLedger(50, 1e-5) as ledger, ledger.charge(meta):
         kept = meta.fit(X, Y).estimators_
         for other in (RFECV(part, cv=3), BaggingRegressor(part), RFECV(kept[0], cv=3), *kept):
             with pytest.raises((PrivacyError, ValueError), match=NOT_PAID):
@@ -406,10 +406,10 @@ def test_a_composition_opens_its_parts_to_itself_alone():
 def test_a_search_that_never_ran_costs_nothing():
     search = grid(IndependentKFold(3), pca(), scoring=SCORER)
     with PrivacyLedger(9, 1e-5) as ledger:
-        with ledger.pay_for(search):
+        with ledger.charge(search):
             assert ledger.remaining() < 8.9
         assert ledger.entries == ()
-        with pytest.raises(KeyError), ledger.pay_for(search):
+        with pytest.raises(KeyError), ledger.charge(search):
             {}[search.fit(X)]
         assert [fit.state for fit in ledger.entries] == ["failed"]  # after it was paid for
     assert ledger.spent.losses == search_cost(search).losses
@@ -422,7 +422,7 @@ def searches():
     inner = DPGridSearchCV(pca(), {"n_components": [1, 2]}, SCORER)
     return {
         "pipeline": (pipe, {"dptraceregressor__max_iter": [1, 2]}, squared),
-        "private search": (inner, {"score_share": [0.1]}, SCORER),
+        "private search": (inner, {"score_budget_fraction": [0.1]}, SCORER),
         "candidates": (make_pipeline(ridge()), {"dpridge": [ridge(), ridge(epsilon=0.5)]}, squared),
     }
 
@@ -435,7 +435,7 @@ def test_what_a_search_searches_is_counted(what):
     search = GridSearchCV(model, params, cv=cv, scoring=scorer, error_score="raise")
     with PrivacyLedger(40, 1e-5) as ledger, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with ledger.pay_for(search):
+        with ledger.charge(search):
             search.fit(X, Y)
     assert ledger.spent.losses == search_cost(search).losses
 
@@ -461,11 +461,11 @@ WHOLE = [
 @pytest.mark.parametrize(("meta", "y", "fits"), WHOLE)
 def test_clones_on_all_rows_are_charged_as_a_fit_each(meta, y, fits):
     with PrivacyLedger(50, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match="pay_for"):
+        with pytest.raises(PrivacyError, match="charge"):
             meta.fit(X, y)
         ledger._refused.clear()
         before = len(ledger.entries)  # a part that is no clone may have been fitted
-        with ledger.pay_for(meta), joblib.parallel_config("threading", n_jobs=2):
+        with ledger.charge(meta), joblib.parallel_config("threading", n_jobs=2):
             meta.fit(X, y)
         assert len(ledger.entries) - before == fits
 
@@ -473,14 +473,14 @@ def test_clones_on_all_rows_are_charged_as_a_fit_each(meta, y, fits):
 def test_threads_inside_two_ledgers_pay_both():
     meta = VotingRegressor([(f"m{i}", ridge(epsilon=0.1)) for i in range(4)], n_jobs=2)
     outer, inner = PrivacyLedger(9, 1e-5), PrivacyLedger(9, 1e-5)
-    with outer, outer.pay_for(meta), inner, joblib.parallel_config("threading"):
+    with outer, outer.charge(meta), inner, joblib.parallel_config("threading"):
         meta.fit(X, Y)
     assert len(inner.entries) == len(outer.entries) == 4
 
 
 def test_each_ledger_around_a_paid_search_is_charged():
     search = grid(IndependentKFold(2), pca(), scoring=SCORER)
-    with PrivacyLedger(9, 1e-5) as outer, PrivacyLedger(9, 1e-5) as inner, inner.pay_for(search):
+    with PrivacyLedger(9, 1e-5) as outer, PrivacyLedger(9, 1e-5) as inner, inner.charge(search):
         search.fit(X)
     expected = [search_cost(search).losses]
     assert [[fit.losses for fit in each.entries] for each in (outer, inner)] == [expected] * 2

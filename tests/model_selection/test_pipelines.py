@@ -214,12 +214,12 @@ PIPES = {
         [("pipeline", "unit")],
     ),
     "users rescaled": (
-        make_pipeline(RowClipper(), DPPersonalizedRegressor(user_column=-1)),
+        make_pipeline(RowClipper(), DPPersonalizedRegressor(group_column=-1)),
         [("dppersonalizedregressor", "holds private"), ("dppersonalizedregressor", "unit")],
     ),
     "users in a column that was moved, and is known": (
         make_pipeline(
-            by_columns(("a", "passthrough", [1, 0])), DPPersonalizedRegressor(user_column=1)
+            by_columns(("a", "passthrough", [1, 0])), DPPersonalizedRegressor(group_column=1)
         ),
         [("dppersonalizedregressor", "holds private")],
     ),
@@ -490,7 +490,7 @@ IDS, REST = ("ids", "passthrough", ["person"]), ("scale", SCALED, ["a", "b", "c"
         ([by_columns(REST, remainder="passthrough")], "person", True),
         ([by_columns(IDS, REST, verbose_feature_names_out=True)], "ids__person", True),
         ([by_columns(IDS, REST), by_columns(("ids", "passthrough", [0]))], 0, True),
-        ([DPStandardScaler(privacy_unit="group", user_column=0)], 0, True),
+        ([DPStandardScaler(privacy_unit="group", group_column=0)], 0, True),
         ([by_columns(IDS, REST), RowClipper()], 0, False),
         ([RowClipper(), by_columns(IDS, REST)], 0, False),
         ([by_columns(IDS, REST)], 1, False),
@@ -504,11 +504,11 @@ IDS, REST = ("ids", "passthrough", ["person"]), ("scale", SCALED, ["a", "b", "c"
         ([by_columns(REST, remainder="passthrough")], -1, False),
         ([by_columns(("scale", SCALED, [0, 1, 2]), remainder="passthrough")], "person", False),
         ([by_columns(("s", SCALED, ["person"]), remainder="passthrough")], "person", False),
-        ([DPStandardScaler(privacy_unit="group", user_column=0)], 1, False),
+        ([DPStandardScaler(privacy_unit="group", group_column=0)], 1, False),
     ],
 )
 def test_a_column_of_users_may_pass_through_untouched(steps, column, kept):
-    model = DPRidge(privacy_unit="group", user_column=column)
+    model = DPRidge(privacy_unit="group", group_column=column)
     report = check_pipeline(make_pipeline(*steps, model))
     units = [problem for problem in report.problems if problem.kind == "unit"]
     assert (not units) == kept, str(report)
@@ -527,7 +527,7 @@ def test_users_that_passed_through_are_the_users(output):
     columns = by_columns(IDS, scaled).set_output(transform=output)
     settings = {"privacy_unit": "group", "clip_norm": 2.0, "target_bounds": (-1, 1)}
     column = "person" if output == "pandas" else 0
-    pipe = make_pipeline(columns, DPRidge(user_column=column, **settings))
+    pipe = make_pipeline(columns, DPRidge(group_column=column, **settings))
     assert check_pipeline(pipe).ok
     with fixed_noise(0):
         pipe.fit(frame, y)
@@ -539,19 +539,19 @@ def test_users_that_passed_through_are_the_users(output):
 @pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
 def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     X, y, _ = users_first()
-    model = DPPersonalizedRegressor(1, user_column=4, epsilon=4.0)
-    assert not model.holds_private  # nothing yet, but a fit will leave heads
+    model = DPPersonalizedRegressor(1, group_column=4, epsilon=4.0)
+    assert not model.private_state  # nothing yet, but a fit will leave heads
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
     model.fit(X, y)
-    assert "head for each user" in model.holds_private
+    assert "head for each user" in model.private_state
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
-    assert "HOLDS" in str(model.privacy_card()) and "released()" in str(model.privacy_card())
+    assert "HOLDS" in str(model.privacy_report()) and "released()" in str(model.privacy_report())
     with pytest.warns(PrivacyWarning, match="holds an exact head for each user"):
         pickle.dumps(model)
     public = model.released()
-    assert not public.holds_private
-    assert check_pipeline(public).ok and "HOLDS" not in str(public.privacy_card())
-    assert not pickle.loads(pickle.dumps(public)).holds_private
+    assert not public.private_state
+    assert check_pipeline(public).ok and "HOLDS" not in str(public.privacy_report())
+    assert not pickle.loads(pickle.dumps(public)).private_state
 
 
 @pytest.mark.thorough
@@ -563,27 +563,27 @@ def test_the_best_model_of_a_search_says_what_it_holds():
     )
     assert ("DPGridSearchCV__estimator", "holds private") in kinds(search)
     search.fit(X[:, :4], y, groups=users)
-    assert "in best_estimator_" in str(search.privacy_card())
+    assert "in best_estimator_" in str(search.privacy_report())
     for fitted in (search, search.best_estimator_):
-        assert "head for each user" in fitted.holds_private
-        assert "HOLDS" in str(fitted.privacy_card())
+        assert "head for each user" in fitted.private_state
+        assert "HOLDS" in str(fitted.privacy_report())
         with pytest.warns(PrivacyWarning, match="holds an exact head"):
             pickle.dumps(fitted)
     public = search.best_estimator_.released()
-    assert not public.holds_private and public.privacy_spent_ == search.privacy_spent_
-    assert not DPGridSearchCV(DPRidge(), {}, SCORER).fit(X[:, :4], y).holds_private
+    assert not public.private_state and public.privacy_spent_ == search.privacy_spent_
+    assert not DPGridSearchCV(DPRidge(), {}, SCORER).fit(X[:, :4], y).private_state
 
 
 def test_a_running_stream_is_held_too():
     pca = DPIncrementalPCA(1, max_releases=3, clip_norm=1.0).partial_fit(np.eye(4))
-    assert pca.holds_private == "the state of a running stream"
+    assert pca.private_state == "the state of a running stream"
     assert kinds(pca) == [("DPIncrementalPCA", "holds private")]
-    assert not pca.released().holds_private
+    assert not pca.released().private_state
     sketch = DPLowRankFactorizer(1, matrix_shape=(6, 5))
-    assert not sketch.holds_private
+    assert not sketch.private_state
     sketch.update([0, 1], [2, 3], [0.5, 0.5])
-    assert sketch.holds_private and "state of a running" in str(check_pipeline(sketch))
-    assert not sketch.release().holds_private and "HOLDS" not in str(sketch.privacy_card())
+    assert sketch.private_state and "state of a running" in str(check_pipeline(sketch))
+    assert not sketch.release().private_state and "HOLDS" not in str(sketch.privacy_report())
 
 
 # -- private searches ------------------------------------------------------------------------------

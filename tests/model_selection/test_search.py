@@ -72,8 +72,8 @@ STOPPED = pca_search(strategy="random_stopping", law="geometric")
 SEARCHES = [
     COMPOSED,
     STOPPED,
-    pca_search(strategy="random_stopping", law="poisson", epsilon=8.0, expected_runs=9),
-    pca_search(strategy="random_stopping", law="logarithmic", score_share=0.5),
+    pca_search(strategy="random_stopping", law="poisson", epsilon=8.0, mean_n_runs=9),
+    pca_search(strategy="random_stopping", law="logarithmic", score_budget_fraction=0.5),
     pca_search(estimator=DPPCA(clip_norm=1.0, adjacency="replace")),
     DPRandomizedSearchCV(
         DPTruncatedSVD(clip_norm=1.0), {"n_components": randint(1, 4)}, RECONSTRUCTION, n_iter=3
@@ -122,12 +122,12 @@ def test_runs_stay_inside_the_plan(search):
         assert spent <= search.privacy_spent_.mu * (1 + 1e-12)
     receipt = search.privacy_spent_
     assert (receipt.epsilon, receipt.delta) == (search.epsilon, search.delta)
-    lines = accounting.compose(line.loss for line in search.ledger_)
+    lines = accounting.compose(line.loss for line in search.releases_)
     assert [loss.kind for loss in lines] == [loss.kind for loss in receipt.losses]
     assert [loss.value for loss in lines] == pytest.approx([loss.value for loss in receipt.losses])
     assert accounting.epsilon_from_losses(receipt.losses, receipt.delta) <= receipt.epsilon
     assert receipt.adjacency == search.adjacency and receipt.unit == "row"
-    assert "differential privacy" in str(search.privacy_card())
+    assert "differential privacy" in str(search.privacy_report())
     assert set(fitted_attributes(search)) <= documented_attributes(type(search))
 
 
@@ -155,7 +155,7 @@ def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         search.fit(X[:300], Y[:300])
-    ledgers = [step.ledger_ for _, step in search.best_estimator_.steps[1:]]
+    ledgers = [step.releases_ for _, step in search.best_estimator_.steps[1:]]
     first, second = (sum(line.loss.value**2 for line in ledger) for ledger in ledgers)
     ratio = accounting.mu_from_epsilon_delta(4, 1e-6) / accounting.mu_from_epsilon_delta(1, 1e-6)
     assert first / second == pytest.approx(ratio**2, rel=1e-6)
@@ -208,8 +208,8 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"delta": True}, "delta"),
         ({"strategy": "best"}, "strategy"),
         ({"law": "uniform"}, "law"),
-        ({"expected_runs": 0.5, "strategy": "random_stopping"}, "expected_runs"),
-        ({"score_share": 1.0}, "score_share"),
+        ({"mean_n_runs": 0.5, "strategy": "random_stopping"}, "mean_n_runs"),
+        ({"score_budget_fraction": 1.0}, "score_budget_fraction"),
         ({"scoring": "r2"}, "make_private_scorer"),
         ({"scoring": "accuracy"}, "make_private_scorer"),
         ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
@@ -373,7 +373,7 @@ def test_ledgers_that_are_opened_during_a_search():
 @pytest.mark.thorough
 def test_no_run_draws_anything():
     """A Poisson number may be zero: the model is one of public rows."""
-    search = pca_search(strategy="random_stopping", law="poisson", expected_runs=1.01)
+    search = pca_search(strategy="random_stopping", law="poisson", mean_n_runs=1.01)
     with seeded_entropy(3):
         for _ in range(60):
             with record_transcript() as transcript:
@@ -389,7 +389,7 @@ def test_no_run_draws_anything():
 @pytest.mark.thorough
 def test_only_the_winner_is_published():
     """Neither the other runs nor their number, which a ledger does not know either."""
-    search, seen = clone(STOPPED).set_params(expected_runs=20), set()
+    search, seen = clone(STOPPED).set_params(mean_n_runs=20), set()
     for _ in range(4):
         with PrivacyLedger(3, 1e-5) as ledger:
             search.fit(X)
@@ -406,7 +406,7 @@ def test_only_the_winner_is_published():
 def test_warnings_of_lost_runs_are_dropped():
     """A warning of a run that was not chosen tells that it ran."""
     search = DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED,
-                            strategy="random_stopping", expected_runs=30)  # fmt: skip
+                            strategy="random_stopping", mean_n_runs=30)  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         search.fit(X[:50], Y[:50])
@@ -452,37 +452,38 @@ def own_value(model, X, y):
     return X[:, 0]
 
 
-def run_toy(value, n_runs, expected_runs, epsilon):
+def run_toy(value, n_runs, mean_n_runs, epsilon):
     """Repeat a search on twenty rows, one of which is `value`; return what is published."""
     rows = np.zeros((20, 1))
     rows[0] = value
     search = DPGridSearchCV(
         Toy(), {"which": [0, 1]}, make_private_scorer(own_value, (-1.0, 1.0)), epsilon=epsilon,
-        strategy="random_stopping", law="geometric", expected_runs=expected_runs, score_share=0.5,
+        strategy="random_stopping", law="geometric", mean_n_runs=mean_n_runs,
+        score_budget_fraction=0.5,
     )  # fmt: skip
     with cached_accounting():
         fits = (search.fit(rows) for _ in range(n_runs))
         return [fit.best_estimator_.value_ - 20 * fit.best_score_ for fit in fits]
 
 
-def lower_bound(n_runs, expected_runs, epsilon):
+def lower_bound(n_runs, mean_n_runs, epsilon):
     """Bound epsilon from below by the log-likelihood ratio of one run, up to a factor."""
     with seeded_entropy(0):
-        sides = [run_toy(value, n_runs, expected_runs, epsilon) for value in (-1.0, 1.0)]
+        sides = [run_toy(value, n_runs, mean_n_runs, epsilon) for value in (-1.0, 1.0)]
     bound = max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
-    print(f"geometric, mean {expected_runs}: epsilon >= {bound:.3f} of {epsilon}")
+    print(f"geometric, mean {mean_n_runs}: epsilon >= {bound:.3f} of {epsilon}")
     return bound
 
 
 @pytest.mark.parametrize(
-    ("n_runs", "expected_runs", "epsilon"),
+    ("n_runs", "mean_n_runs", "epsilon"),
     [
         pytest.param(120, 3.0, 8.0, marks=pytest.mark.thorough),
         pytest.param(2000, 8.0, 4.0, marks=pytest.mark.slow),
     ],
 )
-def test_audit_of_a_whole_search(n_runs, expected_runs, epsilon):
-    assert 0 < lower_bound(n_runs, expected_runs, epsilon) <= epsilon
+def test_audit_of_a_whole_search(n_runs, mean_n_runs, epsilon):
+    assert 0 < lower_bound(n_runs, mean_n_runs, epsilon) <= epsilon
 
 
 @pytest.mark.thorough
@@ -546,7 +547,7 @@ def test_a_candidate_may_not_bring_a_step_that_learns(params):
 @pytest.mark.parametrize("who", ["step", "pipeline"])
 def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     search = ridge_search(
-        RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="random_stopping", expected_runs=5.0
+        RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="random_stopping", mean_n_runs=5.0
     )
     search.estimator.set_params(verbose=True)
     told = search.estimator if who == "pipeline" else search.estimator["ridge"]
@@ -596,7 +597,10 @@ def test_no_run_at_all_publishes_nothing_of_the_rows(model, grid, loss, tables, 
 def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
     outer = DPGridSearchCV(
-        inner, {"score_share": [0.1, 0.2]}, scoring=inner.scoring, strategy="random_stopping"
+        inner,
+        {"score_budget_fraction": [0.1, 0.2]},
+        scoring=inner.scoring,
+        strategy="random_stopping",
     ).fit(X, X[:, 0])
     pipe = outer.best_estimator_.best_estimator_
     for part in (outer.best_estimator_, pipe, pipe[-1]):

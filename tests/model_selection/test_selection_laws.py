@@ -214,7 +214,7 @@ def test_pure_plans():
 @pytest.mark.parametrize("mean", [1.0, 0.5, math.nan, 2e6])
 def test_bad_means(mean):
     with pytest.raises(ValueError, match="expected number of runs"):
-        plan_selection(1, 1e-6, 8, expected_runs=mean)
+        plan_selection(1, 1e-6, 8, mean_n_runs=mean)
 
 
 def test_tiny_delta_is_refused():

@@ -10,10 +10,10 @@ from skdp import DPLowRankFactorizer, DPPersonalizedRegressor, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions
 from skdp.exceptions import PrivacyError
 from skdp.papers import (
-    PrintedDeflation,
-    PrintedFactorizer,
-    PrintedPersonalization,
-    PrintedPowerMethod,
+    PowerDeflation,
+    SketchFactorizer,
+    PersonalizedRegression,
+    PowerMethod,
 )
 from skdp.papers._base import PrintedQuery, printed_bound
 from skdp.papers._upadhyay_2018 import printed_factors
@@ -117,7 +117,7 @@ def captured(V, gram, k):
 @NO_NOISE
 def test_without_noise_it_is_the_power_method(interactions):
     R, gram = interactions
-    model = PrintedPowerMethod(3, epsilon=math.inf, n_iter=30).fit(R)
+    model = PowerMethod(3, epsilon=math.inf, n_iter=30).fit(R)
     assert captured(model.components_, gram, 3) == pytest.approx(1, abs=1e-4)
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(3), atol=1e-10)
 
@@ -126,25 +126,25 @@ def test_printed_constants_cost_what_the_receipt_says(interactions):
     R, _ = interactions
     for epsilon, delta in ((0.5, 1e-5), (4.0, 1e-9)):
         params = {"epsilon": epsilon, "delta": delta, "n_iter": 4}
-        model = PrintedPowerMethod(3, calibration="printed", **params).fit(R)
+        model = PowerMethod(3, calibration="printed", **params).fit(R)
         multiplier = math.sqrt(4 * 4 * math.log(1 / delta)) / epsilon
-        for line in model.ledger_:
+        for line in model.releases_:
             assert line.noise_scale / line.sensitivity == pytest.approx(multiplier, rel=1e-4)
         assert model.privacy_spent_.mu == pytest.approx(2 / multiplier)
         assert 0.4 < model.privacy_spent_.epsilon / epsilon < 0.9
-        exact = PrintedPowerMethod(3, **params).fit(R)
+        exact = PowerMethod(3, **params).fit(R)
         assert exact.privacy_spent_.epsilon == epsilon
-        assert len(model.ledger_) == len(exact.ledger_) == 4
+        assert len(model.releases_) == len(exact.releases_) == 4
 
 
 def test_constants_that_protect_less_than_they_say_are_refused(interactions):
     """The paper's condition allows epsilon 46 at delta 1e-5, where the true delta is 2e-4."""
     R, _ = interactions
-    model = PrintedPowerMethod(2, epsilon=46.0, delta=1e-5, calibration="printed")
+    model = PowerMethod(2, epsilon=46.0, delta=1e-5, calibration="printed")
     with pytest.raises(ValueError, match="protects less than it says"):
         model.fit(R)
     assert not hasattr(model, "components_")
-    PrintedPowerMethod(2, epsilon=26.0, delta=1e-5, calibration="printed").fit(R)
+    PowerMethod(2, epsilon=26.0, delta=1e-5, calibration="printed").fit(R)
 
 
 @pytest.mark.thorough
@@ -153,9 +153,9 @@ def test_our_estimator_needs_less_than_the_print(interactions):
     R, gram = interactions
     means = []
     for model in (
-        PrintedPowerMethod(3, epsilon=0.5, sensitivity="prior", calibration="printed"),
-        PrintedPowerMethod(3, epsilon=0.5, calibration="printed"),
-        PrintedPowerMethod(3, epsilon=0.5),
+        PowerMethod(3, epsilon=0.5, sensitivity="prior", calibration="printed"),
+        PowerMethod(3, epsilon=0.5, calibration="printed"),
+        PowerMethod(3, epsilon=0.5),
         DPTruncatedSVD(3, epsilon=0.5, privacy_unit="interaction"),
     ):
         values = [captured(model.fit(R).components_, gram, 3) for _ in range(9)]
@@ -174,11 +174,11 @@ def graph():
 def test_deflation_returns_the_rank_one_terms(graph):
     A, labels = graph
     values, vectors = np.linalg.eigh(A)
-    model = PrintedDeflation(2, epsilon=math.inf, coherence=400.0, n_iter=60).fit(A)
+    model = PowerDeflation(2, epsilon=math.inf, coherence=400.0, n_iter=60).fit(A)
     assert not model.failed_
     np.testing.assert_allclose(model.eigenvalues_, values[::-1][:2], rtol=1e-3)
     assert abs(model.components_[0] @ vectors[:, -1]) > 0.999
-    private = PrintedDeflation(2, epsilon=8.0, coherence=30.0, n_iter=4).fit(A)
+    private = PowerDeflation(2, epsilon=8.0, coherence=30.0, n_iter=4).fit(A)
     assert not private.failed_
     right = np.mean((private.components_[1] > 0) == (labels == labels[0]))
     assert max(right, 1 - right) > 0.9
@@ -188,22 +188,22 @@ def test_deflation_returns_the_rank_one_terms(graph):
 @pytest.mark.parametrize("k", [1, 3])
 def test_printed_deflation_wastes_what_was_measured(graph, k):
     """k = 1: the noise is about 3.5 times too large at epsilon 1; k = 3: far more."""
-    model = PrintedDeflation(k, calibration="printed", coherence=400.0).fit(graph[0])
-    steps = [line for line in model.ledger_ if line.name == "right_product"]
+    model = PowerDeflation(k, calibration="printed", coherence=400.0).fit(graph[0])
+    steps = [line for line in model.releases_ if line.name == "right_product"]
     exact = math.sqrt(4 * k) / mu_from_epsilon_delta(1.0, 1e-6)
     waste = steps[0].noise_scale / steps[0].sensitivity / exact
     assert 3.3 < waste < 3.7 if k == 1 else waste > 10
     assert model.privacy_spent_.epsilon < (0.3 if k == 1 else 0.1)
     length = 1 if k == 1 else 3
-    assert [line.name for line in model.ledger_].count("length") == length
+    assert [line.name for line in model.releases_].count("length") == length
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        PrintedPowerMethod(sensitivity="prior", calibration="printed", n_iter=2),
-        PrintedPowerMethod(sensitivity="independent", calibration="printed"),
-        PrintedDeflation(2, calibration="printed", coherence=1e6),
+        PowerMethod(sensitivity="prior", calibration="printed", n_iter=2),
+        PowerMethod(sensitivity="independent", calibration="printed"),
+        PowerDeflation(2, calibration="printed", coherence=1e6),
     ],
     ids=repr,
 )
@@ -214,33 +214,33 @@ def test_printed_constants_keep_the_promise_of_the_receipt(model):
 
 def test_a_run_that_fails_spends_the_same(graph):
     """FAIL is public: an iterate beyond the coherence; and what is left is paid for."""
-    model = PrintedDeflation(3, coherence=1.5, epsilon=2.0, n_iter=3).fit(graph[0])
+    model = PowerDeflation(3, coherence=1.5, epsilon=2.0, n_iter=3).fit(graph[0])
     assert model.failed_
     assert not model.components_.any() and not model.eigenvalues_.any()
     assert model.privacy_spent_.epsilon == 2.0
-    assert any(line.name == "left_out" for line in model.ledger_)
+    assert any(line.name == "unused_budget" for line in model.releases_)
 
 
 @pytest.mark.parametrize(
     ("model", "match", "rows"),
     [
-        (PrintedDeflation(), "square adjacency", 10),
-        (PrintedPowerMethod(privacy_unit="edge"), "square adjacency", 10),
-        (PrintedPowerMethod(500), "must be <= n_features", 400),
-        (PrintedDeflation(coherence=0.5), "coherence", 400),
-        (PrintedFactorizer(500), "must be <= min", 400),
-        (PrintedPersonalization(900), "n_features", 400),
-        (PrintedPersonalization(2, max_rows=1), "max_rows", 400),
-        (PrintedPersonalization(2, max_rows=3, n_rounds=1), "max_rows", 400),
-        (PrintedPersonalization(2, target_bound=0.0), "target_bound", 400),
-        (PrintedPersonalization(2, calibration="loose"), "calibration", 400),
-        (PrintedPersonalization(2, adjacency="swap"), "adjacency", 400),
-        (PrintedPersonalization(2, calibration="printed", epsilon=200.0), "protects less", 400),
+        (PowerDeflation(), "square adjacency", 10),
+        (PowerMethod(privacy_unit="edge"), "square adjacency", 10),
+        (PowerMethod(500), "must be <= n_features", 400),
+        (PowerDeflation(coherence=0.5), "coherence", 400),
+        (SketchFactorizer(500), "must be <= min", 400),
+        (PersonalizedRegression(900), "n_features", 400),
+        (PersonalizedRegression(2, max_rows=1), "max_rows", 400),
+        (PersonalizedRegression(2, max_rows=3, n_rounds=1), "max_rows", 400),
+        (PersonalizedRegression(2, target_bound=0.0), "target_bound", 400),
+        (PersonalizedRegression(2, calibration="loose"), "calibration", 400),
+        (PersonalizedRegression(2, adjacency="swap"), "adjacency", 400),
+        (PersonalizedRegression(2, calibration="printed", epsilon=200.0), "protects less", 400),
     ],
 )
 def test_wrong_parameters_are_refused(graph, model, match, rows):
     A = graph[0][:rows]
-    of_users = {"groups": np.arange(rows) // 8} if isinstance(model, PrintedPersonalization) else {}
+    of_users = {"groups": np.arange(rows) // 8} if isinstance(model, PersonalizedRegression) else {}
     assert_refused(model, match, A, A[:, 0], **of_users)
 
 
@@ -257,7 +257,7 @@ def low_rank(m, n, k):
 @pytest.mark.parametrize("method", ["two_sketch", "three_sketch"])
 def test_factors_are_exact_without_noise(method):
     A = low_rank(120, 90, 3)
-    model = PrintedFactorizer(3, method=method, epsilon=math.inf).fit(A)
+    model = SketchFactorizer(3, method=method, epsilon=math.inf).fit(A)
     approximation = (model.left_ * model.singular_values_) @ model.components_
     np.testing.assert_allclose(approximation, A, atol=1e-6 * np.abs(A).max())
 
@@ -291,13 +291,13 @@ def test_factors_beside_ours():
         return float(np.median([error(model) for _ in range(5)]))
 
     ours = DPLowRankFactorizer(5, method="two_sketch", sketch_size=(20, 80))
-    printed = median(PrintedFactorizer(5))
+    printed = median(SketchFactorizer(5))
     assert median(ours) < printed < 2 * median(ours)
-    assert printed < median(PrintedFactorizer(5, method="three_sketch"))
-    narrow = median(PrintedFactorizer(20, alpha=0.9))  # 22 and 24 columns; A has rank 5
+    assert printed < median(SketchFactorizer(5, method="three_sketch"))
+    narrow = median(SketchFactorizer(20, alpha=0.9))  # 22 and 24 columns; A has rank 5
     ours.set_params(n_components=20, sketch_size=(22, 24))
     assert narrow > 3 * median(ours)
-    spent = PrintedFactorizer(5).fit(A).privacy_spent_
+    spent = SketchFactorizer(5).fit(A).privacy_spent_
     assert spent.epsilon == 1.0 and spent.mu is None  # a random sketch is part of the noise
 
 
@@ -322,7 +322,7 @@ def missed(model, U):
 @pytest.mark.parametrize(("n_rounds", "limit"), [(0, 0.08), (2, 0.05)])
 def test_personal_subspace_without_noise(n_rounds, limit):
     X, y, groups, U = users_of(9000, m=16)
-    model = PrintedPersonalization(
+    model = PersonalizedRegression(
         2, epsilon=math.inf, max_rows=16, target_bound=5.0, product_bound=30.0, n_rounds=n_rounds
     )
     assert missed(model.fit(X, y, groups), U) < limit
@@ -334,14 +334,14 @@ def test_printed_sensitivities_of_personal_models():
     m, zeta, eta = 8, 2.0, 3.0
     printed = {"pairs": m * zeta**2, "matrix": m * eta**2 / 2, "vector": m * eta * zeta / 2}
     for adjacency, factor in (("replace", 1.0), ("add_remove", 0.5)):
-        model = PrintedPersonalization(
+        model = PersonalizedRegression(
             2, max_rows=m, target_bound=zeta, product_bound=eta, n_rounds=2, adjacency=adjacency
         ).fit(X, y, groups)
-        assert [line.name for line in model.ledger_] == ["pairs", *["matrix", "vector"] * 2]
-        for line in model.ledger_:
+        assert [line.name for line in model.releases_] == ["pairs", *["matrix", "vector"] * 2]
+        for line in model.releases_:
             assert line.sensitivity == pytest.approx(factor * printed[line.name], rel=1e-6)
         assert model.privacy_spent_.unit == "group"
-        assert math.fsum(line.loss.value**2 for line in model.ledger_) == pytest.approx(
+        assert math.fsum(line.loss.value**2 for line in model.releases_) == pytest.approx(
             mu_from_epsilon_delta(1.0, 1e-6) ** 2
         )
 
@@ -349,10 +349,10 @@ def test_printed_sensitivities_of_personal_models():
 def test_printed_constants_of_personal_models_spend_less_than_they_say():
     X, y, groups, _ = users_of(50)
     for n_rounds, log in ((0, 8), (2, 16)):
-        model = PrintedPersonalization(2, max_rows=8, n_rounds=n_rounds, calibration="printed")
+        model = PersonalizedRegression(2, max_rows=8, n_rounds=n_rounds, calibration="printed")
         model.fit(X, y, groups)
         multiplier = math.sqrt(log * math.log(1e6))
-        for line in model.ledger_:
+        for line in model.releases_:
             assert line.noise_scale == pytest.approx(multiplier * line.sensitivity, rel=1e-6)
         assert model.privacy_spent_.epsilon < 1.0
 
@@ -378,7 +378,7 @@ def test_worst_users_of_the_printed_start_attain_the_bound(adjacency):
     data = rng.standard_normal((20, 3)), rng.standard_normal(20), np.repeat(np.arange(5), 4)
     rows = np.tile([1.0, 0.0, 0.0], (2, 1))
     pair = pair_of_users(data, (rows, [9.0, 9.0]), (rows, [9.0, -9.0]), adjacency)
-    model = PrintedPersonalization(1, max_rows=2, adjacency=adjacency)
+    model = PersonalizedRegression(1, max_rows=2, adjacency=adjacency)
     report = transcript_audit(model, pair).check()
     assert 0.97 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
 
@@ -389,7 +389,7 @@ def test_hostile_users_stay_within_the_printed_bounds(adjacency):
     """Users of any size and number of rows, in any block: what they add is cut to the bound."""
     rng = np.random.default_rng(2)
     data = users_of(20, d=3, m=4, seed=3)[:3]
-    model = PrintedPersonalization(1, max_rows=8, n_rounds=2, adjacency=adjacency, epsilon=4.0)
+    model = PersonalizedRegression(1, max_rows=8, n_rounds=2, adjacency=adjacency, epsilon=4.0)
     for i in range(12):
         rows = rng.standard_normal((3 * i + 1, 3)) * 10.0 ** rng.uniform(-6, 6)
         targets = rng.standard_normal(len(rows)) * 10.0 ** rng.uniform(-6, 6)
@@ -407,7 +407,7 @@ def test_order_of_exponential_mechanism_and_votes():
             found = []
             for seed in range(12):
                 X, y, groups, U = users_of(300, d=3, seed=seed, k=1)
-                model = PrintedPersonalization(1, start="exponential", delta=0.0, adjacency=name)
+                model = PersonalizedRegression(1, start="exponential", delta=0.0, adjacency=name)
                 if name == "votes":
                     split = {"votes": 0.998, "columns": 0.001, "global": 0.001}
                     model = DPPersonalizedRegressor(
@@ -424,7 +424,7 @@ def test_order_of_exponential_mechanism_and_votes():
 
 def test_public_candidates_are_chosen_among():
     X, y, groups, _ = users_of(100, d=5)
-    chosen = PrintedPersonalization(2, start="exponential", candidates=np.eye(5)[None, :, :2])
+    chosen = PersonalizedRegression(2, start="exponential", candidates=np.eye(5)[None, :, :2])
     assert np.allclose(np.abs(chosen.fit(X, y, groups).components_), np.eye(5)[:2])
     for given in (None, np.ones((3, 4, 2)), np.full((3, 5, 2), np.nan)):
         with pytest.raises(ValueError, match="'candidates' must"):
@@ -436,7 +436,7 @@ def test_fewer_users_do_for_our_estimator():
     """The paper's table asks for a hundred times as many; single fits, .05 against .3 to 1."""
     X, y, groups, U = users_of(3000, seed=5)
     ours = DPPersonalizedRegressor(2, epsilon=1.0).fit(X, y, groups=groups)
-    theirs = PrintedPersonalization(2, max_rows=8, target_bound=3.5, calibration="printed")
+    theirs = PersonalizedRegression(2, max_rows=8, target_bound=3.5, calibration="printed")
     basis = np.linalg.qr(ours.components_.T)[0]
     near = float(np.linalg.norm(U - basis @ (basis.T @ U), 2))
     assert near < 0.5 * missed(theirs.fit(X, y, groups), U)

@@ -134,7 +134,7 @@ def test_the_edge_has_the_noise_of_the_last_mean(shift):
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [4.0, 3.0, 1.0, 1.0, 1.0]
     fitted = DPPCA(epsilon=3.0).fit(rows + shift)
     edge = noise_edge(fitted, 5)
-    scales = [line.noise_scale for line in fitted.ledger_ if line.name == "gram"]
+    scales = [line.noise_scale for line in fitted.releases_ if line.name == "gram"]
     assert symmetric_noise_edge(scales[0], 5) / 2 < edge < 4 * symmetric_noise_edge(scales[0], 5)
     assert SpectrumDisplay.from_estimator(fitted).n_above_noise == 5
 
@@ -166,14 +166,14 @@ def test_budget(name, canvas, tmp_path):
         assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
     assert set(display.shares) == {loss.kind for loss in estimator.privacy_spent_.losses}
     title = display.ax_.get_title(loc="left").replace("\n", " ")
-    assert estimator.privacy_spent_.sentence() in title
+    assert estimator.privacy_spent_.statement() in title
     assert display.flag_ is None
     display.figure_.savefig(tmp_path / "picture.png", dpi=40)
     inside = display.figure_.bbox
     box = display.ax_.get_legend().get_window_extent()
     assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0
     assert {text.get_text().rpartition(" ")[0] for text in display.ax_.get_legend().texts} == {
-        line.name for line in estimator.ledger_
+        line.name for line in estimator.releases_
     }
 
 

@@ -53,7 +53,7 @@ def test_ellipses_hold_half_and_nine_tenths():
 def test_classes_below_the_noise_are_left_out():
     model = fitted(kind="ellipse", classes=(0, 1, 2), epsilon=0.3)
     display = ScoreDisplay.from_estimator(model)
-    assert model.seen_.tolist() == [True, True, False]
+    assert model.above_noise_.tolist() == [True, True, False]
     assert len(display.contours_) == 4
     assert "1 class(es) below the noise left out" in " ".join(display.ax_.get_title().split())
 

@@ -197,10 +197,10 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
 def test_round_trip_and_switches():
     X = columns(1000)[:, :4]
     scaler = DPStandardScaler(epsilon=4.0).fit(X)
-    cut = np.clip(X, *scaler.entry_bounds_)
+    cut = np.clip(X, *scaler.feature_bounds_)
     np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), cut, rtol=1e-9)
     plain = DPStandardScaler(epsilon=4.0, with_mean=False, with_std=False).fit(X)
-    np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.entry_bounds_))
+    np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.feature_bounds_))
     assert plain.scale_ is None
     assert plain.var_ is None
 
@@ -208,7 +208,7 @@ def test_round_trip_and_switches():
 def test_receipt_and_errors():
     X = columns(1000)
     given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
-    assert [line.name for line in given.ledger_] == ["moments"]
+    assert [line.name for line in given.releases_] == ["moments"]
     assert given.privacy_spent_.epsilon == 1.0
     few = DPStandardScaler(entry_bounds=([0, 0], [1, 1]))
     assert_refused(few, "2 bounds, but there are 5 columns", X)
@@ -264,7 +264,7 @@ def test_sparse_rows_are_scaled_as_dense_ones(kind, entry_bounds, adjacency):
     assert sp.issparse(found) and found.nnz == S.nnz
     assert np.array_equal(found.toarray(), dense.transform(S.toarray()))
     back = sparse.inverse_transform(found)
-    np.testing.assert_allclose(back.toarray(), np.clip(S.toarray(), *sparse.entry_bounds_))
+    np.testing.assert_allclose(back.toarray(), np.clip(S.toarray(), *sparse.feature_bounds_))
     exact = DPStandardScaler(with_mean=False, epsilon=np.inf).fit(kind(S))
     np.testing.assert_allclose(exact.scale_, StandardScaler(with_mean=False).fit(S).scale_)
 
@@ -273,8 +273,8 @@ def test_zeros_that_are_not_stored_stay_zeros():
     """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
     S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
     scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
-    assert np.all(scaler.entry_bounds_[0] <= 0)
-    assert np.all(np.abs(scaler.entry_bounds_[1]) > 5)
+    assert np.all(scaler.feature_bounds_[0] <= 0)
+    assert np.all(np.abs(scaler.feature_bounds_[1]) > 5)
     assert_refused(
         DPStandardScaler(with_mean=False, entry_bounds=(1.0, 7.0)), "with 0 between them", S
     )

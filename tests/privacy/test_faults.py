@@ -34,12 +34,12 @@ from skdp.federated import (
     FederatedPowerMethod,
     FederatedRounds,
     PersonalizedClient,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
 )
 from skdp.federated import _messages as wire
-from skdp.federated.config import MessageRefused
+from skdp.federated.config import InvalidMessageError
 from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import SketchLaw
@@ -365,7 +365,7 @@ class Fit(Run):
         self.attributes = self.state()
 
     def fit(self):
-        with self.ledger.pay_for(self.model) if self.whole else nullcontext():
+        with self.ledger.charge(self.model) if self.whole else nullcontext():
             self.model.fit(self.X)
 
     def state(self):
@@ -488,29 +488,29 @@ class Client(Run):
             self.ask()
 
     def told(self):
-        return repr(self.error), len(self.reads), self.client.ledger_
+        return repr(self.error), len(self.reads), self.client.releases_
 
     def wrong(self):
         if not all(paid for _, paid in self.reads):
             yield "unpaid: data were read before the client had paid"
-        if max(len(self.reads), len(self.words)) > len(self.client.ledger_):
+        if max(len(self.reads), len(self.words)) > len(self.client.releases_):
             yield "unpaid: more answers than lines of the receipt"
         try:
             with time_limit():
                 self.ask()
                 if self.reads:
                     yield "unpaid: the same request was answered twice"
-        except (PrivacyError, MessageRefused):
+        except (PrivacyError, InvalidMessageError):
             pass
         except BaseException as error:
             yield f"stuck: the next answer ends with {type(error).__name__}"
 
     def other(self):
-        with suppress(MessageRefused):
+        with suppress(InvalidMessageError):
             self.ask()
 
     def look(self):
-        _ = self.client.privacy_spent_, self.client.ledger_
+        _ = self.client.privacy_spent_, self.client.releases_
 
 
 class Member(Run):
@@ -562,7 +562,7 @@ class Member(Run):
             wire.pack_message(header._replace(attempt=1), bytes(body)),
         )
         for message in others:
-            with suppress(MessageRefused):
+            with suppress(InvalidMessageError):
                 self.handle(message)
                 if self.shown and message is others[2]:
                     yield "unpaid: a step that was unmasked begins again"
@@ -575,7 +575,7 @@ class Member(Run):
             yield f"stuck: the next step ends with {type(error).__name__}"
 
     def other(self):
-        with suppress(MessageRefused):
+        with suppress(InvalidMessageError):
             self.handle(self.last)
 
 
@@ -678,7 +678,7 @@ def beside(make, place, what):
     if thread.is_alive():
         yield "stuck: another thread waits for ever"
     for error in [*errors, *([run.error] if run.error else [])]:
-        if not isinstance(error, PrivacyError | MessageRefused):
+        if not isinstance(error, PrivacyError | InvalidMessageError):
             yield f"stuck: {what} ends with {type(error).__name__}"
     yield from run.wrong()
 
@@ -774,7 +774,7 @@ def _first_request(server, client):
         raise Heard(request)
 
     try:
-        server.fit(PlainAggregator([respond] * 3), n_features=3)
+        server.fit(UnmaskedAggregator([respond] * 3), n_features=3)
     except Heard as heard:
         return heard.args[0], client
     raise AssertionError("nothing was asked")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.queries.readout import LossQuery
-from skdp.testing import check_lazy, check_sensitivity
+from skdp.testing import check_charge_before_read, check_sensitivity
 from tools.fit_checks import check_order_invariance
 
 BOUNDS = [(0.0, 1.0), (-1.0, 3.0), (5.0, 5.001), (-1e-12, 1e-12), (1e6, 1e12)]
@@ -77,4 +77,4 @@ def test_order_and_laziness(release):
     make = partial(query, (0.0, 1.0), "add_remove")
     check_order_invariance(make, release, data=X)
     if release == "total":
-        check_lazy(make, release, data=X)
+        check_charge_before_read(make, release, data=X)

@@ -166,7 +166,11 @@ def test_a_place_is_taken_off_each_record():
     X, y = np.random.default_rng(14).standard_normal((50, P)), targets(50)
     y[7] = np.nan
     about, moved = query("dense", X, y).about(PLACE), query("dense", X - PLACE, y)
-    for ask in (*SUMS.values(), lambda q: q.records().total(3.0), lambda q: q.design_moments(9.0)):
+    for ask in (
+        *SUMS.values(),
+        lambda q: q.records().total(3.0),
+        lambda q: q.measurement_covariance_moments(9.0),
+    ):
         assert np.array_equal(ask(about).answer(1e-8), ask(moved).answer(1e-8))
     withheld = query("dense", X, y, "label", "add_remove")
     assert np.allclose(withheld.public_mean(), X.mean(axis=0), atol=0.05)
@@ -191,7 +195,7 @@ def test_antipodal_records_attain_the_bound(unit, adjacency, step):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", FORMS)
 def test_design_moments_hold_and_are_attained(form, adjacency):
-    make = asked(lambda q: q.design_moments(0.7), form, "row", adjacency)
+    make = asked(lambda q: q.measurement_covariance_moments(0.7), form, "row", adjacency)
     worst = worst_of(make, factors(4, 90), np.ones(90), "row", adjacency)
     if adjacency == "replace":  # orthogonal after whitening
         left, right = DIAGONAL if "csr" in form else W
@@ -435,7 +439,7 @@ def test_matches_the_float_computation(form, corner):
     scale = np.abs(expected).max()
     assert np.allclose(bounded.answer(0.0), expected, atol=5e-3 * scale)
     assert np.allclose(bounded.answer(1e-9) * 1e-9, expected, atol=5e-3 * scale)
-    assert query(form, (A, B), y).design_moments(2.0).answer(1e-9).shape == (
+    assert query(form, (A, B), y).measurement_covariance_moments(2.0).answer(1e-9).shape == (
         (D1 + D2,) if "csr" in form else (D1 * D1 + D2 * D2,)
     )
 
@@ -447,7 +451,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
     A, B = rng.standard_normal((1500, D1)), rng.standard_normal((1500, D2))
     y = rng.standard_normal(1500)
     order = rng.permutation(1500)
-    releases = [*SUMS.values(), *RANKS.values(), lambda q: q.design_moments(0.5)]
+    releases = [*SUMS.values(), *RANKS.values(), lambda q: q.measurement_covariance_moments(0.5)]
     expected = [release(query(form, (A, B), y, corner=0.5)).answer(1e-8) for release in releases]
     for n_jobs in (None, 3):
         for release, value in zip(releases, expected, strict=True):
@@ -483,7 +487,7 @@ def test_no_records_are_no_trouble():
     for form in FORMS:
         none = query(form, (np.zeros((0, D1)), np.zeros((0, D2))), np.zeros(0))
         assert not SUMS["tangent"](none).answer(1e-8).any()
-        assert not none.design_moments(1.0).answer(1e-8).any()
+        assert not none.measurement_covariance_moments(1.0).answer(1e-8).any()
 
 
 def test_public_moments_of_the_label_unit():

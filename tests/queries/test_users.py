@@ -48,7 +48,7 @@ def make_local(name, p=1):
         "seen": lambda q: starts.SecondMoment(D, True).asked(q.seen(np.ones(D), SCALE, 9 * SCALE)),
         "votes": starts.Votes(view, D).asked,
         "head_votes": HeadVotes(heads, rules).asked,
-        "class_means": ClassMeans(p).asked,
+        "class_frequency_sum": ClassMeans(p).asked,
         "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
         "kept_below": lambda q: HeadNorms(heads).asked(q).kept_below(1.0),
         "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
@@ -56,7 +56,7 @@ def make_local(name, p=1):
         "pooled": lambda q: base.pooled_model(
             Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
-        "column_ranks": lambda q: (
+        "column_centered_ranks": lambda q: (
             q.columns().distances(np.ones(D), np.ones((D, 1))).ranks(np.zeros(D, int))
         ),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
@@ -87,8 +87,8 @@ class Recorder:
 FOUND = np.arange(D) < D - 1  # one of them was not found
 SCALE = np.linspace(1.0, 2.0, D)
 NAMES = [
-    "second_moment", "seen", "votes", "head_votes", "class_means", "mean_head",
-    "kept_below", "target_lengths", "target_means", "pooled", "column_ranks",
+    "second_moment", "seen", "votes", "head_votes", "class_frequency_sum", "mean_head",
+    "kept_below", "target_lengths", "target_means", "pooled", "column_centered_ranks",
     "moments", "count",
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyWarning
-from skdp.model_selection import leave_some_out
+from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, seeded_entropy
 from tools.outcomes import assert_refused
@@ -23,14 +23,14 @@ NO_TASTES = "ignore:DPRecommender knows no tastes:skdp.exceptions.PrivacyWarning
 @pytest.fixture(scope="module")
 def tastes():
     R = make_interactions(4000, 400, 80_000, 8, random_state=0)
-    return leave_some_out(R, random_state=0)
+    return split_interactions(R, random_state=0)
 
 
 @pytest.fixture(scope="module")
 def plain():
     """Popularity is all there is."""
-    R = make_interactions(4000, 400, 40_000, 2, taste_share=0.0, random_state=1)
-    return leave_some_out(R, random_state=0)
+    R = make_interactions(4000, 400, 40_000, 2, factor_fraction=0.0, random_state=1)
+    return split_interactions(R, random_state=0)
 
 
 def popularity_recall(split):
@@ -110,7 +110,7 @@ def test_routes_and_receipts(tastes, params, route, delta):
     assert model.privacy_spent_.delta == delta
     assert model.privacy_spent_.epsilon == pytest.approx(params.get("epsilon", 1.0))
     if route == "popularity":
-        assert {line.name for line in model.ledger_} <= {"count", "counts", "sums"}
+        assert {line.name for line in model.releases_} <= {"count", "counts", "sums"}
 
 
 def test_what_is_spent_does_not_depend_on_what_is_found():
@@ -122,7 +122,7 @@ def test_what_is_spent_does_not_depend_on_what_is_found():
         first = clone(model).fit(strong)
         with pytest.warns(PrivacyWarning, match="knows no tastes"):
             second = clone(model).fit(weak)
-        names = [[line.name for line in model.ledger_] for model in (first, second)]
+        names = [[line.name for line in model.releases_] for model in (first, second)]
         assert names[0] != names[1]
         assert first.privacy_spent_.losses == second.privacy_spent_.losses
 
@@ -166,7 +166,7 @@ def test_the_map_is_the_filter(tastes):
     model = DPRecommender(8, epsilon=3.0).fit(tastes[0])
     mapped = model.transform(tastes[0][:20])
     assert mapped.shape == (20, 8)
-    kept = tastes[0][:20][:, model.kept_items_]
+    kept = tastes[0][:20][:, model.selected_items_]
     raw = kept @ model.filter_.inward
     np.testing.assert_allclose(mapped[:, : raw.shape[1]], raw, atol=1e-12)
     assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
@@ -213,7 +213,9 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
     assert model.privacy_spent_.delta == 0.0
     published, scores = model.recommend_all()
     assert published.shape == scores.shape == (4000, 20)
-    reported = model.flipped_.rows.toarray()[:, np.searchsorted(model.kept_items_, published[0])]
+    reported = model.randomized_interactions_.rows.toarray()[
+        :, np.searchsorted(model.selected_items_, published[0])
+    ]
     assert not reported[0].any()
     found = recall_at_n(published, tastes[1])
     assert popularity_recall(tastes) + 0.05 < found < recall(model, tastes) + 0.01
@@ -228,7 +230,7 @@ def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
     with fixed_noise(0), pytest.warns(PrivacyWarning, match="knows no tastes"):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
-    assert {line.mechanism for line in model.ledger_} == {"laplace"}
+    assert {line.mechanism for line in model.releases_} == {"laplace"}
     assert model.route_ == "popularity: delta is 0"
     assert model.rank_ == 0
     shares = R.T @ (1 / np.maximum(np.diff(R.indptr), 1))
@@ -240,7 +242,7 @@ def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
 def test_a_public_length_of_histories_is_used(tastes):
     with fixed_noise(0):
         model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
-        line = {line.name: line for line in model.fit(tastes[0]).ledger_}["gram"]
+        line = {line.name: line for line in model.fit(tastes[0]).releases_}["gram"]
     assert line.sensitivity == pytest.approx(math.sqrt(59) / 30, rel=1e-3)
     long, short = (
         DPRecommender(privacy_unit="interaction", epsilon=3.0, degree_floor=d) for d in (90, 2)
@@ -277,9 +279,9 @@ def test_values_below_their_cap_weigh_less():
 
 def test_splits_are_disjoint_and_fair():
     R = make_interactions(500, 100, 8000, 4, random_state=0)
-    train, test = leave_some_out(R, 0.3, random_state=1)
+    train, test = split_interactions(R, 0.3, random_state=1)
     assert (train + test != R).nnz == 0
     assert train.multiply(test).nnz == 0
     assert abs(test.nnz / R.nnz - 0.3) < 6 * math.sqrt(0.21 / R.nnz)
     with pytest.raises(ValueError, match="share"):
-        leave_some_out(R, 1.5)
+        split_interactions(R, 1.5)

@@ -219,10 +219,10 @@ def test_codes_among_the_entries_do_not_spoil_heads(share, code):
     X = np.where(rng.random(X.shape) < share, code, X)
     model = quiet(DPPersonalizedRegressor(2).fit, X[~held], y[~held], groups[~held])
     assert r2_score(y[held], model.predict(X[held], groups[held])) > 0.4
-    low, high = model.entry_bounds_
+    low, high = model.feature_bounds_
     assert (low > -100).all() and (high < 100).all()
     some, theirs = X[held][:50], groups[held][:50]
-    folded = within_bounds(some, model.entry_bounds_)
+    folded = within_bounds(some, model.feature_bounds_)
     assert np.abs(folded).max() < 100 and (folded != some).any() == (np.abs(some).max() > 100)
     expected = model.predict(folded, theirs)
     for rows in (some, sp.csr_array(some)):
@@ -243,7 +243,7 @@ def test_a_classifier_sees_no_more_of_codes_and_of_where_columns_lie(share):
     model.fit(X[train], y[train], groups[train])
     assert model.score(X[~train], y[~train], groups[~train]) > 0.75 - 8 * share
     assert (
-        np.abs(model.entry_center_ / [1, 1, 2000, 1.6e9, -30, 1, 500, 3] - 1)[[2, 3, 4, 6]].max()
+        np.abs(model.feature_center_ / [1, 1, 2000, 1.6e9, -30, 1, 500, 3] - 1)[[2, 3, 4, 6]].max()
         < 0.1
     )
     assert np.abs(model.released().decision_function(X[~train])).max() < 30
@@ -259,7 +259,7 @@ def test_where_columns_lie_makes_no_difference(far):
     model = DPPersonalizedRegressor(2, epsilon=2.0)
     quiet(model.fit, X[~held], users.y[~held], users.groups[~held])
     assert r2_score(users.y[held], model.predict(X[held], users.groups[held])) > 0.6
-    assert np.abs(model.entry_center_ / far - [0, 1, -1, 0, 0, 1]).max() < 0.5
+    assert np.abs(model.feature_center_ / far - [0, 1, -1, 0, 0, 1]).max() < 0.5
 
 
 def test_entries_beyond_their_bounds_are_folded():
@@ -285,7 +285,7 @@ def test_one_row_is_no_head():
             DPPersonalizedRegressor(2, epsilon=epsilon).fit, shops.X, shops.y, shops.groups
         )
         single = model.adapt(shops.X[:3], shops.y[:3] + 1e6, [-3, -2, -1])
-        rows = within_bounds(shops.X, model.entry_bounds_)
+        rows = within_bounds(shops.X, model.feature_bounds_)
         expected = rows @ model.global_coef_ + model.global_intercept_
         for user in (-3, -2, -1):
             assert np.allclose(single.predict(shops.X, np.full(len(shops.X), user)), expected)
@@ -347,7 +347,7 @@ def test_hostile_users_break_nothing(params):
         predicted = model.predict(X[finite], ids[finite])
     for name, value in vars(model).items():
         if isinstance(value, np.ndarray | float):
-            assert np.isfinite(value).all() or name == "entry_bounds_", name
+            assert np.isfinite(value).all() or name == "feature_bounds_", name
     assert np.isfinite(model._private["heads"]).all()
     assert np.isfinite(predicted).all()
 
@@ -384,7 +384,7 @@ def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
     expected = seeded(data=(X, y, ids), n_components=1, **params)
     for order in (np.arange(len(X))[::-1], rng.permutation(len(X))):
         found = seeded(data=(X[order], y[order], ids[order]), n_components=1, **params)
-        for name in ("components_", "global_coef_", "eigenvalues_", "whitener_"):
+        for name in ("components_", "global_coef_", "eigenvalues_", "whitening_"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         assert np.array_equal(found._private["heads"], expected._private["heads"])
 
@@ -467,14 +467,14 @@ def test_one_user_moves_every_release_by_its_claim(estimator):
 
 def test_budget_split():
     split = {"targets": 28, "whitener": 1, "votes": 1, "head": 1, "global": 1, "columns": 1}
-    lines = seeded(budget_split=split).ledger_
-    even = [line for line in lines if line.name not in ("column_ranks", "count")]
+    lines = seeded(budget_split=split).releases_
+    even = [line for line in lines if line.name not in ("column_centered_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
 
 
 def test_public_bounds_of_targets_are_free():
     """Nothing is asked of where targets lie."""
-    names = {line.name for line in seeded(target_bounds=(-9, 9)).ledger_}
+    names = {line.name for line in seeded(target_bounds=(-9, 9)).releases_}
     assert "pooled" in names and not any("target" in name for name in names)
 
 
@@ -489,7 +489,7 @@ def test_both_forms_of_users_are_the_same_fit():
     frame["who"] = [f"user {g:03d}" for g in SMALL.groups]
     for data, column in ((X, 2), (X, -4), (sp.csr_array(X), 2), (frame, "who"), (frame, 5)):
         model = quiet(
-            DPPersonalizedRegressor(random_state=0, user_column=column).fit, data, SMALL.y
+            DPPersonalizedRegressor(random_state=0, group_column=column).fit, data, SMALL.y
         )
         assert np.allclose(model.components_, by_groups.components_)
         assert np.allclose(model.predict(data), by_groups.predict(SMALL.X, SMALL.groups))
@@ -509,9 +509,9 @@ def test_rows_without_users():
         model = DPPersonalizedRegressor(target_bounds=(-9, 9)).fit(SMALL.X, SMALL.y)
     assert model.privacy_spent_.unit == "row"
     assert model._private is None
-    with pytest.raises(ValueError, match="require_users"):
-        DPPersonalizedRegressor(require_users=True).fit(SMALL.X, SMALL.y)
-    strict = seeded(require_users=True)
+    with pytest.raises(ValueError, match="require_groups"):
+        DPPersonalizedRegressor(require_groups=True).fit(SMALL.X, SMALL.y)
+    strict = seeded(require_groups=True)
     with pytest.raises(ValueError, match="groups"):
         strict.predict(SMALL.X)
     with (
@@ -536,7 +536,7 @@ def test_a_fit_with_users_after_one_without():
 
 def test_large_ids_in_a_user_column_stay_apart():
     X = [[2**60 + i // 2, float(i), 1.0] for i in range(20)]
-    model = quiet(DPPersonalizedRegressor(1, user_column=0).fit, X, np.arange(20.0))
+    model = quiet(DPPersonalizedRegressor(1, group_column=0).fit, X, np.arange(20.0))
     assert len(model._private["users"]) == 10
 
 
@@ -585,7 +585,7 @@ def test_pipeline_and_search_with_users(routing):
     cut = FunctionTransformer()
     scores = {}
     with config_context(enable_metadata_routing=routing):
-        column = clone(model).set_params(user_column=6)
+        column = clone(model).set_params(group_column=6)
         XU = np.column_stack([X, groups])
         search = GridSearchCV(
             column, {"n_components": [1, 2]}, cv=WithinGroupKFold(2), scoring="r2"
@@ -616,8 +616,8 @@ def test_users_that_get_lost_are_noticed():
         search.fit(*users.all[:2], groups=users.groups)
     with pytest.warns(UserWarning, match="asked to predict without users"):
         quiet(DPPersonalizedRegressor(1).fit, *users.all).score(*users.all[:2])
-    search.set_params(estimator=DPPersonalizedRegressor(1, require_users=True))
-    with pytest.raises(ValueError, match="require_users"):
+    search.set_params(estimator=DPPersonalizedRegressor(1, require_groups=True))
+    with pytest.raises(ValueError, match="require_groups"):
         search.fit(*users.all[:2], groups=users.groups)
 
 
@@ -680,7 +680,7 @@ def test_head_for_a_device():
     assert np.allclose(again.predict(SMALL.X[rows]), expected)
     X = np.insert(SMALL.X, 0, SMALL.groups, axis=1)
     with seeded_entropy(7):
-        column = quiet(DPPersonalizedRegressor(epsilon=3.0, user_column=0).fit, X, SMALL.y)
+        column = quiet(DPPersonalizedRegressor(epsilon=3.0, group_column=0).fit, X, SMALL.y)
     assert np.allclose(column.make_head().fit(SMALL.X[rows], SMALL.y[rows]).coef_, head.coef_)
 
 
@@ -690,7 +690,7 @@ def test_threads_and_order_of_users_change_nothing():
     key = np.random.default_rng(0).permutation(SMALL.n)  # users in another order, rows as they were
     order = np.argsort(key[SMALL.groups], kind="stable")
     for other in (seeded(n_jobs=2), seeded(data=tuple(part[order] for part in SMALL.all))):
-        for name in ("components_", "global_coef_", "whitener_", "eigenvalues_"):
+        for name in ("components_", "global_coef_", "whitening_", "eigenvalues_"):
             assert np.array_equal(getattr(other, name), getattr(model, name)), name
 
 
@@ -744,7 +744,7 @@ def test_classes_are_public():
 BAD = {
     "n_components": 0, "adjacency": "swap", "target_bounds": (1, -1), "whiten": "full",
     "head": "best", "loss": "logistic", "fit_intercept": 1,
-    "require_users": "yes", "user_column": 9,
+    "require_groups": "yes", "group_column": 9,
 }  # fmt: skip
 
 
@@ -755,11 +755,11 @@ BAD = {
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"votes": 1}}, "whitener"),
-        ({"user_column": "who"}, "user_column"),
+        ({"group_column": "who"}, "group_column"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_read(params, match):
-    groups = None if "user_column" in params else SMALL.groups
+    groups = None if "group_column" in params else SMALL.groups
     assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
 
 

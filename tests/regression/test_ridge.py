@@ -131,10 +131,10 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
             model = DPRidge(epsilon=0.5, adjacency="replace").fit(X, y)
         assert not np.round(model.coef_, 12).any()
         said = any("all budget went into" in str(each.message) for each in caught)
-        assert said == ("readout" not in {line.name for line in model.ledger_})
+        assert said == ("readout" not in {line.name for line in model.releases_})
         without += said
         off.append(abs(model.intercept_ - 40))
-        mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.ledger_))
+        mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.releases_))
         assert mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
     assert np.median(off) < 1
     assert without >= 5
@@ -167,7 +167,7 @@ def test_without_intercept_nothing_is_shifted():
     model = DPRidge(fit_intercept=False).fit(X * 100, y)
     assert model.intercept_ == 0.0
     assert model.score(X * 100, y) > 0.9
-    assert "moments" not in {line.name for line in model.ledger_}
+    assert "moments" not in {line.name for line in model.releases_}
 
 
 def test_many_targets_and_bounds_for_each():
@@ -193,13 +193,13 @@ def test_a_far_intercept_costs_nothing_if_the_bounds_are_known():
 def test_the_receipt_has_one_release():
     X, y = data()
     model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-    assert [line.name for line in model.ledger_] == ["readout"]
+    assert [line.name for line in model.releases_] == ["readout"]
     C, c = 3.0, 0.3 * 3.0
     U, t = math.hypot(C, c), 0.6 * math.hypot(C, c)
-    assert model.ledger_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
+    assert model.releases_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
     assert model.privacy_spent_.epsilon == 1.0
-    names = {line.name for line in DPRidge().fit(X, y).ledger_}
-    assert names == {"count", "column_ranks", "norm_median", "readout"}
+    names = {line.name for line in DPRidge().fit(X, y).releases_}
+    assert names == {"count", "column_centered_ranks", "norm_centered_rank", "readout"}
 
 
 def test_records_with_other_labels_count_as_zeros():
@@ -280,7 +280,7 @@ def test_public_bounds_are_free_and_give_the_units():
     X, y = data(20_000)
     X = X * [1, 1, 1, 1, 100]
     model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
-    assert [line.name for line in model.ledger_] == ["readout"]
+    assert [line.name for line in model.releases_] == ["readout"]
     assert model.score(X, y) > 0.97
     assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
     np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
@@ -307,7 +307,7 @@ def test_entries_are_cut_alike_in_fit_and_predictions():
     X = np.column_stack([X, rng.standard_cauchy(len(X))])
     model = DPRidge().fit(X, y)
     assert model.score(X, y) > 0.9
-    low, high = model.entry_bounds_
+    low, high = model.feature_bounds_
     np.testing.assert_allclose(high - low, 12 * model.scale_)
     far = np.where(np.arange(6) == 5, 1e12, X[:1])
     np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
@@ -341,7 +341,7 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     )
     model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
-    names = [line.name for line in model.ledger_]
+    names = [line.name for line in model.releases_]
     assert names[-1] == "readout" and set(names[:-1]) <= {"count", "sums"}
     assert 30 <= np.count_nonzero(model.coef_) < 100
 

@@ -59,7 +59,7 @@ def test_finds_the_matrix(params, limit):
     X, y, M = sample(6000)
     model = DPTraceRegressor(epsilon=2.0, random_state=0).set_params(**params).fit(X, y)
     assert error(model, M) < limit
-    assert ("moments" in {line.name for line in model.ledger_}) == (model.intercept_ != 0.0)
+    assert ("moments" in {line.name for line in model.releases_}) == (model.intercept_ != 0.0)
     assert (model.intercept_ != 0.0) == model.fit_intercept
     assert model.rank_ == 2 and model.U_.shape == (6, 2) and model.V_.shape == (5, 2)
     rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
@@ -111,7 +111,7 @@ def test_a_shift_of_the_targets_changes_nothing(params):
         model = DPTraceRegressor(epsilon=2.0, random_state=0, **params).fit(X, y + shift)
         assert model.intercept_ == pytest.approx(shift, abs=0.1)
         assert error(model, M) < 0.03
-    assert "moments" in {line.name for line in model.ledger_}
+    assert "moments" in {line.name for line in model.releases_}
 
 
 def test_a_zero_matrix_predicts_the_centre():
@@ -128,7 +128,7 @@ def test_few_records_are_said_to_be_few():
     """Between what can be read and what is of use the number of records alone decides."""
     X, y, _ = sample(1300, shape=(20, 20))
     model = DPTraceRegressor(random_state=0, solver="spectral_init")
-    needed = model.records_needed((20, 20))
+    needed = model.required_samples((20, 20))
     assert needed.readable < 1300 < needed.useful
     with pytest.warns(PrivacyWarning, match="error above one half. At this budget about 1604"):
         model.fit(X, y)
@@ -213,7 +213,7 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
         ("budget_split", [{"init": 1.0}], "budget_split"),
         ("delta", [0], "delta"),
         ("fit_intercept", [1], "fit_intercept"),
-        ("fit_means", ["auto"], "fit_means"),
+        ("fit_biases", ["auto"], "fit_biases"),
     ],
 )
 def test_bad_parameters(name, values, match):
@@ -223,12 +223,12 @@ def test_bad_parameters(name, values, match):
 
 
 def test_plan_needs_no_data():
-    needed = DPTraceRegressor(2, matrix_shape=(20, 20)).records_needed()
+    needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
     assert needed.readable < needed.useful < needed.accurate
-    twice = DPTraceRegressor(2, adjacency="replace").records_needed((20, 20))
+    twice = DPTraceRegressor(2, adjacency="replace").required_samples((20, 20))
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     with pytest.raises(ValueError, match="matrix_shape"):
-        DPTraceRegressor().records_needed()
+        DPTraceRegressor().required_samples()
 
 
 def test_theory():
@@ -287,7 +287,7 @@ def test_a_known_covariance_that_is_no_product():
     assert 0.97 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
     start = clone(known).set_params(solver="spectral_init", epsilon=8.0).fit(X, y)
     assert error(start, M) < 0.15
-    assert known.noise_sd_ == pytest.approx(0.3, rel=0.2)
+    assert known.residual_std_ == pytest.approx(0.3, rel=0.2)
     with pytest.raises(ValueError, match="dense"):
         clone(known).fit(sp.csr_array(X), y)
     with pytest.raises(ValueError, match="dense"):
@@ -311,7 +311,7 @@ def ratings(seed, shape, number):
 def test_noise_that_varies_more_than_the_targets_is_no_fit():
     """One-hot records, few for their matrix: the centre alone, and it says so."""
     X, _, y = ratings(0, (400, 60), 40_000)
-    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_means=False)
+    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_biases=False)
     with pytest.warns(PrivacyWarning, match="returns the zero matrix"):
         model.fit(X, y)
     assert not model.coef_.any()
@@ -354,7 +354,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
         rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
         assert np.allclose(rebuilt, model.coef_)
         assert model.rank_ == len(model.singular_values_) == 4
-        assert "gradient_sum" not in {line.name for line in model.ledger_}
+        assert "gradient_sum" not in {line.name for line in model.releases_}
     ours, trivial, constant = np.mean(errors, axis=0)
     assert ours < 1.02 * trivial
     assert ours < 0.97 * constant
@@ -366,12 +366,12 @@ def test_a_matrix_is_found_beside_means():
     """Squared error 1.04 by means, .87 by a matrix of rank 2, .79 beside means."""
     X, column, y = ratings(1, (60, 60), 40_000)
     found = {}
-    for fit_means in (False, True):
+    for fit_biases in (False, True):
         model = DPTraceRegressor(
-            2, matrix_shape=(60, 60), epsilon=20.0, fit_means=fit_means, random_state=0
+            2, matrix_shape=(60, 60), epsilon=20.0, fit_biases=fit_biases, random_state=0
         )
-        found[fit_means] = float(np.mean((model.fit(X, y).predict(X) - y) ** 2))
-        assert model.rank_ == 2 + 2 * fit_means
+        found[fit_biases] = float(np.mean((model.fit(X, y).predict(X) - y) ** 2))
+        assert model.rank_ == 2 + 2 * fit_biases
     exact = (np.bincount(column, y) / np.maximum(np.bincount(column), 1))[column]
     assert found[True] < found[False]
     assert found[True] < 0.95 * float(np.mean((exact - y) ** 2))
@@ -381,14 +381,14 @@ def test_a_matrix_is_found_beside_means():
 def test_what_has_no_means_pays_little_for_them():
     """Dense X is not looked at, and sparse matrices of full records have none."""
     X, y, M = sample(4000)
-    names = {line.name for line in DPTraceRegressor(epsilon=2.0).fit(X, y).ledger_}
+    names = {line.name for line in DPTraceRegressor(epsilon=2.0).fit(X, y).releases_}
     assert "column_sums" not in names
     rows = sp.csr_array(X.reshape(4000, -1) * (np.random.default_rng(0).random((4000, 30)) < 0.3))
     z = rows @ M.ravel() + 0.1
     model = DPTraceRegressor(epsilon=2.0, matrix_shape=(6, 5), random_state=0).fit(rows, z)
-    assert "column_sums" in {line.name for line in model.ledger_}
+    assert "column_sums" in {line.name for line in model.releases_}
     assert model.rank_ == 2 and error(model, M) < 0.15
-    off = {line.name for line in clone(model).set_params(fit_means=False).fit(rows, z).ledger_}
+    off = {line.name for line in clone(model).set_params(fit_biases=False).fit(rows, z).releases_}
     assert "column_sums" not in off
 
 
@@ -432,7 +432,7 @@ def test_nothing_but_released_numbers_decides_about_means():
     for other in fits[1:]:
         assert np.array_equal(other.coef_, fits[0].coef_)
         assert other.intercept_ == fits[0].intercept_
-        assert other.ledger_ == fits[0].ledger_
+        assert other.releases_ == fits[0].releases_
 
 
 @pytest.mark.thorough

@@ -139,11 +139,11 @@ def test_exact_counts_need_no_flips():
 K = 6
 
 
-def histories(m, n, n_tastes, rng):
+def histories(m, n, n_factors, rng):
     """Popularity that falls, and groups of items that are liked together; 0 groups: none."""
     rates = 0.5 * np.arange(1, n + 1.0) ** -0.4
-    if n_tastes:
-        mine = np.arange(n) % n_tastes == rng.integers(0, n_tastes, m)[:, None]
+    if n_factors:
+        mine = np.arange(n) % n_factors == rng.integers(0, n_factors, m)[:, None]
         rates = rates * np.where(mine, 1.6, 0.4)
     return (rng.random((m, n)) < rates).astype(float)
 

@@ -37,7 +37,7 @@ def integers(value, l2=1.0, name="toy", **kwargs):
 class Result:
     def __init__(self, session):
         self.privacy_spent_ = session.spent()
-        self.ledger_ = session.ledger
+        self.releases_ = session.ledger
 
 
 def adaptive(data, sensitivity=1.0):

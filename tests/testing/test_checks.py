@@ -9,7 +9,7 @@ from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from tools import checks
 from tools.checks import parametrize_with_dp_checks
-from tools.data import CONTRASTS, contrasting_data, register_data
+from tools.data import CONTRASTS, null_release_data, register_data
 from tools.outcomes import outcome
 
 
@@ -25,7 +25,7 @@ def test_decorator_asks_every_check_and_expects_no_failure():
 
 
 def test_outcome_collects_everything():
-    data = contrasting_data(DPPCA())["dense"]["ordinary"]
+    data = null_release_data(DPPCA())["dense"]["ordinary"]
     seen = outcome(DPPCA(random_state=0), data)
     assert seen.exception is None and "PrivacyWarning" in seen.warnings[0]
     seen = outcome(DPPCA(epsilon=-1), data)
@@ -59,7 +59,7 @@ def test_own_data_can_be_registered():
         _privacy_units = {"odd": ("add_remove",)}
 
     with pytest.raises(ValueError, match="odd"):
-        contrasting_data(Odd(privacy_unit="odd"))
+        null_release_data(Odd(privacy_unit="odd"))
     register_data("odd")(CONTRASTS["row"])
     try:
         checks.check_null_release("Odd", Odd(privacy_unit="odd"))
@@ -74,7 +74,7 @@ def test_contrasting_data(unit, adjacency):
     """Within a family only private things differ: the number of rows where it is private."""
     estimator = DPPCA(adjacency=adjacency)
     estimator.privacy_unit = unit
-    for family in contrasting_data(estimator).values():
+    for family in null_release_data(estimator).values():
         shapes = {item.X.shape for item in family.values()}
         assert len({shape[1] for shape in shapes}) == 1
         assert (len(shapes) > 1) <= (adjacency == "add_remove" and unit in ("row", "group"))

@@ -12,12 +12,12 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
-from skdp.decomposition import local_report
+from skdp.decomposition import randomize_row
 from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    PlainAggregator,
+    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
 )
@@ -65,7 +65,7 @@ def searched(kind, strategy):
         scorer = make_private_scorer("squared_error", (0.0, 1.0))
         search = kind(model, {"alpha": [0.1, 1.0, 9.0]}, scorer, epsilon=4.0, strategy=strategy)
         search.fit(X, y)
-        lines = [(line.name, line.noise_scale, line.loss) for line in search.ledger_]
+        lines = [(line.name, line.noise_scale, line.loss) for line in search.releases_]
         scores = {key: search.cv_results_[key] for key in ("mean_test_score", "rank_test_score")}
         best = fitted_attributes(search.best_estimator_)
         return [search.best_params_, scores, best, lines, search.privacy_spent_]
@@ -78,7 +78,8 @@ def reported(**sketch):
         return [
             (report.values, report.noise_scale, report.privacy_spent)
             for report in (
-                local_report(row, clip_norm=1.0, epsilon=1.0, delta=1e-6, **sketch) for row in X[:2]
+                randomize_row(row, clip_norm=1.0, epsilon=1.0, delta=1e-6, **sketch)
+                for row in X[:2]
             )
         ]
 
@@ -87,7 +88,7 @@ def reported(**sketch):
 
 def recorded(fit, clients):
     """Fit over clients and return the requests that they got."""
-    requests, sums = [], PlainAggregator([client.respond for client in clients])
+    requests, sums = [], UnmaskedAggregator([client.respond for client in clients])
 
     def aggregator(request, size):
         requests.append(bytes(request))
@@ -100,7 +101,7 @@ def recorded(fit, clients):
 
 def answers(client, requests):
     """All that a client says: its words for each request, its lines and its receipt."""
-    return [client.respond(request) for request in requests], client.ledger_, client.close()
+    return [client.respond(request) for request in requests], client.releases_, client.close()
 
 
 def power_client(X, n_samples=None):

@@ -211,7 +211,7 @@ KEPT = [
 def lines(estimator):
     with fixed_noise(0):
         fitted = ordinary(estimator).fit(fresh(estimator))
-    return [line.name for line in fitted.ledger_]
+    return [line.name for line in fitted.releases_]
 
 
 @pytest.mark.parametrize("estimator", WAYS[:-1], ids=repr)

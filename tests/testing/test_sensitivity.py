@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.rows import RowQuery
-from skdp.testing import check_lazy, check_sensitivity
+from skdp.testing import check_charge_before_read, check_sensitivity
 from skdp.testing.sensitivity import FORMATS, NEIGHBOURS
 from tools.fit_checks import check_order_invariance
 
@@ -203,6 +203,6 @@ def test_lazy():
             bound, lambda step: np.asarray(np.rint(clean(A, -1, 1).sum(axis=0)), np.int64)
         )
 
-    check_lazy(lambda A: A, lazy, data=X)
+    check_charge_before_read(lambda A: A, lazy, data=X)
     with pytest.raises(AssertionError, match="before it was paid"):
-        check_lazy(lambda A: A, eager, data=X)
+        check_charge_before_read(lambda A: A, eager, data=X)

@@ -27,8 +27,8 @@ X = np.random.default_rng(0).standard_normal((60, 5))
 def test_record_is_complete():
     with record_transcript() as transcript:
         pca = DPPCA(clip_norm="auto").fit(X)
-    assert [o.bound.name for o in transcript] == [line.name for line in pca.ledger_]
-    assert [o.noise_scale for o in transcript] == [line.noise_scale for line in pca.ledger_]
+    assert [o.bound.name for o in transcript] == [line.name for line in pca.releases_]
+    assert [o.noise_scale for o in transcript] == [line.noise_scale for line in pca.releases_]
     assert not transcript.faults
     for opening in transcript:
         assert opening.n_reads == 1

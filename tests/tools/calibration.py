@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import chi2, norm, t
 
 from skdp.privacy.noise import integers as noise
-from skdp.testing._transcripts import Opening, Transcript, record_transcript
+from skdp.testing._transcripts import RecordedRelease, Transcript, record_transcript
 from skdp.testing.audit import as_fit
 
 # Bounds and tests for the audit. Every bound is valid for finite samples, or says what it assumes.
@@ -80,7 +80,7 @@ class CalibrationReport:
         return self
 
 
-def _independent(opening: Opening) -> tuple[np.ndarray, np.ndarray]:
+def _independent(opening: RecordedRelease) -> tuple[np.ndarray, np.ndarray]:
     """Return (residuals in standard units, their columns), each independent value once.
 
     (G + G')/2 has half the variance off the diagonal, and each value there appears twice.
@@ -94,7 +94,7 @@ def _independent(opening: Opening) -> tuple[np.ndarray, np.ndarray]:
     return residual[upper] * scale, columns[upper]
 
 
-def _squares(opening: Opening, residual: np.ndarray) -> tuple[np.ndarray, float]:
+def _squares(opening: RecordedRelease, residual: np.ndarray) -> tuple[np.ndarray, float]:
     """Return terms that are chi-square, and the degrees of freedom of each."""
     if opening.loss and opening.loss.kind == "pure":
         return 2 * math.sqrt(2.0) * np.abs(residual), 2.0  # |Laplace| is exponential

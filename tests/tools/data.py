@@ -68,7 +68,7 @@ def register_data(unit: str):
     return register
 
 
-def contrasting_data(estimator, seed: int = 0) -> dict[str, dict[str, FitData]]:
+def null_release_data(estimator, seed: int = 0) -> dict[str, dict[str, FitData]]:
     """Return families of data sets among which a null release must see no difference.
 
     Parameters

@@ -9,8 +9,8 @@ from skdp.federated import (
     AggregationClient,
     AggregationConfig,
     AggregationServer,
-    MessageRefused,
-    PlainAggregator,
+    InvalidMessageError,
+    UnmaskedAggregator,
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
@@ -27,7 +27,7 @@ _RECORDS = {
 
 
 def plain_sum(clients):
-    return PlainAggregator([client.respond for client in clients])
+    return UnmaskedAggregator([client.respond for client in clients])
 
 
 def secure_sum(clients, config, **options):
@@ -186,5 +186,5 @@ class Scene:
 
 
 def refuse(client, message, match=None):
-    with pytest.raises(MessageRefused, match=match):
+    with pytest.raises(InvalidMessageError, match=match):
         client.handle(message)

@@ -32,7 +32,7 @@ from skdp.testing.audit import FitData, transcript_audit
 from skdp.testing.sensitivity import _Attack
 from skdp.units import unit_of
 from tools.calibration import SIX_SIGMA, check_calibration, cosine_pvalue
-from tools.data import STORED, contrasting_data, settings_of
+from tools.data import STORED, null_release_data, settings_of
 from tools.null_checks import not_private, skip
 from tools.outcomes import difference, documented_attributes, fitted_attributes, outcome
 from tools.pairs import candidate_pairs
@@ -45,7 +45,7 @@ BAD_DELTAS = (math.nan, -1, -1e-9, 1, 1.5, math.inf, True, "0", None)
 
 def ordinary(estimator) -> FitData:
     """Return ordinary dense data for this estimator."""
-    return contrasting_data(estimator)["dense"]["ordinary"]
+    return null_release_data(estimator)["dense"]["ordinary"]
 
 
 def _fitted(estimator, data=None, **params):
@@ -74,7 +74,7 @@ def check_receipt(name, estimator):
     """
     with record_transcript() as transcript:
         fitted = _fitted(estimator)
-    spent, ledger = fitted.privacy_spent_, fitted.ledger_
+    spent, ledger = fitted.privacy_spent_, fitted.releases_
     if transcript.faults:
         raise AssertionError(f"{name}: {transcript.faults}")
     if hasattr(fitted, "best_estimator_"):
@@ -114,8 +114,8 @@ def _check_runs(name, search, transcript):
     runs = {}
     for opening in transcript:
         runs.setdefault(opening.session // per_run, []).append(opening.loss)
-    if search.plan_.strategy == "compose" and len(runs) != len(search.ledger_):
-        raise AssertionError(f"{name}: {len(search.ledger_)} lines, {len(runs)} runs")
+    if search.plan_.strategy == "compose" and len(runs) != len(search.releases_):
+        raise AssertionError(f"{name}: {len(search.releases_)} lines, {len(runs)} runs")
     for number, losses in runs.items():
         spent = accounting.compose(losses)
         if [loss.kind for loss in spent] != [limit.kind] or spent[0].value > limit.value * _SLIP:
@@ -235,7 +235,7 @@ def check_documented_attributes(name, estimator):
     scikit-learn's HTML display prints every public attribute; hidden ones get pickled.
     """
     documented = documented_attributes(type(estimator))
-    for family, data in contrasting_data(estimator).items():
+    for family, data in null_release_data(estimator).items():
         extra = set(fitted_attributes(_fitted(estimator, data["ordinary"]))) - documented
         if extra:
             raise AssertionError(f"{name} fitted on {family} data has undocumented {sorted(extra)}")
@@ -386,7 +386,7 @@ _SEED = 20240401
 
 def check_storage_form(name, estimator):
     """One CSR matrix gives one fit, bit by bit, however its entries are stored."""
-    families = contrasting_data(estimator)
+    families = null_release_data(estimator)
     if "csr" not in families:
         return skip("takes no sparse input")
     data = families["csr"]["ordinary"]
@@ -433,7 +433,7 @@ def check_company(name, estimator):
         return skip("the sum of two fits on parts is asked for rows and users that come and go")
     if not_private(estimator):
         return skip("epsilon is infinite: floats")
-    data = contrasting_data(estimator)["dense"]["ordinary"]
+    data = null_release_data(estimator)["dense"]["ordinary"]
     groups = data.fit_params.get("groups")
     units = np.arange(settings.n_rows) if groups is None else np.asarray(groups)
     data = _hostile(data, units)

@@ -19,7 +19,7 @@ from skdp.testing._transcripts import (
 )
 from skdp.testing.audit import FitData
 from skdp.units import unit_named
-from tools.data import contrasting_data, settings_of
+from tools.data import null_release_data, settings_of
 from tools.outcomes import before_payment, difference, fitted_attributes, outcome
 
 _SEED = 20240229
@@ -57,7 +57,7 @@ def _recorded_fit(name, estimator, data, seed):
 
 def _with_power(name, family, estimator, seen, data):
     """A fit that stops at its first answers, or shows no noise, would compare constants."""
-    if any(line.mechanism == "paid, not read" for line in seen.attributes.get("ledger_", ())):
+    if any(line.mechanism == "paid, not read" for line in seen.attributes.get("releases_", ())):
         raise AssertionError(
             f"{name} leaves releases out on {family} data: the null release check would not see "
             "them. Give this instance a larger budget, or its unit more data."
@@ -79,7 +79,7 @@ def check_null_release(name, estimator):
     """
     if not_private(estimator):
         return skip("epsilon is infinite")
-    for family, data in contrasting_data(estimator).items():
+    for family, data in null_release_data(estimator).items():
         ordinary = data["ordinary"]
         with fixed_noise(_SEED), null_release(run=False):
             reference = outcome(fresh(estimator), ordinary)
@@ -99,7 +99,7 @@ def check_null_release(name, estimator):
 def check_null_release_can_fail(name, estimator):
     """The same data at a huge epsilon, with real answers, must look different."""
     strong = {} if not_private(estimator) else {"epsilon": 1e4}
-    for family, data in contrasting_data(estimator).items():
+    for family, data in null_release_data(estimator).items():
         reference = _model(estimator, data["ordinary"], strong)
         others = (_model(estimator, item, strong) for k, item in data.items() if k != "ordinary")
         if not any(difference(reference, other) for other in others):
@@ -113,7 +113,7 @@ def _model(estimator, data, params):
     """Return what a fit under one fixed noise shows, its ledger aside."""
     with fixed_noise(_SEED):
         attributes = outcome(fresh(estimator, **params), data).attributes
-    attributes.pop("ledger_", None)
+    attributes.pop("releases_", None)
     return attributes
 
 
@@ -125,7 +125,7 @@ def check_bad_rows(name, estimator):
     settings = settings_of(estimator)
     if settings.unit != "row" or not_private(estimator):
         return skip("covered by the null release for this unit")
-    base = contrasting_data(estimator)["dense"]["ordinary"]
+    base = null_release_data(estimator)["dense"]["ordinary"]
     rows = {"NaN": np.full(settings.n_features, np.nan)}
     rows["inf"] = np.full(settings.n_features, np.inf)
     rows["one -inf"] = np.where(np.arange(settings.n_features) == 1, -np.inf, 3.0)
@@ -197,7 +197,7 @@ def check_tiny_epsilon(name, estimator):
         return skip("epsilon is infinite, or the unit bounds no data set")
     pure = getattr(estimator, "delta", 0) == 0
     tiny = {"epsilon": 1e-5} if pure else {"epsilon": 1e-9, "delta": 1e-6}
-    data = contrasting_data(estimator)["dense"]
+    data = null_release_data(estimator)["dense"]
     with fixed_noise(_SEED, scale_free=True):
         with record_transcript() as first:
             reference = outcome(fresh(estimator, **tiny), data["ordinary"])
@@ -231,7 +231,7 @@ def check_failed_fit(name, estimator):
 
     Each payment is refused in turn, on a new estimator and on a fitted one; so is a hostile X.
     """
-    data = contrasting_data(estimator)["dense"]["ordinary"]
+    data = null_release_data(estimator)["dense"]["ordinary"]
     # One noise for all: how many payments there are may follow from what was released.
     with warnings.catch_warnings(), fixed_noise(_SEED), record_transcript() as transcript:
         warnings.simplefilter("ignore")
@@ -261,7 +261,7 @@ def check_pays_first(name, estimator):
     """
     if not_private(estimator) or get_tags(estimator).target_tags.required:
         return skip("needs noise, and no target")
-    data = contrasting_data(estimator)["dense"]
+    data = null_release_data(estimator)["dense"]
     early, late = data["ordinary"], data["ordinary"]
     late = late._replace(X=np.ascontiguousarray(0.5 * np.roll(late.X, 1, axis=1)))
     if settings_of(estimator).unit in ("edge", "interaction"):

@@ -9,7 +9,7 @@ from sklearn.utils import get_tags
 from skdp._inputs import bound_of
 from skdp.base import change_of
 from skdp.decomposition import DPLowRankFactorizer
-from skdp.papers import PrintedDeflation, PrintedPowerMethod
+from skdp.papers import PowerDeflation, PowerMethod
 from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._readout import ReadoutBase
@@ -221,8 +221,8 @@ def _interaction_pairs(estimator, columns=3):
         yield f"degree {degree}", FitData(X), FitData(Y)
 
 
-@register_pairs(PrintedDeflation)
-@register_pairs(PrintedPowerMethod)
+@register_pairs(PowerDeflation)
+@register_pairs(PowerMethod)
 def _printed_pairs(estimator):
     """On as few columns as there are components: iterates have rows as long as bounds suppose."""
     pairs = {"edge": _edge_pairs, "interaction": _interaction_pairs}

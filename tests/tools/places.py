@@ -60,7 +60,7 @@ USERS = {
 
 def public(estimator):
     """Fitted attributes, the receipt aside."""
-    receipts = ("ledger_", "privacy_spent_", "head_choice_", "server_receipts_")
+    receipts = ("releases_", "privacy_spent_", "head_rule_scores_", "server_privacy_spent_")
     return {
         name: value
         for name, value in vars(estimator).items()

@@ -28,7 +28,7 @@ from skdp import (
 )
 from skdp._support import _FACADES
 from skdp.base import BaseDPEstimator
-from skdp.papers import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
+from skdp.papers import PowerDeflation, SketchFactorizer, PowerMethod
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
 
@@ -36,11 +36,11 @@ BETWEEN = {"privacy_unit": "entry", "adjacency": "replace", "unit_bound": (-1.0,
 WORST_CASE = {"method": "two_sketch", "sensitivity_mode": "worst_case"}
 # One line for each way that a fit can take.
 ESTIMATORS = [
-    PrintedPowerMethod(),
-    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
-    PrintedDeflation(2, coherence=1e6, n_iter=2),
-    PrintedFactorizer(1),
-    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
+    PowerMethod(),
+    PowerMethod(privacy_unit="edge", sensitivity="independent"),
+    PowerDeflation(2, coherence=1e6, n_iter=2),
+    SketchFactorizer(1),
+    SketchFactorizer(1, method="three_sketch", sensitivity=2.0),
     DPPCA(),
     DPPCA(2, bounds=(-3.0, 4.0)),
     DPPCA(n_components=2, clip_norm=1.0),
@@ -140,7 +140,7 @@ LIMITS = ((-3.0, 3.0), (-2.0, 2.0))
 CONTRACTS = ["entry_change", "edge_change", "mixed", "frobenius", "spectral"]
 # class -> values of its parameters; what has one value only is given
 AXES = {
-    PrintedPowerMethod: {
+    PowerMethod: {
         "privacy_unit": ["interaction", "edge"],
         "sensitivity": ["rows", "independent", "prior", "width"],
         "calibration": ["exact", "printed"],
@@ -189,7 +189,7 @@ AXES = {
     DPPersonalizedClassifier: {
         "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES,
         "head": ["voted", "hybrid", "subspace"],
-        "coef_bound": [1.0, "auto"],
+        "coef_clip_norm": [1.0, "auto"],
     },
     DPRidge: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],

@@ -192,7 +192,7 @@ class PrivacySpent:
         """Return this receipt as a ``dp_accounting`` event (extra ``skdp[accounting]``)."""
         return to_dp_event(self.losses)
 
-    def sentence(self) -> str:
+    def statement(self) -> str:
         """Say the guarantee in one sentence."""
         known = unit_named(self.unit).changes
         change = known.get(self.adjacency, f"{self.adjacency} of one {self.unit}")
@@ -242,7 +242,7 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
 
 
 def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
-    facts = [("Estimator", title), ("Guarantee", spent.sentence())]
+    facts = [("Estimator", title), ("Guarantee", spent.statement())]
     if spent.seeded:
         seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
         facts.insert(0, ("SEEDED", seeded))
@@ -275,7 +275,7 @@ def _cells(line: LedgerEntry, times: int) -> tuple[str, ...]:
     )
 
 
-class privacy_card:
+class PrivacyReport:
     """A receipt with its ledger, as text (`str`, `print`) and as HTML (notebooks)."""
 
     def __init__(

@@ -546,9 +546,9 @@ class PrivacySession:
         """
         kind = self.budget.kind
         with self.lock:
-            share = self.affordable(Bound("left_out", (0,), 0.0), share, kind)
+            share = self.affordable(Bound("unused_budget", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
-            line = LedgerEntry("left_out", "paid, not read", 0.0, 0.0, Loss(kind, size))
+            line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
 
     def mu(self, share: float) -> float:

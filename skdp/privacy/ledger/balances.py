@@ -106,12 +106,12 @@ def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part])
         raise PrivacyError(
             f"one {fit.unit} ({'replace' if factor > 1 else fit.adjacency}) may touch more than "
             f"one part of {part.key!r}, so that all parts count: fit {fit.estimator} outside of "
-            "'disjoint', or use adjacency='add_remove' where it is offered."
+            "'partition', or use adjacency='add_remove' where it is offered."
         )
     if unit.of_groups and not part.whole_groups:
         raise PrivacyError(
             f"the rows of one group may lie in several parts of {part.key!r}. If the rule puts all "
-            "rows of a group into one part, say so: ledger.disjoint(..., whole_groups=True)."
+            "rows of a group into one part, say so: ledger.partition(..., whole_groups=True)."
         )
     for other in known:
         if other.key == part.key and other.rule() != part.rule():

@@ -18,7 +18,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
 from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
-from skdp.privacy.ledger.routes import COUNTERS, RUN, pay_for
+from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, OpenLedger, announce, around
 from skdp.privacy.ledger.store import Book, Dataset, FileBook
 
@@ -48,7 +48,7 @@ def summary(balance: Balance, delta: float | None = None) -> str:
     rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
     parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
     return (
-        f"Budget {balance.terms.cap.text()}; spent {as_text(spent.losses)}: {spent.sentence()}"
+        f"Budget {balance.terms.cap.text()}; spent {as_text(spent.losses)}: {spent.statement()}"
         + (f" In other measures: {known}." if known else "")
         + (parts if rules else "")
         + f" Left for one more fit: epsilon={balance.remaining():.4g}."
@@ -143,7 +143,7 @@ class PrivacyLedger:
     Which rows a fit gets may not depend on other private rows: under "add_remove" use
     `skdp.model_selection.IndependentKFold`.
 
-    A clone or a pickle that is made inside is fitted only if it was paid for by name: `pay_for`.
+    A clone or a pickle that is made inside is fitted only if it was paid for by name: `charge`.
     Searches whose folds or scores cannot be counted are refused there.
 
     A fit pays every ledger that is open in its process, in whatever thread it runs. A fit in a
@@ -281,13 +281,13 @@ class PrivacyLedger:
         -------
         float
             Affordable (tried, not estimated) for a fit of Gaussian releases with the ledger's
-            adjacency, in the part of the data that is open (`disjoint`); 0.0 if there is none.
+            adjacency, in the part of the data that is open (`partition`); 0.0 if there is none.
             With ``delta=0``, for a pure fit.
         """
         return self._book.balance().remaining(delta, part_of(self._token))
 
     @contextmanager
-    def disjoint(
+    def partition(
         self, key: str, parts: Sequence[str], *, whole_groups: bool = False
     ) -> Iterator[Chooser]:
         """Fit to parts of the data that no unit shares, for the price of the dearest part.
@@ -324,7 +324,7 @@ class PrivacyLedger:
         >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * np.geomspace(1, 0.1, 3)
         >>> region = np.repeat(["north", "south"], 5000)
         >>> with PrivacyLedger(epsilon=1.0, delta=1e-6) as ledger:
-        ...     with ledger.disjoint(key="region", parts=["north", "south"]) as part:
+        ...     with ledger.partition(key="region", parts=["north", "south"]) as part:
         ...         for name in ("north", "south"):
         ...             with part(name):
         ...                 pca = DPPCA(1, epsilon=1.0, clip_norm=3.0).fit(X[region == name])
@@ -336,7 +336,7 @@ class PrivacyLedger:
             yield part
 
     @contextmanager
-    def pay_for(
+    def charge(
         self,
         fitted: object,
         n_samples: int | None = None,
@@ -392,14 +392,14 @@ class PrivacyLedger:
         ...     pca, {"n_components": [1, 2]}, scoring=scorer, cv=IndependentKFold(3)
         ... )
         >>> with PrivacyLedger(epsilon=2.0, delta=1e-5) as ledger:
-        ...     with ledger.pay_for(search):
+        ...     with ledger.charge(search):
         ...         model = search.fit(X)
         >>> [entry.estimator for entry in ledger.entries]
         ['GridSearchCV (2 candidates)']
         """
         self._check_open()
         settings = {"groups": groups, "cv": cv, "scoring": scoring}
-        with pay_for(COUNTERS[-1](fitted, n_samples, **settings, assume_all_rows=assume_all_rows)):
+        with charged(COUNTERS[-1](fitted, n_samples, **settings, assume_all_rows=assume_all_rows)):
             yield
 
     @property
@@ -428,7 +428,7 @@ class PrivacyLedger:
         return self._book
 
     @property
-    def refusals(self) -> tuple[str, ...]:
+    def rejected_fits(self) -> tuple[str, ...]:
         """Why fits were refused, since the ledger was last opened."""
         return tuple(text for _, text in self._refused)
 
@@ -471,7 +471,7 @@ class PrivacyLedger:
         return as_html(self._book.balance(), self._refusals_text())
 
     def _refusals_text(self) -> str:
-        return f" Refused: {len(self.refusals)}."
+        return f" Refused: {len(self.rejected_fits)}."
 
     def _is_open(self) -> bool:
         """Whether this very object is open here: another may have the same data."""

@@ -2,7 +2,7 @@
 
 A plain fit pays all ledgers that are open in its process, whatever its thread, and all that the
 processes before it hold open. A clone or a pickle carries a key: it draws on the reservation
-that somebody paid for by name (`PrivacyLedger.pay_for`), or is refused.
+that somebody paid for by name (`PrivacyLedger.charge`), or is refused.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 _UNPAID = (
     "was cloned or pickled inside a PrivacyLedger by code that nobody paid for by name, so that "
     "which rows it gets, and how often, is not known. Write\n"
-    "    with ledger.pay_for(search, n_samples=len(X)):\n"
+    "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "where 'search' is the object that makes the clones, and call its own 'fit'; or pay for a "
     "private estimator with 'cv', for cross_validate. To fit it yourself, make a new one from its "
@@ -291,7 +291,7 @@ _UNPAID = (
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
     "here. Use n_jobs=1 or joblib.parallel_config('threading'), or pay for a search by name: "
-    "ledger.pay_for(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
+    "ledger.charge(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
 )
 _SHARED = (
     "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
@@ -542,7 +542,7 @@ COUNTERS: list[Callable[..., Payment]] = []
 
 
 @contextmanager
-def pay_for(payment: Payment) -> Iterator[None]:
+def charged(payment: Payment) -> Iterator[None]:
     """Charge what is paid for by name, and let its parts draw on it while it is fitted."""
     if (fit := payment.fit) is None:
         with payment.in_calls(lambda: _whole_fits(payment)):

@@ -36,7 +36,7 @@ def test_a_usual_promise_needs_no_caution():
 def test_a_large_epsilon_is_said_by_plans_cards_and_fits():
     pca = DPPCA(1, epsilon=100.0, clip_norm=1.0)
     assert "e^100 times as likely with one row" in str(pca.plan(400, 3))
-    assert "e^100 times as likely" in str(pca.fit(X).privacy_card())
+    assert "e^100 times as likely" in str(pca.fit(X).privacy_report())
     with pytest.warns(PrivacyWarning, match="promises next to nothing"):
         DPPCA(1, epsilon=1e6, clip_norm=4.0).fit(X)
 
@@ -120,5 +120,5 @@ def test_a_receipt_in_print_says_what_it_is_of():
     )
     spent = search.fit(X, X[:, 0]).best_estimator_.privacy_spent_
     assert str(spent) == "(ε=1, δ=1e-06) row, by this fit alone"
-    assert spent.sentence().endswith(", by this fit alone.")
+    assert spent.statement().endswith(", by this fit alone.")
     assert len(repr(spent)) <= 30

@@ -47,7 +47,7 @@ def test_merged_receipts_are_of_one_kind():
 
 def test_a_ledger_pays_for_nothing_before_it_is_open():
     ledger = PrivacyLedger(epsilon=1.0, delta=1e-6)
-    with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), ledger.pay_for(DPPCA()):
+    with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), ledger.charge(DPPCA()):
         pass
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.receipts import LedgerEntry, privacy_card
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
 from skdp.privacy.noise import integers as noise
@@ -270,7 +270,7 @@ def test_seeded_noise_differs_between_budgets():
 def test_card_says_seeded_first():
     gate = session(source=SeededSource(0))
     gate.release(constant(VECTOR), 1.0)
-    card = privacy_card("DPThing", gate.spent(), gate.ledger)
+    card = PrivacyReport("DPThing", gate.spent(), gate.ledger)
     assert str(card).startswith("SEEDED")
     assert card._repr_html_().index("SEEDED") < card._repr_html_().index("Guarantee")
     assert "vector" in str(card)

@@ -114,7 +114,7 @@ def test_the_receipt_of_a_fit_in_three_measures():
     assert spent.epsilon_at(1e-9) > 0.5 > spent.epsilon_at(1e-3)
     assert spent.distance == SAMPLER_DISTANCE
     assert spent.epsilon_at(spent.distance) == math.inf  # the sampler alone takes that much
-    lines = str(pca(0.5).fit(X).privacy_card()).splitlines()
+    lines = str(pca(0.5).fit(X).privacy_report()).splitlines()
     assert [line.split()[1] for line in lines if line[:3] == "rho"] == [f"{spent.rho:.6g}"]
 
 

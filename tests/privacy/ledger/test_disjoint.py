@@ -34,7 +34,7 @@ def sum_of(fits):
 def test_the_dearest_part_counts_beside_what_is_outside():
     with PrivacyLedger(3, 1e-5) as ledger:
         pca(0.3).fit(X)
-        with ledger.disjoint(key="region", parts=REGIONS) as part:
+        with ledger.partition(key="region", parts=REGIONS) as part:
             for name, epsilon in zip(REGIONS, (0.5, 1.0, 0.1), strict=True):
                 with part(name):
                     pca(epsilon).fit(X)
@@ -62,7 +62,7 @@ def test_a_part_that_is_spent_stays_so_whatever_others_hold(other):
 
 def test_each_part_has_all_that_is_left():
     with PrivacyLedger(1, 1e-6) as ledger:
-        with ledger.disjoint(key="region", parts=REGIONS) as part:
+        with ledger.partition(key="region", parts=REGIONS) as part:
             for name in REGIONS:
                 with part(name):
                     assert ledger.remaining() == 1.0
@@ -79,7 +79,7 @@ def test_two_rules_cross():
     """A unit is in one part of each rule: any pair may meet."""
     with PrivacyLedger(3, 1e-5) as ledger:
         for key, epsilons in (("region", (0.5, 0.2)), ("year", (0.1, 0.7))):
-            with ledger.disjoint(key=key, parts=("a", "b")) as part:
+            with ledger.partition(key=key, parts=("a", "b")) as part:
                 for name, epsilon in zip("ab", epsilons, strict=True):
                     with part(name):
                         pca(epsilon).fit(X)
@@ -136,7 +136,7 @@ def test_kinds_that_come_first_only_come_outside_of_parts():
 def reserve(unit, adjacency, whole_groups=False, ledger=None):
     ledger = ledger or PrivacyLedger(3, 1e-5)
     with ledger:
-        parts = ledger.disjoint(key="k", parts=["a"], whole_groups=whole_groups)
+        parts = ledger.partition(key="k", parts=["a"], whole_groups=whole_groups)
         with parts as part, part("a"):
             try:
                 return ledger._book.reserve(
@@ -183,7 +183,7 @@ def test_groups_are_whole_by_declaration_only():
 
 def test_what_left_the_part_is_charged_whole():
     with PrivacyLedger(3, 1e-5) as ledger, ThreadPoolExecutor(1) as pool:
-        with ledger.disjoint(key="region", parts=REGIONS) as part:
+        with ledger.partition(key="region", parts=REGIONS) as part:
             with part("east"):
                 context = contextvars.copy_context()
                 context.run(pca().fit, X)
@@ -205,14 +205,14 @@ def test_parts_of_two_tasks_do_not_mix():
     async def run(part):
         await asyncio.gather(*(one(part, name) for name in REGIONS))
 
-    with PrivacyLedger(3, 1e-5) as ledger, ledger.disjoint(key="r", parts=REGIONS) as part:
+    with PrivacyLedger(3, 1e-5) as ledger, ledger.partition(key="r", parts=REGIONS) as part:
         asyncio.run(run(part))
     assert sorted(entry.part.name for entry in ledger.entries) == sorted(REGIONS)
 
 
 def test_a_stream_stays_in_its_part():
     stream = DPIncrementalPCA(1, clip_norm=1.0, epsilon=1.0, max_releases=3)
-    with forgiving(4, 1e-5) as ledger, ledger.disjoint(key="region", parts=REGIONS) as part:
+    with forgiving(4, 1e-5) as ledger, ledger.partition(key="region", parts=REGIONS) as part:
         with part("east"):
             stream.partial_fit(X[:60])
         with part("east"):
@@ -227,18 +227,18 @@ def test_a_key_is_one_rule(tmp_path):
     path = tmp_path / "a.ledger"
     with (
         PrivacyLedger(3, 1e-5, path=path) as ledger,
-        ledger.disjoint(key="region", parts=["b", "a"]) as part,
+        ledger.partition(key="region", parts=["b", "a"]) as part,
         part("a"),
     ):
         pca().fit(X)
     again = PrivacyLedger.open(path)  # the order of the parts does not matter; tomorrow neither
     assert again.entries[0].part == Part("region", ("a", "b"), "a")
     with again:
-        with again.disjoint(key="region", parts=["a", "b"]) as part, part("b"):
+        with again.partition(key="region", parts=["a", "b"]) as part, part("b"):
             pca().fit(X)
         for parts, whole_groups in ((["a", "b", "c"], False), (["a", "b"], True)):
             with (
-                again.disjoint(key="region", parts=parts, whole_groups=whole_groups) as part,
+                again.partition(key="region", parts=parts, whole_groups=whole_groups) as part,
                 part("a"),
                 pytest.raises(PrivacyError, match="another 'key'"),
             ):
@@ -251,14 +251,14 @@ def test_bad_parts():
     ledger = PrivacyLedger(3, 1e-5)
     with (
         pytest.raises(PrivacyError, match="open the PrivacyLedger"),
-        ledger.disjoint(key="a", parts=["a"]),
+        ledger.partition(key="a", parts=["a"]),
     ):
         pass
     with ledger:
         for key, parts in (("a", []), ("a", "ab"), ("a", ["b", "b"]), ("", ["b"]), ("a", [1])):
-            with pytest.raises(ValueError, match="'parts'"), ledger.disjoint(key, parts):
+            with pytest.raises(ValueError, match="'parts'"), ledger.partition(key, parts):
                 pass
-        with ledger.disjoint("region", REGIONS) as part:
+        with ledger.partition("region", REGIONS) as part:
             with pytest.raises(ValueError, match="no part of 'region'"), part("west"):
                 pass
             with (

@@ -66,7 +66,7 @@ def test_another_program_goes_on(path):
     with again:
         with pytest.raises(PrivacyError, match="open already"):
             beside.__enter__()
-        for block in (beside.pay_for(pca(), assume_all_rows=True), beside.disjoint("k", ["a"])):
+        for block in (beside.charge(pca(), assume_all_rows=True), beside.partition("k", ["a"])):
             with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), block:
                 pass
         beside.__exit__(None, None, None)
@@ -268,14 +268,14 @@ def test_children_charge_the_file(path):
     assert ledger.entries == other.entries == ()
     model = pca(0.1)
     with ledger:
-        with ledger.pay_for(model, assume_all_rows=True):
+        with ledger.charge(model, assume_all_rows=True):
             copy = clone(model)
             told = [outcome(queue), outcome(queue, copy)]
         told += [outcome(queue, copy), outcome(queue, clone(model))]
         model.fit(X)
     assert told[:2] == ["fitted"] * 2
     assert "has ended" in told[2]
-    assert "pay_for" in told[3]
+    assert "charge" in told[3]
     assert [entry.state for entry in ledger.entries] == ["fitted"] * 3
 
 

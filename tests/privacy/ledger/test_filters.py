@@ -185,7 +185,7 @@ def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger._book.reserve(gaussian_fit(0.1))
     with pytest.raises(PrivacyError, match="Fit it first"):
         ledger._book.reserve(fit_of(*late))
-    assert len(ledger.entries) == len(ledger.refusals) == 1
+    assert len(ledger.entries) == len(ledger.rejected_fits) == 1
     ledger = PrivacyLedger(3.0, 1e-5)
     ledger._book.reserve(fit_of(*late))
     ledger._book.reserve(gaussian_fit(0.1))

@@ -182,9 +182,9 @@ def test_refused_fit_touches_nothing_and_surfaces_at_the_end(reads):
             pca(0.9).fit(X)
         assert len(reads) == n_reads
         assert ledger.spent == spent
-    assert len(ledger.entries) == len(ledger.refusals) == 1
+    assert len(ledger.entries) == len(ledger.rejected_fits) == 1
     with ledger:  # opened again: a new block, the same budget
-        assert ledger.refusals == ()
+        assert ledger.rejected_fits == ()
     assert ledger.spent == spent
 
 
@@ -325,7 +325,7 @@ def test_many_threads_never_overspend():
         errors = [future.exception() for future in futures]
         assert sum(error is None for error in errors) == len(ledger.entries) == 10
         assert sum(isinstance(error, BudgetExceededError) for error in errors) == 20
-        assert len(ledger.refusals) == 20
+        assert len(ledger.rejected_fits) == 20
     assert ledger.spent.mu == pytest.approx(mu * math.sqrt(10), rel=1e-9)
 
 
@@ -363,7 +363,7 @@ def test_nested_ledgers_are_both_charged():
                 pca(2.0).fit(X)
             assert (len(outer.entries), len(inner.entries)) == (2, 1)
             inner._refused.clear()
-    assert outer.refusals == ()
+    assert outer.rejected_fits == ()
 
 
 # -- the object -----------------------------------------------------------------------------------

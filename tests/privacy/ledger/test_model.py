@@ -90,7 +90,7 @@ class World:
         with self.opened(which), contextlib.ExitStack() as stack:
             if which[0] != 1 and self.chance(0.7):  # one that is replaced may touch two parts
                 key, name = str(self.rng.choice([*"12"])), str(self.rng.choice([*NAMES]))
-                chooser = stack.enter_context(self.ledgers[which[0]].disjoint(key, [*NAMES]))
+                chooser = stack.enter_context(self.ledgers[which[0]].partition(key, [*NAMES]))
                 stack.enter_context(chooser(name))
                 part = {which[0]: (key, name)}
             routes.charge(session, "Fit")
@@ -125,7 +125,7 @@ class World:
         cost = LedgerFit("Search", "row", "add_remove", (Loss("gaussian", 0.3),), False)
         payment = routes.Payment((search,), cost, (fit,))
         paid, before = [*self.models[outer].paid], len(self.ledgers[outer].entries)
-        with self.opened([outer]), routes.pay_for(payment):
+        with self.opened([outer]), routes.charged(payment):
             self.models[outer].pay(cost.losses, "add_remove")
             with self.opened([inner]):
                 routes.charge(session, "Fit", search._reservation_key)

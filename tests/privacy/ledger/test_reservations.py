@@ -138,7 +138,7 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
     with forgiving(3, 1e-5) as ledger:
         copies = clone(pca()), copy.deepcopy(pca()), pickle.loads(pickle.dumps(pca()))
         for each in (*copies, clone(copies[0]), pickle.loads(pickle.dumps(copies[0]))):
-            with pytest.raises(PrivacyError, match=r"with ledger\.pay_for"):
+            with pytest.raises(PrivacyError, match=r"with ledger\.charge"):
                 each.fit(X)
         before.fit(X)
         assert len(ledger.entries) == 1
@@ -152,7 +152,7 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_a_reservation_key_does_not_show():
     plain = pca()
-    with PrivacyLedger(3, 1e-5) as ledger, ledger.pay_for(plain, assume_all_rows=True):
+    with PrivacyLedger(3, 1e-5) as ledger, ledger.charge(plain, assume_all_rows=True):
         keyed = clone(plain).fit(X)
     plain.fit(X)
     assert keyed.get_params() == plain.get_params()

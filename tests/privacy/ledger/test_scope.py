@@ -54,8 +54,8 @@ def test_workers_refuse_what_nobody_paid_for():
         built, sent, scored = in_workers(None, pca().fit, partial(SCORER, model))
     assert ledger.entries == ()
     assert "another process" in built
-    assert "pay_for" in sent
-    assert "pay_for" in scored
+    assert "charge" in sent
+    assert "charge" in scored
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
@@ -86,10 +86,10 @@ def test_a_search_that_was_paid_for_runs_in_workers():
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
     )
     with PrivacyLedger(5, 1e-5) as ledger, joblib.parallel_config("loky"):
-        with pytest.raises(ValueError, match="pay_for"):
+        with pytest.raises(ValueError, match="charge"):
             search.fit(X)
         assert ledger.entries == ()
-        with ledger.pay_for(search):
+        with ledger.charge(search):
             search.fit(X)
             more = in_workers(search.best_estimator_.fit, partial(SCORER, search.best_estimator_))
         assert "has ended" in more[0]  # with the fit, whatever its workers took
@@ -168,7 +168,7 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
         child.join()
     assert len(results) == 4
     assert "another process" in results[0]
-    assert all("pay_for" in text for text in results)
+    assert all("charge" in text for text in results)
     assert ledger.entries == ()
 
 

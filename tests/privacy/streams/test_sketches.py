@@ -8,7 +8,7 @@ import pytest
 from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
-from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.streams.continual import paid_stream
@@ -34,7 +34,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
-    assert "sketch" in str(privacy_card("X", spent, gate.ledger))
+    assert "sketch" in str(PrivacyReport("X", spent, gate.ledger))
     with pytest.raises(BudgetExceededError):
         grant_sketches(gate, BOUNDS, [0.5, 0.5])
 
