@@ -13,8 +13,8 @@ from report import show, shown
 from skdp.federated import (
     AggregationClient,
     AggregationConfig,
-    UnmaskedAggregator,
     SecureAggregator,
+    UnmaskedAggregator,
 )
 from skdp.federated._crypto import KeyPair
 from skdp.federated._messages import Kind, message_kind

@@ -23,8 +23,8 @@ from skdp.datasets import make_interactions, make_spiked_rows
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    UnmaskedAggregator,
     PowerMethodClient,
+    UnmaskedAggregator,
     simulated_aggregator,
 )
 from skdp.federated._messages import Request

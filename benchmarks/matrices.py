@@ -31,7 +31,7 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
 from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
-from skdp.datasets import make_user_items, make_interactions
+from skdp.datasets import make_interactions, make_user_items
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.interactions import gram_change
 

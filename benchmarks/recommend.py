@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from report import show, shown
 
 from skdp import DPTruncatedSVD, PrivacyWarning
-from skdp.datasets import make_user_items, make_interactions
+from skdp.datasets import make_interactions, make_user_items
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, ndcg_at_n, recall_at_n
 from skdp.recommend._lists import best_items

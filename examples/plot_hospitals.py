@@ -19,8 +19,8 @@ from skdp import DPTruncatedSVD
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    UnmaskedAggregator,
     PowerMethodClient,
+    UnmaskedAggregator,
     simulated_aggregator,
 )
 

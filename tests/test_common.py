@@ -19,7 +19,7 @@ from skdp import (
 )
 from skdp.decomposition import LocalRowRandomizer
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
-from skdp.papers import PowerDeflation, SketchFactorizer, PowerMethod
+from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
 from skdp.regression import QuantileLoss

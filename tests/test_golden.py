@@ -38,8 +38,8 @@ from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    UnmaskedAggregator,
     PowerMethodClient,
+    UnmaskedAggregator,
 )
 from skdp.testing import fixed_noise, record_transcript
 from skdp.testing._transcripts import fresh, replaced

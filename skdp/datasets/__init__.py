@@ -8,12 +8,12 @@ from skdp.datasets._fetch import fetch_movielens
 from skdp.datasets._made import (
     make_block_graph,
     make_event_stream,
-    make_user_items,
     make_interactions,
     make_ratings,
     make_spiked_rows,
     make_table,
     make_trace_regression,
+    make_user_items,
     make_user_tasks,
 )
 

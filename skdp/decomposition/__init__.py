@@ -3,8 +3,8 @@
 from skdp.decomposition._incremental_pca import DPIncrementalPCA
 from skdp.decomposition._local_reports import (
     LocalAggregator,
-    RandomizedRow,
     LocalRowRandomizer,
+    RandomizedRow,
     randomize_row,
 )
 from skdp.decomposition._low_rank_factorizer import DPLowRankFactorizer

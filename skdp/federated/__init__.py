@@ -8,9 +8,9 @@ from skdp.federated.aggregation import (
     AggregationResult,
     AggregationServer,
     Aggregator,
-    UnmaskedAggregator,
     SecureAggregator,
     Transport,
+    UnmaskedAggregator,
     simulated_aggregator,
 )
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError

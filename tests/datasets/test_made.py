@@ -9,12 +9,12 @@ from sklearn.preprocessing import StandardScaler
 from skdp.datasets import (
     make_block_graph,
     make_event_stream,
-    make_user_items,
     make_interactions,
     make_ratings,
     make_spiked_rows,
     make_table,
     make_trace_regression,
+    make_user_items,
     make_user_tasks,
 )
 

@@ -13,7 +13,7 @@ from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import LocalAggregator, randomize_row
 from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
-from skdp.federated import AggregationConfig, UnmaskedAggregator, StateSum, simulated_aggregator
+from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simulated_aggregator
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.streams.sketches import _largest

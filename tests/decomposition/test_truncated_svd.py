@@ -12,7 +12,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
 from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, PrivacyWarning
-from skdp.datasets import make_user_items, make_interactions
+from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError
 from skdp.solvers.postprocess import user_level_mu

@@ -11,8 +11,8 @@ from skdp.federated import (
     AggregationAbortedError,
     AggregationClient,
     AggregationConfig,
-    UnmaskedAggregator,
     SecureAggregator,
+    UnmaskedAggregator,
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire

@@ -13,8 +13,8 @@ from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
     InvalidMessageError,
-    UnmaskedAggregator,
     PowerMethodClient,
+    UnmaskedAggregator,
 )
 from skdp.testing import seeded_entropy
 from tools.federation import Wire, noise_of, plain_sum, secure_sum

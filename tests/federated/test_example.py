@@ -13,7 +13,7 @@ import pytest
 
 from skdp import DPTruncatedSVD
 from skdp.datasets import make_spiked_rows
-from skdp.federated import FederatedPowerMethod, UnmaskedAggregator, PowerMethodClient
+from skdp.federated import FederatedPowerMethod, PowerMethodClient, UnmaskedAggregator
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "federated"
 KEY = b"what the parties know"

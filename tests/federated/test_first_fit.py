@@ -16,9 +16,9 @@ from skdp.federated import (
     FederatedRounds,
     InvalidMessageError,
     PersonalizedClient,
-    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
+    UnmaskedAggregator,
 )
 from skdp.federated._messages import Call, Request
 from skdp.federated.personalized import SIGNATURES, FirstFitUsers

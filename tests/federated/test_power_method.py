@@ -17,8 +17,8 @@ from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
     InvalidMessageError,
-    UnmaskedAggregator,
     PowerMethodClient,
+    UnmaskedAggregator,
 )
 from skdp.federated._clients import Federation
 from skdp.federated._messages import Call, Facts, Question, Request

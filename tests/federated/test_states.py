@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.federated import AggregationConfig, UnmaskedAggregator, StateSum, simulated_aggregator
+from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simulated_aggregator
 
 S, LOSSY = 20, AggregationConfig(20, 2, 1)
 

@@ -10,10 +10,10 @@ from skdp import DPLowRankFactorizer, DPPersonalizedRegressor, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions
 from skdp.exceptions import PrivacyError
 from skdp.papers import (
-    PowerDeflation,
-    SketchFactorizer,
     PersonalizedRegression,
+    PowerDeflation,
     PowerMethod,
+    SketchFactorizer,
 )
 from skdp.papers._base import PrintedQuery, printed_bound
 from skdp.papers._upadhyay_2018 import printed_factors

@@ -34,9 +34,9 @@ from skdp.federated import (
     FederatedPowerMethod,
     FederatedRounds,
     PersonalizedClient,
-    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
+    UnmaskedAggregator,
 )
 from skdp.federated import _messages as wire
 from skdp.federated.config import InvalidMessageError

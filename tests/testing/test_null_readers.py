@@ -17,9 +17,9 @@ from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
-    UnmaskedAggregator,
     PowerMethodClient,
     RecommenderClient,
+    UnmaskedAggregator,
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.recommend import DPRecommender

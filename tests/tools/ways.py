@@ -28,7 +28,7 @@ from skdp import (
 )
 from skdp._support import _FACADES
 from skdp.base import BaseDPEstimator
-from skdp.papers import PowerDeflation, SketchFactorizer, PowerMethod
+from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
 
