@@ -274,32 +274,6 @@ def test_every_route_goes_to_the_truth(unit, route, options):
     assert np.allclose(svd.singular_values_, values, rtol=0.02)
 
 
-def flat(m, n):
-    """Short histories with a heavy tail: no gap in the spectrum."""
-    return make_user_items(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("unit", "route"),
-    [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
-     ("interaction", "screened"), ("interaction", "one_shot"), ("entry", "gram"),
-     ("entry", "one_shot")],
-)  # fmt: skip
-def test_a_spectrum_without_gaps_is_no_limit(unit, route):
-    """Shares of the best at epsilon 3 to 1000 go up to it."""
-    R = flat(1500, 150)
-    rows = normalised(R.toarray()) if unit != "entry" else R.toarray()
-    data = sp.csr_array(rows) if unit == "row" else R
-    options = {"clip_norm": 1.0} if unit == "row" else {}
-    shares = [
-        share_of_best(fit(data, 6, privacy_unit=unit, algorithm=route, epsilon=e, **options), rows)
-        for e in (3.0, 30.0, 1000.0)
-    ]
-    assert shares[0] < shares[1] < shares[2] or shares[1] > 0.999
-    assert shares[2] >= 0.999
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 10.0])
 def test_interactions_do_not_lose_to_popularity(epsilon):
@@ -312,21 +286,6 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
     assert share_of_best(svd, rows) >= share_of_best(popular, rows) - 0.08
     products = fit(R, 8, privacy_unit="interaction", epsilon=epsilon, algorithm="power")
     assert share_of_best(svd, rows) > share_of_best(products, rows)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
-def test_entries_of_thin_matrices_do_not_lose_to_a_stronger_promise(epsilon):
-    """Rows as a unit, on the same matrix; nor to products with it."""
-    A = make_user_items(
-        8000, 80, 10, 8, overlap=0.3, spread=2.5, tail=0.7, random_state=0
-    ).toarray()
-    svd = fit(A, 5, privacy_unit="entry", epsilon=epsilon)
-    products = fit(A, 5, privacy_unit="entry", epsilon=epsilon, algorithm="alternating")
-    by_row = fit(A, 5, epsilon=epsilon)
-    assert share_of_best(svd, A) >= share_of_best(by_row, A) - 0.005
-    assert share_of_best(svd, A) >= share_of_best(products, A) + 0.03
-    assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
 
 
 def test_one_release_of_all_entries_holds_every_product():
@@ -355,13 +314,6 @@ def test_entry_and_edge_units_find_many_components_in_one_release():
         assert not hasattr(svd, "user_level_mu_")
         assert svd.left_.shape == (len(data), 12)
         assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
-
-
-def test_weights_are_found_through_public_thresholds():
-    A, _, v = planted(500, 400, 90.0, 2.0)
-    svd = fit(np.abs(A), 1, privacy_unit="entry", algorithm="one_shot", epsilon=3.0)
-    assert abs(svd.components_[0] @ np.abs(v)) >= 0.95
-    assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
 
 
 @pytest.mark.deep
@@ -490,13 +442,6 @@ def test_user_level_mu(adjacency, floor):
     assert svd.user_level_mu_ >= svd.privacy_spent_.mu
 
 
-def test_user_level_mu_is_for_interactions_only():
-    assert not hasattr(fit(X), "user_level_mu_")
-    assert not hasattr(fit(X, privacy_unit="entry"), "user_level_mu_")
-    assert not hasattr(fit(X, privacy_unit="interaction"), "clip_norm_")
-    assert not hasattr(fit(X), "left_")
-
-
 # -- duplicates --------------------------------------------------------------------------------
 
 
@@ -516,13 +461,6 @@ def test_budget_split():
     ):
         spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
-
-
-def test_number_of_rows_public_or_released():
-    assert fit(X, adjacency="replace").n_samples_seen_ == len(X)
-    assert "count" not in {entry.name for entry in fit(X, adjacency="replace").releases_}
-    seen = {fit(X, epsilon=0.1, random_state=seed).n_samples_seen_ for seed in range(5)}
-    assert len(seen) > 1
 
 
 # -- refits ------------------------------------------------------------------------------------
@@ -639,17 +577,6 @@ def test_more_components_than_public_rows():
     with pytest.warns(PrivacyWarning, match="could not see the scale"):
         few = fit(X[:3], 4)
     assert few.components_.shape == (4, 19)  # the number of rows is private
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*could not see the scale:skdp.exceptions.PrivacyWarning")
-@pytest.mark.parametrize("data", [np.zeros((50, 4)), sp.csr_array((50, 4)), 1e300 * X, X[:1]])
-@pytest.mark.parametrize("unit", UNITS)
-def test_degenerate_data_are_fitted(data, unit):
-    n_components = 1 if data.shape[0] == 1 else 2
-    svd = fit(data, n_components, privacy_unit=unit)
-    assert np.isfinite(svd.components_).all()
-    assert np.isfinite(svd.explained_variance_ratio_).all()
 
 
 # -- what is said of components below the noise ----------------------------------------------------
@@ -803,20 +730,3 @@ def test_two_components_with_pure_epsilon(unit, options, route):
     assert svd.privacy_spent_.epsilon == 8.0
     assert math.fsum(entry.loss.value for entry in svd.releases_) == pytest.approx(8.0)
     assert overlap(svd, V) > 0.95
-
-
-def test_spectral_noise_beside_that_of_the_paper():
-    """Corollary 1.4 of [2] has the density exp(-epsilon ||z||_2 / T): a radius of Gamma(m, T/eps).
-
-    Its root mean square is sqrt((m + 1) / m) sqrt(m) T / epsilon a number; Laplace noise for the l1
-    norm, which is sqrt(m) at most, has sqrt(2 m) T / epsilon.
-    """
-    m, n = 400, 300
-    X = spread_evenly(m, n, [400.0])[0]
-    svd = fit(X, 1, privacy_unit="spectral", delta=0.0, epsilon=1.0, algorithm="alternating")
-    right = svd.releases_[0]
-    assert right.name == "right_product"
-    longest = right.sensitivity / math.sqrt(m)  # of the query
-    assert longest <= 1.01
-    papers = math.sqrt((m + 1) / m) * math.sqrt(m) * longest / right.loss.value
-    assert right.noise_scale / papers == pytest.approx(math.sqrt(2), rel=0.01)

@@ -236,13 +236,6 @@ def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
     assert np.isfinite(model.eigenvalues_).all()
 
 
-def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
-    """The receipt of the second fit does not cover what the first one released."""
-    model = fit(small, 2).set_params(normalization="none")
-    assert np.array_equal(model.fit_transform(small), model.embedding_)
-    assert not hasattr(model, "degrees_")
-
-
 # -- errors ------------------------------------------------------------------------------------
 
 
