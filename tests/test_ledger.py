@@ -35,7 +35,7 @@ def test_help_is_text_for_people(capsys):
     assert "what each dataset has spent" in told
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_add_show_history(file, run):
     budget = ("--epsilon", "2", "--delta", "1e-6")
     assert "epsilon=2, delta=1e-06" in run("add", file, "patients", *budget, "--unit", "row")
@@ -54,7 +54,7 @@ def test_add_show_history(file, run):
     assert "other terms" in run("add", file, "visits", "--epsilon", "3", "--delta", "0", code=1)
 
 
-@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_export_verify(file, run, tmp_path):
     run("add", file, "patients", "--epsilon", "2", "--delta", "1e-6")
     noted = PrivacyLedger.open(file).head

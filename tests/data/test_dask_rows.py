@@ -114,7 +114,7 @@ FITS = {
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore:.*sees nothing of:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("name", [name for name in FITS if name != "trace"])
 def test_a_cluster_fits_every_kind_of_estimator(name, cluster):
     model, y = FITS[name]
@@ -158,7 +158,7 @@ def totals(monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*sees nothing of:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("name", FITS)
 def test_only_sums_of_integers_come_home(name, totals):
     model, y = FITS[name]
@@ -182,7 +182,7 @@ def test_only_sums_of_integers_come_home(name, totals):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*sees nothing of:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
@@ -438,7 +438,7 @@ def test_bad_arrays_are_refused_before_any_cost():
     assert len(transcript) == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_transform_stays_lazy():
     model, svd = DPPCA(2, whiten=True).fit(X), DPTruncatedSVD(2).fit(S)
     single = DPPCA(2).fit(X.astype(np.float32))

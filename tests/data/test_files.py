@@ -20,9 +20,7 @@ from skdp.testing import record_transcript
 from tools.places import GROUPS, USERS, D, Elsewhere, N, S, Table, X, Y, assert_same_bits, fitted
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 
 from skdp import DPIncrementalPCA, PrivacyLedger
 from skdp.decomposition import _incremental_pca
-from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning, UtilityWarning
 from skdp.testing import (
     fixed_noise,
     null_release,
@@ -24,7 +24,7 @@ from tools.outcomes import assert_refused, difference, fitted_attributes, messag
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(may be noise|no noise|random_state):skdp.exceptions.PrivacyWarning"
+    "ignore:.*(no noise|random_state):UserWarning", "ignore::skdp.exceptions.UtilityWarning"
 )
 
 RNG = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*scale of the rows:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_nothing_is_seen_but_what_is_released():
     """Null release over a whole stream: with zeros for answers, no data can be told from others."""
     hostile = {
@@ -185,7 +185,7 @@ FAR, NEAR = far_rows(2500), far_rows(2500) - far_rows(2500).mean(axis=0)
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency, method):
     """What the start leaves goes to the moment: little where rows are far, more where near."""
     moments = {}
@@ -213,7 +213,7 @@ def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
 def test_sparse_rows_stay_where_they_are():
     """About a centre they would not be sparse any more."""
     rows = sp.csr_array(FAR)
-    with pytest.warns(PrivacyWarning, match="noise"):
+    with pytest.warns(UtilityWarning, match="noise"):
         pca = DPIncrementalPCA(1, epsilon=2.0).fit(rows)
     assert "sums" not in shares_of(pca) and pca.clip_norm_ > 2000
 
@@ -461,6 +461,6 @@ def test_streams_of_noise_are_said_once():
 
     of_noise = said(rng.standard_normal((5, 20, 12)), 6.0)
     assert 1 <= len(of_noise) <= 2
-    assert all("may be noise alone" in text for text in of_noise)
+    assert all("the noise level" in text for text in of_noise)
     rows = rng.standard_normal((3, 3000, 12)) * np.where(np.arange(12) < 2, 20.0, 1.0)
     assert not said(rows, 60.0)

@@ -11,17 +11,17 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
-from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger, PrivacyWarning
+from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from tools.outcomes import assert_refused
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning"),
+    pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"),
     pytest.mark.filterwarnings("ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"),
 ]
 
@@ -574,14 +574,14 @@ def test_more_components_than_public_rows():
     for kwargs in ({"adjacency": "replace"}, {"privacy_unit": "entry"}):
         with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)\(3\)"):
             DPTruncatedSVD(4, **kwargs).fit(X[:3])
-    with pytest.warns(PrivacyWarning, match="could not see the scale"):
+    with pytest.warns(UtilityWarning, match="could not find the scale"):
         few = fit(X[:3], 4)
     assert few.components_.shape == (4, 19)  # the number of rows is private
 
 
 # -- what is said of components below the noise ----------------------------------------------------
 
-SAID = "do not stand above the noise"
+SAID = "exceed.? the noise level"
 
 
 def clicks(m=300, n=60, density=0.02):
@@ -598,7 +598,7 @@ def clicks(m=300, n=60, density=0.02):
     ids=["interaction", "entry", "factorizer"],
 )
 def test_components_below_the_noise_are_said(estimator):
-    with pytest.warns(PrivacyWarning, match=SAID):
+    with pytest.warns(UtilityWarning, match=SAID):
         estimator.fit(clicks())
 
 
@@ -607,7 +607,7 @@ def test_a_graph_that_noise_hides_is_said(algorithm):
     graph = clicks(200, 200)
     graph = ((graph + graph.T) > 0).astype(float)
     svd = DPTruncatedSVD(2, privacy_unit="edge", epsilon=0.5, algorithm=algorithm)
-    with pytest.warns(PrivacyWarning, match=SAID):
+    with pytest.warns(UtilityWarning, match=SAID):
         svd.fit(graph)
 
 

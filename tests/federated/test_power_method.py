@@ -77,7 +77,7 @@ FITS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FITS)
 def test_opened_totals_are_the_central_integers_plus_the_shares(name):
@@ -153,7 +153,7 @@ def worst_pair(adjacency):
     return data, other
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("algorithm", ["gram", "power"])

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from skdp import DPSpectralEmbedding, PrivacyWarning
+from skdp import DPSpectralEmbedding
 from skdp.datasets import make_block_graph
 from tools.outcomes import assert_refused, messages_of
 
@@ -218,7 +218,7 @@ def test_float32_is_kept(small, normalization):
             assert np.array_equal(getattr(single, name), getattr(double, name).astype(np.float32))
 
 
-@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_products_are_as_many_as_were_asked_for(small):
     model = fit(small, 2, algorithm="power", n_iter=3)
     assert [entry.name for entry in model.releases_] == ["right_product"] * 4 + ["ritz"]
@@ -226,7 +226,7 @@ def test_products_are_as_many_as_were_asked_for(small):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("data", [np.zeros((30, 30)), sp.csr_array((30, 30)), np.eye(30)])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])
@@ -284,7 +284,7 @@ def messages():
     return np.triu(rng.poisson(means), 1).astype(float), labels
 
 
-@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")  # bounds
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # bounds
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalization):
     """One message more or less; bounds of weights would cut them or ask for 80 times the noise."""
@@ -324,7 +324,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # which may show nothing
+        warnings.simplefilter("ignore", UserWarning)  # which may show nothing
         products = fit(A, 6, epsilon=2.0, normalization=normalization, algorithm="power")
     assert agreement(products, labels) < 0.3
 

@@ -597,7 +597,7 @@ def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
     assert (1 - 1e-7) * mu <= given <= mu
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_of_next_to_nothing_is_a_search():
     search = clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60])
     assert search.privacy_spent_.epsilon == 1e-9

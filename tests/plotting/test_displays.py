@@ -18,7 +18,7 @@ from skdp import (
 )
 from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.decomposition import _incremental_pca
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import UtilityWarning
 from skdp.plotting import (
     AuditDisplay,
     BudgetDisplay,
@@ -38,7 +38,7 @@ X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
 
 def users(estimator):
     X, y, groups = make_user_tasks(500, 6, random_state=0)
-    with pytest.warns(PrivacyWarning, match="learnt nothing that all users share"):
+    with pytest.warns(UtilityWarning, match="learnt nothing that all users share"):
         return estimator.fit(X, y, groups=groups)  # their models are about zero
 
 
@@ -109,7 +109,7 @@ NOISE = {
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", NOISE)
 def test_pure_noise_has_no_component(name):
     """In 95 of 100 fits (99 are meant), and the edge is not much wider than it must be."""
@@ -190,7 +190,7 @@ def test_budget_says_seeded_and_not_private():
     assert "no privacy" in display.ax_.texts[0].get_text()
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 def test_utility_curve(canvas, tmp_path):
     display = UtilityCurveDisplay.from_estimator(
@@ -224,7 +224,7 @@ def test_utility_curves_share_axes(canvas):
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore:.*learnt nothing that all users share:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_utility_of_users_takes_groups():
     Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
     display = UtilityCurveDisplay.from_estimator(
@@ -318,7 +318,7 @@ def test_colours_differ_in_lightness():
 ZEROS = np.zeros((60, 40))
 
 
-@pytest.mark.filterwarnings("ignore:.*may be noise alone:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])
@@ -344,7 +344,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
     assert shown.n_above_noise == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("n_releases", [0, 6])
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])

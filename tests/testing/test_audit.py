@@ -16,7 +16,7 @@ from tools.calibration import calibration, check_calibration
 from tools.pairs import worst_case_pair
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 def session(epsilon=1.0, delta=1e-6, pure=0.0, seed=None):

@@ -48,7 +48,7 @@ def path(tmp_path):
 # -- what is kept ---------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_another_program_goes_on(path):
     with PrivacyLedger(2, 1e-6, path=path) as first:
         pca().fit(X)
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
 # -- before data are read -------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
     seen, read = [], PrivacySession._read
 
@@ -235,7 +235,7 @@ def outcome(queue, model=None):
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning", "ignore::DeprecationWarning")
 def test_children_charge_the_file(path):
     queue = FORK.SimpleQueue()
     with PrivacyLedger(1, 1e-6, path=path) as ledger, PrivacyLedger(9, 1e-6) as other:

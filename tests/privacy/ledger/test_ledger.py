@@ -23,9 +23,7 @@ from tools.gate import new_session
 from tools.ledgers import X, forgiving, mu_of, pca
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 def swallow(message=None):

@@ -132,7 +132,7 @@ def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
     assert limit.granted
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_clones_and_pickles_of_a_ledger_are_refused():
     before = clone(pca())
     with forgiving(3, 1e-5) as ledger:
@@ -149,7 +149,7 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
     before.fit(X)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_reservation_key_does_not_show():
     plain = pca()
     with PrivacyLedger(3, 1e-5) as ledger, ledger.charge(plain, assume_all_rows=True):

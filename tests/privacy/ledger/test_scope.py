@@ -46,7 +46,7 @@ def in_workers(*tasks):
     return LOKY(joblib.delayed(attempt)(task) for task in tasks)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_refuse_what_nobody_paid_for():
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
@@ -80,7 +80,7 @@ def test_spawned_workers_of_dask_charge_the_file_or_refuse(kept, tmp_path):
     assert len(ledger.entries) == kept
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
