@@ -238,7 +238,7 @@ def outcome(queue, model=None):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning", "ignore::DeprecationWarning")
 def test_children_charge_the_file(path):
     queue = FORK.SimpleQueue()
-    with PrivacyLedger(1, 1e-6, path=path) as ledger, PrivacyLedger(9, 1e-6) as other:
+    with PrivacyLedger(1, 1e-6, path=path, note="who") as ledger, PrivacyLedger(9, 1e-6) as other:
         assert "another process" in outcome(queue)  # the other ledger has no file
     assert ledger.entries == other.entries == ()
     model = pca(0.1)
@@ -251,7 +251,9 @@ def test_children_charge_the_file(path):
     assert told[:2] == ["fitted"] * 2
     assert "has ended" in told[2]
     assert "charge" in told[3]
-    assert [entry.state for entry in ledger.entries] == ["fitted"] * 3
+    assert [(entry.state, entry.note) for entry in ledger.entries] == [("fitted", "who")] * 3
+    with pytest.raises(ValueError, match="'note' must be a text"):
+        PrivacyLedger(1, 1e-6, note=3)
 
 
 def test_threads_share_the_file(path):

@@ -378,7 +378,7 @@ def test_report():
     with ledger:
         pca().fit(X)
     head, line, summary = ledger.report().splitlines()
-    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state"]
+    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state", "note"]
     assert line.split() == ["1", "DPPCA", "row", "add_remove", "gaussian", "0.1241", "fitted"]
     assert "spent gaussian 0.1241: (0.5, 1e-06)-differential privacy" in summary
     assert ledger._repr_html_().count("<tr>") == 2
