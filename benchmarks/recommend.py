@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from report import show, shown
 
-from skdp import DPTruncatedSVD, PrivacyWarning
+from skdp import DPTruncatedSVD
 from skdp.datasets import make_interactions, make_user_items
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, ndcg_at_n, recall_at_n
@@ -235,5 +235,5 @@ def main():
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.simplefilter("ignore", UserWarning)
     main()

@@ -22,7 +22,6 @@ from report import printed, show, shown
 from threadpoolctl import threadpool_limits
 
 from skdp.datasets import make_ratings
-from skdp.exceptions import PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.regression import DPTraceRegressor
 from skdp.solvers.trace import retract
@@ -360,7 +359,7 @@ def timing(n=100_000, d=40, d_sparse=500, n_sparse=1_000_000):
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.simplefilter("ignore", UserWarning)
     few = {} if full else {"sizes": (2000, 10_000), "epsilons": (1.0,), "seeds": 3}
     yield from shown(lambda: accuracy(**few))
     yield from shown(lambda: ratings(seeds=10 if full else 5))
@@ -370,7 +369,7 @@ def tables(full):
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.simplefilter("ignore", UserWarning)
     sections = {
         "time": timing,
         "labels": labels,

@@ -17,7 +17,6 @@ import warnings
 
 import numpy as np
 
-from skdp import PrivacyWarning
 from skdp.datasets import make_user_items
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
@@ -42,7 +41,7 @@ recalls = {
 }
 
 with warnings.catch_warnings():  # not private, and it says so
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.simplefilter("ignore", UserWarning)
     best = recall(DPRecommender(epsilon=np.inf).fit(known))
     popular = recall(DPRecommender(epsilon=np.inf, algorithm="popularity").fit(known))
 

@@ -16,7 +16,7 @@ import warnings
 
 import numpy as np
 
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import UtilityWarning
 from skdp.regression import DPTraceRegressor
 
 rng = np.random.default_rng(0)
@@ -50,7 +50,7 @@ for name, model in fits.items():
 # With too few patients for the budget the answer is the zero matrix and a warning, never noise that
 # looks like a pattern.
 with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always", PrivacyWarning)
+    warnings.simplefilter("always", UtilityWarning)
     DPTraceRegressor(rank=2, epsilon=0.5).fit(images[:300], values[:300])
 print(caught[0].message)
 

@@ -10,12 +10,26 @@ from skdp.decomposition import (
     DPScoreDensity,
     DPTruncatedSVD,
 )
-from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyUnitWarning, PrivacyWarning
+from skdp.exceptions import (
+    BudgetExceededError,
+    NoSignalWarning,
+    PartialSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import check_pipeline
-from skdp.preprocessing import DPStandardScaler
+from skdp.model_selection import (
+    DPGridSearchCV,
+    DPRandomizedSearchCV,
+    check_pipeline,
+    make_private_scorer,
+)
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.ledger import PrivacyLedger
+from skdp.recommend import DPRecommender
 from skdp.regression import (
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
@@ -28,10 +42,13 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPGridSearchCV",
     "DPIncrementalPCA",
     "DPLowRankFactorizer",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
+    "DPRandomizedSearchCV",
+    "DPRecommender",
     "DPRidge",
     "DPRidgeClassifier",
     "DPScoreDensity",
@@ -40,13 +57,19 @@ __all__ = [
     "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
+    "NoSignalWarning",
+    "PartialSignalWarning",
     "PrintProgress",
     "PrivacyError",
     "PrivacyLedger",
     "PrivacySpent",
     "PrivacyUnitWarning",
     "PrivacyWarning",
+    "PublicScaler",
+    "RowClipper",
+    "UtilityWarning",
     "check_pipeline",
+    "make_private_scorer",
     "model_selection",
     "skops_types",
     "show_versions",

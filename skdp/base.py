@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.stored_rows import BlockFiles
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -356,14 +356,14 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _warn_if_weak(self, epsilon, seeded):
         name = type(self).__name__
         if epsilon == math.inf:
-            message = f"{name} adds no noise with epsilon=inf: the result is not private."
+            message = f"{name} is not private: epsilon=inf adds no noise."
             warn_caller(message, PrivacyWarning)
         elif epsilon > _ABSURD_EPSILON:
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
         elif seeded:
             message = (
-                f"{name} was given a random_state: whoever knows it can remove the noise. The "
-                "result is not private; use random_state=None."
+                f"{name} is not private: whoever knows 'random_state' can remove the noise. Use "
+                "random_state=None."
             )
             warn_caller(message, PrivacyWarning)
 
@@ -475,10 +475,10 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
     found = find_scale(rank, (1 - finer) * share, near=near)
     if not found.found:
         warn_caller(
-            f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
-            f"this budget about {found.needed} of them must differ from 0: use more rows, a "
-            f"larger 'epsilon', or a public {remedy}.",
-            PrivacyWarning,
+            f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
+            f"{found.needed} that are not 0. A low guess is used, and longer ones are cut to it. "
+            f"Give a public {remedy}.",
+            PartialSignalWarning,
         )
     return found._replace(value=finer_scale(rank, found, finer * share)) if finer else found
 
@@ -493,10 +493,10 @@ def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="col
     if not unclear.any():
         return
     warn_caller(
-        f"{type(estimator).__name__} could not see the scale of {_listed(unclear, of)}, "
-        f"{outcome}. At this budget each needs about {needed} values other than 0 (or than its "
-        f"most frequent value): use more rows, a larger 'epsilon', or public {remedy}.",
-        PrivacyWarning,
+        f"{type(estimator).__name__} could not find the scale of "
+        f"{_listed(estimator, unclear, of)}, {outcome}. Each needs about {needed} "
+        f"values that differ from its most frequent one. Give public {remedy} for them.",
+        PartialSignalWarning,
     )
 
 
@@ -509,15 +509,16 @@ def warn_blurred_columns(estimator, found, moments, *, remedy):
     if not blurred.any():
         return
     warn_caller(
-        f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be "
-        "several times too large: their middle was not seen. Subtract a public number, or use more "
-        f"rows, a larger 'epsilon', or public {remedy}.",
-        PrivacyWarning,
+        f"{type(estimator).__name__} could not find the median of {_listed(estimator, blurred)}: "
+        f"their scales may be several times too large. Give public {remedy} for them.",
+        PartialSignalWarning,
     )
 
 
-def _listed(which, of="columns"):
-    """Return how many there are, of how many, and their first numbers."""
+def _listed(estimator, which, of="columns"):
+    """Return how many there are, of how many, and the first ones by name where they have names."""
     columns = np.flatnonzero(which)
-    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
-    return f"{len(columns)} of {len(which)} {of} ({shown})"
+    names = getattr(estimator, "feature_names_in_", ()) if of == "columns" else ()
+    shown = [repr(names[i]) if len(names) == len(which) else str(i) for i in columns[:_SHOWN]]
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    return f"{len(columns)} of {len(which)} {of} ({', '.join(shown)}{more})"

@@ -3,7 +3,27 @@
 import inspect
 import warnings
 
-__all__ = ["BudgetExceededError", "PrivacyError", "PrivacyUnitWarning", "PrivacyWarning"]
+__all__ = [
+    "BudgetExceededError",
+    "NoSignalWarning",
+    "PartialSignalWarning",
+    "PrivacyError",
+    "PrivacyUnitWarning",
+    "PrivacyWarning",
+    "UtilityWarning",
+]
+
+
+class UtilityWarning(UserWarning):
+    """A result says less than was asked for. The guarantee holds as it is stated."""
+
+
+class NoSignalWarning(UtilityWarning):
+    """Nothing was learnt from the data: up to noise, the result is what it is without them."""
+
+
+class PartialSignalWarning(UtilityWarning):
+    """Some columns, components, targets or classes contribute nothing but noise."""
 
 
 class PrivacyWarning(UserWarning):

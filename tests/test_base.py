@@ -44,7 +44,7 @@ class TwoFits(BaseDPEstimator):
         return self._close_session(self.second_, {})
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()], ids=["error", "stop"])
 def test_failed_fit_leaves_the_estimator_as_it_was(error):
     estimator = TwoFits().fit(X)
@@ -55,7 +55,7 @@ def test_failed_fit_leaves_the_estimator_as_it_was(error):
     assert vars(estimator) == before
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_failed_fit_returns_its_own_charges_only():
     with PrivacyLedger(3, 1e-5) as ledger:
         with pytest.raises(KeyError):
@@ -67,7 +67,7 @@ def test_failed_fit_returns_its_own_charges_only():
     assert {fit.state for fit in ledger.entries} == {"fitted"}
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_closing_sets_the_receipt():
     estimator = TwoFits().fit(X)
     assert estimator.value_ == 1.0
@@ -94,7 +94,7 @@ def test_a_class_of_main_can_be_pickled_by_value():
     assert copy.fit(None) is copy
 
 
-@pytest.mark.filterwarnings("ignore:.*sees nothing:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_weights_are_refused_with_the_reason():
     """Nothing is charged; None is what meta-estimators pass for none."""
     with PrivacyLedger(3, 1e-5) as ledger:

@@ -132,7 +132,7 @@ def cases():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_sklearn_compatible(estimator, check):
     check(estimator)

@@ -13,8 +13,6 @@ from types import ModuleType
 
 import pytest
 
-from skdp.exceptions import PrivacyWarning
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [page for page in PAGES if not {"_build", "auto_examples"} & set(page.parts)]
@@ -69,7 +67,7 @@ def test_code_of_the_page_runs_and_prints_what_it_says(name, tmp_path, monkeypat
     namespace = {"__name__": "page"}
     capsys.readouterr()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # some pages show what warns
+        warnings.simplefilter("ignore", UserWarning)  # some pages show what warns
         for number, (code, output) in enumerate(zip(blocks, shown, strict=True)):
             exec(compile(code, f"{name}, block {number}", "exec"), namespace)
             printed = capsys.readouterr().out

@@ -34,7 +34,6 @@ from skdp import (
     DPTruncatedSVD,
 )
 from skdp.decomposition import LocalAggregator, randomize_row
-from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
@@ -370,7 +369,7 @@ def renew():
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.simplefilter("ignore", UserWarning)
     if "--print" in sys.argv:
         with nudged_lapack() if "--nudge" in sys.argv else nullcontext():
             json.dump({way: behaviour(run) for way, run in WAYS.items()}, sys.stdout)

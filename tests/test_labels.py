@@ -11,7 +11,7 @@ from skdp.regression import DPPersonalizedClassifier
 from skdp.testing import record_transcript, seeded_entropy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 RNG = np.random.default_rng(0)
 N, LARGE = 60, 2**53 + 1
@@ -75,7 +75,7 @@ def test_large_integers_beside_a_float_stay_apart(model):
     np.testing.assert_array_equal(expected, found)
 
 
-@pytest.mark.filterwarnings("ignore:.*predicts one class:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])
 def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     """Beside a string 10 comes before 9, beside a float two users beyond 2**53 are one."""
@@ -100,7 +100,7 @@ def test_a_user_of_another_type_is_refused_before_any_cost(odd):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*predicts one class:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("odd", ODD, ids=name_of)
 def test_a_private_score_counts_each_label_by_itself(odd):
     others = np.arange(N) != 3

@@ -110,7 +110,7 @@ class FitsPrivateRows:
         return np.asarray(self.values, dtype)
 
 
-@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_others_pay_inside_a_plan():
     """The door is open for one object: the copy that the plan made."""
     copy, other = DPPCA(1, clip_norm=1.0), DPPCA(1, clip_norm=1.0, epsilon=0.5)
@@ -328,7 +328,7 @@ def _share(X, k):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", COMPARED)
 def test_plan_is_within_two_of_fits(case):
     planned, lost = COMPARED[case]()

@@ -7,9 +7,7 @@ from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifi
 from skdp.preprocessing import DPStandardScaler
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|may be noise|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 pytest.importorskip("sklearn.callback")
 RNG = np.random.default_rng(0)

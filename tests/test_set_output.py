@@ -20,7 +20,7 @@ TRANSFORMERS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("transformer", TRANSFORMERS, ids=lambda each: type(each).__name__)

@@ -39,7 +39,7 @@ def types_in(value, seen):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_everything_that_a_model_holds_is_named(model):
     found = set(types_in(fitted(model), set()))
@@ -48,7 +48,7 @@ def test_everything_that_a_model_holds_is_named(model):
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_skops_loads_what_it_wrote(model):
     skops = pytest.importorskip("skops.io")

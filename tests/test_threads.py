@@ -10,7 +10,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from skdp import DPPCA
 from skdp.base import _NARROW, atomic
 from skdp.data.blocks import one_blas_thread
-from skdp.exceptions import PrivacyWarning
 
 
 def blas_threads():
@@ -82,6 +81,6 @@ def test_fits_of_few_columns_take_one(width, expected, tmp_path):
 
 def test_a_fit_gives_them_back():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore", UserWarning)
         DPPCA(2, n_jobs=2).fit(np.random.default_rng(0).standard_normal((500, 5)))
     assert blas_threads() == {2}

@@ -28,7 +28,7 @@ from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
 from skdp.base import FitsElsewhereMixin, learn_scale
 from skdp.data.products import row_products, saturated
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import (
     fix_signs,
@@ -227,12 +227,13 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     if not below:
         return
     if below == least:
-        said = f"{name} learnt nothing: its components do not stand above the noise, they may be "
-        said += "noise alone. Use more rows or a larger 'epsilon'"
+        said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
+        said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
+        warn_caller(said, NoSignalWarning)
     else:
-        said = f"{name} released {below} of {asked} components that do not stand above the noise: "
-        said += f"they may be noise alone. Use n_components={asked - below}"
-    warn_caller(f"{said}; plan() says what a signal needs.", PrivacyWarning)
+        said = f"{name} could use only {asked - below} of {asked} components: the others do not "
+        said += f"exceed the noise level. Use n_components={asked - below}."
+        warn_caller(said, PartialSignalWarning)
 
 
 def found_of(values):

@@ -28,7 +28,7 @@ from skdp.base import BaseDPEstimator, atomic, column_weights, warn_unclear_colu
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import Made, PlansMixin
@@ -372,13 +372,13 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         name, kind = type(self).__name__, found["kind_"]
         inside, outside = np.sum(found.get("counts_", 0.0)), found.get("n_outside_", 0.0)
         if not found["above_noise_"].any():
-            said = f"{name} shows nothing: no {kind} stands out of the noise. Use more rows, a "
-            said += "larger 'epsilon', or kind='ellipse' with fewer classes."
-            warn_caller(said, PrivacyWarning)
+            said = f"{name} learnt nothing from the data: no {kind} exceeds the noise. Use "
+            said += "more rows." if kind == "ellipse" else "kind='ellipse', which needs fewer rows."
+            warn_caller(said, NoSignalWarning)
         elif outside > _MUCH_OUTSIDE * max(1.0, inside + outside):
             share = outside / (inside + outside)
-            said = f"About {share:.0%} of the rows lie outside the limits of {name}. Use "
-            warn_caller(said + "limits='auto', or wider public 'limits'.", PrivacyWarning)
+            said = f"{name} could not draw about {share:.0%} of the rows: they lie outside "
+            warn_caller(said + "'limits'. Use limits='auto'.", PartialSignalWarning)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -100,9 +100,9 @@ class AggregationConfig:
         self._check_threshold()
         if self.n_colluders == 0:
             warn_caller(
-                "n_colluders=0: a client knows its own part of the noise, so against another "
-                f"client mu is {self.against_clients:.3g} times that of the receipt. Budgets hold "
-                "against all other parties. Use n_colluders=1, unless you trust all clients.",
+                "n_colluders=0: the stated budget holds against outsiders, not against a client, "
+                "who knows its own part of the noise: for it mu is "
+                f"{self.against_clients:.3g} times as large. Use n_colluders=1.",
                 PrivacyWarning,
             )
 

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from skdp._inputs import bound_of, check_unit_bound, checked, has_cells, matrix_unit, public_units
 from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import (
     ScaledGraph,
@@ -48,11 +48,10 @@ def warn_of_nothing(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= seen * edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} found no eigenvalue above its noise: the embedding shows "
-        f"nothing of the graph. At this budget an eigenvalue of about {edge:.3g} is found "
-        "(across the degrees, in the units of 'eigenvalues_'): use a larger 'epsilon', fewer "
-        "components, or a graph whose groups hold more edges.",
-        PrivacyWarning,
+        f"{type(estimator).__name__} learnt nothing from the graph: no released eigenvalue exceeds "
+        f"the noise level, about {seen * edge:.3g} in the units of 'eigenvalues_', so embedding_ "
+        "is noise. Use a larger 'epsilon'.",
+        NoSignalWarning,
     )
 
 

@@ -22,7 +22,7 @@ from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin
 from skdp.recommend._plans import RecommenderPlans
@@ -354,7 +354,7 @@ class DPRecommender(
             "DPRecommender knows no tastes: all users get the most popular items that they do not "
             "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
             "algorithm='popularity' if that is enough.",
-            PrivacyWarning,
+            PartialSignalWarning,
         )
 
     def _attributes(self, fitted, n_users, n_items):

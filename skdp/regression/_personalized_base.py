@@ -42,7 +42,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
-from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
@@ -136,7 +136,7 @@ def warn_of_verdict(estimator, base):
     """Say what the model of all could not see, from released numbers: the first that holds."""
     if estimator.epsilon == math.inf or base.model.seen:
         return
-    name, unit = type(estimator).__name__, base.unit
+    name, unit, grade = type(estimator).__name__, base.unit, PartialSignalWarning
     if not unit.found:
         said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
@@ -149,7 +149,8 @@ def warn_of_verdict(estimator, base):
     else:
         said = f"{name} learnt nothing that all users share: released() predicts about the mean of "
         said += "the targets. Use more users, a larger 'epsilon' or fewer columns."
-    warn_caller(said, PrivacyWarning)
+        grade = NoSignalWarning
+    warn_caller(said, grade)
 
 
 _SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}
@@ -406,7 +407,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
                 f"{type(self).__name__}: about {n_users} users are too few for epsilon="
                 f"{self.epsilon:g} and {self.components_.size} shared numbers (users times epsilon "
                 f"should exceed {needed}): the shared subspace may be noise.",
-                PrivacyWarning,
+                PartialSignalWarning,
             )
 
     # -- heads -----------------------------------------------------------------------------

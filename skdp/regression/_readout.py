@@ -29,7 +29,7 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator, learn_scale, warn_unclear_columns
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.readout import ReadoutQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
 from skdp.solvers.postprocess import readout_moments, released_count
@@ -380,7 +380,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             f"{type(self).__name__} sees nothing of {of}. At this budget "
             f"about {needed} records show a target half of whose variance is linear in the rows: "
             f"use more records, a larger 'epsilon' or fewer columns.{listed}",
-            PrivacyWarning,
+            PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
     def _found(self, ask, d, share, n):

@@ -17,7 +17,7 @@ from skdp._validation import ColumnBounds, Seed, Split, check_classes, check_kin
 from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
 from skdp.data.views import RecordForm, TargetScale
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._readout import ReadoutBase
 from skdp.regression._scores import ScoredClassifierMixin
@@ -262,7 +262,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
             "of the others seldom get theirs. The released totals of the classes are "
             f"{np.rint(found.totals).astype(int).tolist()}.{reason} Use {remedy}more records or a "
             "larger 'epsilon'.",
-            PrivacyWarning,
+            PartialSignalWarning,
         )
 
     def _public_classes(self, y):

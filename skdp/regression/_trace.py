@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
     SEARCH_ALONE,
@@ -347,7 +347,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         outcome = doubt or "expects a relative error above one half"
         warn_caller(
             f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
-            PrivacyWarning,
+            NoSignalWarning if "zero matrix" in outcome else PartialSignalWarning,
         )
 
     def required_samples(self, matrix_shape: Any = None) -> Any:

@@ -20,18 +20,7 @@ from skdp.testing import record_transcript
 from tools.places import GROUPS, USERS, D, Elsewhere, N, S, Table, X, Y, assert_same_bits, fitted
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("n_jobs", [2, 5])
-def test_threads_and_block_size_change_no_bit(n_jobs, npy, npz, monkeypatch):
-    expected, sparse = fitted(DPPCA(2), X), fitted(DPTruncatedSVD(2), S)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**11)
-    assert_same_bits(expected, fitted(DPPCA(2, n_jobs=n_jobs), npy))
-    assert_same_bits(sparse, fitted(DPTruncatedSVD(2, n_jobs=n_jobs), npz))
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 @pytest.mark.thorough

@@ -75,7 +75,7 @@ def test_extremes():
     assert not np.isfinite(out[3:]).all()
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):

@@ -47,9 +47,7 @@ from tools.places import (
 )
 
 # A few hundred records show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -281,7 +279,7 @@ def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*no singular value:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
     """Wide records keep coordinates beside the rows, in small blocks too."""
     model = DPTraceRegressor(1, matrix_shape=(12, 10), epsilon=1e3)
@@ -408,7 +406,7 @@ def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
     with null_release():
         for model in (DPPCA(2), DPStandardScaler(), DPIncrementalPCA(2)):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PrivacyWarning)
+                warnings.simplefilter("ignore", UserWarning)
                 here, *there = (fitted(model, rows) for rows in (npy, other, unknown(X)))
             for found in there:
                 assert_same_bits(here, found)

@@ -21,7 +21,7 @@ from skdp.testing import seeded_entropy, transcript_audit
 from tools.pairs import worst_case_pair
 
 # Most streams here are short, and noise: what is said of that is tested by name.
-pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 SHAPE = (20, 12)
 COMMON = {"matrix_shape": SHAPE, "method": "two_sketch", "sketch_size": (6, 8),
@@ -106,7 +106,7 @@ ROUTES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):

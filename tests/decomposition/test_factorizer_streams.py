@@ -24,7 +24,7 @@ from skdp.testing import (
 from tools.outcomes import difference, fitted_attributes
 
 # Most streams here are short, and noise: what is said of that is tested by name.
-pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 NOT_PRIVATE = pytest.mark.filterwarnings(
     "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
 )

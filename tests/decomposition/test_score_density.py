@@ -5,7 +5,7 @@ import pytest
 
 from skdp import DPPCA, DPScoreDensity
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
 from skdp.queries.plane import COUNT, SQUARE, Frame
 from skdp.testing import seeded_entropy
@@ -93,9 +93,9 @@ def test_without_noise_it_is_the_exact_picture():
 
 
 def test_it_says_when_there_is_nothing_to_see():
-    with pytest.warns(PrivacyWarning, match="shows nothing"):
+    with pytest.warns(UtilityWarning, match="learnt nothing"):
         DPScoreDensity(limits=LIMITS, epsilon=0.01).fit(rows(100))
-    with pytest.warns(PrivacyWarning, match=r"of the rows lie outside the limits"):
+    with pytest.warns(UtilityWarning, match=r"of the rows: they lie outside"):
         DPScoreDensity(limits=((-0.3, 0.3), (-9.0, 9.0)), kind="density").fit(rows())
 
 

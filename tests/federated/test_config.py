@@ -11,7 +11,7 @@ from skdp.federated.noise_parts import NoiseParts
 
 @pytest.mark.parametrize(("n_clients", "n_dropouts"), [(2, 0), (3, 1), (12, 0)])
 def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_dropouts):
-    with pytest.warns(PrivacyWarning, match=r"against another client mu is 1\.\d+ times"):
+    with pytest.warns(PrivacyWarning, match=r"for it mu is 1\.\d+ times"):
         config = AggregationConfig(n_clients, n_colluders=0, n_dropouts=n_dropouts)
     claimed = NoiseParts(n_clients, 0, n_dropouts).effective_sigma
     left = NoiseParts(n_clients, 1, n_dropouts).effective_sigma

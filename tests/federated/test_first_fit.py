@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.exceptions import PrivacyError
 from skdp.federated import (
     AggregationAbortedError,
     AggregationConfig,
@@ -31,9 +31,7 @@ from tools.federation import Wire, change_over_bound, first_request, noise_of, p
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(could not see|too few|learnt nothing).*:skdp.exceptions.PrivacyWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 def people(n, seed, m=8):
@@ -104,7 +102,7 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     (whole,), clients = clients_of(estimator, [house]), clients_of(estimator)
     wire = Wire(clients)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore", UserWarning)
         alone = central(clone(estimator), house)
         with noise_of(0):
             model, _, server = fit(estimator, wire)

@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 from skdp import DPPCA, DPPersonalizedRegressor, PrivacyLedger
-from skdp.exceptions import BudgetExceededError, PrivacyWarning
+from skdp.exceptions import BudgetExceededError
 from skdp.federated import (
     AggregationConfig,
     FederatedRounds,
@@ -23,7 +23,7 @@ from skdp.testing import record_transcript
 from tools.federation import first_request, plain_sum
 
 S, D = 20, 6
-pytestmark = pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 CONFIG = AggregationConfig(S, 2, 1)
 
 
@@ -139,7 +139,7 @@ def test_what_is_not_a_personalised_model():
     """Nor one that is fitted, whose own users would be lost."""
     X, y, users = people(40, 0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore", UserWarning)
         fitted = clone(MODEL).fit(X, y, groups=users)
     for model in (DPPCA(), fitted):
         with pytest.raises(ValueError, match="'model' must be an unfitted DPPersonalizedRegressor"):

@@ -164,8 +164,8 @@ def test_pure_parts_add_up():
 CELLS = (np.random.default_rng(1).random((40, 40)) < 0.1).astype(float)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.filterwarnings("ignore:(delta=.*no less|.*no tastes):skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.filterwarnings("ignore:(delta=.*no less|.*no tastes):UserWarning")
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -244,7 +244,7 @@ def test_what_cannot_be_counted_is_refused(search, groups, match):
         search_cost(search, 90, groups)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_cost_covers_the_sampler_as_receipts_do():
     """Where delta is so small that the noise of the sampler differs from its law by more."""
     model = pca(adjacency="replace")

@@ -53,7 +53,7 @@ from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.testing import record_transcript
 
 pytestmark = pytest.mark.filterwarnings(  # noise
-    "ignore:DPRidge|.*a signal needs:skdp.exceptions.PrivacyWarning"
+    "ignore::skdp.exceptions.UtilityWarning"
 )
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4

@@ -37,7 +37,6 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-import skdp
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
@@ -56,9 +55,7 @@ from skdp.privacy import epsilon_from_mu_delta
 from skdp.testing import FitData, audit, fixed_noise, seeded_entropy, transcript_audit
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 class Mystery(TransformerMixin, BaseEstimator):
@@ -357,12 +354,6 @@ def test_a_private_pipeline_and_its_ledger():
     print(ledger.report())
 
 
-def test_a_ledger_that_is_too_small_refuses_the_second_step():
-    X, y = data(200)
-    with pytest.raises(skdp.BudgetExceededError), PrivacyLedger(epsilon=1.2, delta=1e-6):
-        private_pipeline().fit(X, y)
-
-
 def neighbours(adjacency):
     """Rows on one side, and a record as long as the clip norm along or across them."""
     X, y = data(300)
@@ -397,20 +388,6 @@ def test_audit_of_the_whole_pipeline():
     report = audit(fit, neighbours("add_remove"), n_runs=300).check()
     print(report)
     assert 0.4 * report.claimed_mu < report.mu_hat
-
-
-def test_scaled_private_pipeline_learns():
-    """The remedy works: private scaling, reduction and read-out on columns of unequal units."""
-    X, y = data(20000)
-    units = 10.0 ** np.arange(-3, 5)
-    pipe = make_pipeline(
-        DPStandardScaler(epsilon=1.0),
-        DPTruncatedSVD(2, epsilon=1.0, clip_norm=4.0),
-        DPRidge(epsilon=1.0, clip_norm=4.0, target_bounds=(-1.0, 1.0)),
-    )
-    assert check_pipeline(pipe).ok
-    with seeded_entropy(0):
-        assert pipe.fit(X * units, y).score(X * units, y) > 0.8
 
 
 class _OwnRidge(DPRidge):
@@ -536,7 +513,7 @@ def test_users_that_passed_through_are_the_users(output):
     assert np.array_equal(pipe[-1].coef_, alone.coef_)
 
 
-@pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     X, y, _ = users_first()
     model = DPPersonalizedRegressor(1, group_column=4, epsilon=4.0)
@@ -628,7 +605,7 @@ def test_what_is_private_inside_a_step_is_not_said_to_be_missing():
     assert "fitted by a step that is not verified" in told and "no step is private" not in told
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
 def test_one_budget_for_all_steps(weights):
     """The total is reached, and never exceeded: a ledger of it takes the fit and no other."""

@@ -64,7 +64,7 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold():
 @pytest.mark.parametrize(
     "step", [RowClipper(2.0), PublicScaler((-3.0, 3.0)), DPStandardScaler(entry_bounds=(-3, 3))]
 )
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("frame", [False, True])
 def test_steps_of_a_pipeline_are_mapped_together(step, frame):
     A = np.random.default_rng(0).standard_normal((50, 4))

@@ -277,7 +277,7 @@ def test_printed_core_solves_its_least_squares():
         assert np.linalg.norm(Z - S.T @ Q @ other) >= best
 
 
-@pytest.mark.filterwarnings("ignore:.*do not stand above the noise:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 def test_factors_beside_ours():
     """Same sizes, same noise: the print costs more, most for noise alone where v is near t."""
@@ -398,7 +398,7 @@ def test_hostile_users_stay_within_the_printed_bounds(adjacency):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*(could not see|too few|learnt nothing):UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     errors = {}
@@ -431,7 +431,7 @@ def test_public_candidates_are_chosen_among():
             chosen.set_params(candidates=given).fit(X, y, groups)
 
 
-@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_fewer_users_do_for_our_estimator():
     """The paper's table asks for a hundred times as many; single fits, .05 against .3 to 1."""
     X, y, groups, U = users_of(3000, seed=5)

@@ -877,7 +877,7 @@ def _params():
 
 
 @pytest.mark.parametrize(("case", "every"), list(_params()))
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # struck at the end
 @pytest.mark.filterwarnings("ignore:One or more of the test scores:UserWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")  # of a search

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from skdp.datasets import make_interactions
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, seeded_entropy
@@ -17,7 +17,7 @@ from tools.outcomes import assert_refused
 # There are more cells than one over the usual delta, which an interaction unit is told.
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
 
-NO_TASTES = "ignore:DPRecommender knows no tastes:skdp.exceptions.PrivacyWarning"
+NO_TASTES = "ignore::skdp.exceptions.UtilityWarning"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_never_below_popularity(plain, unit, epsilon):
 
 def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     R = sp.random_array((60, 40), density=0.1, rng=0, format="csr")
-    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="knows no tastes"):
+    with seeded_entropy(0), pytest.warns(UtilityWarning, match="knows no tastes"):
         model = DPRecommender(epsilon=0.1).fit(R)
     assert model.rank_ == 0
     items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
@@ -92,7 +92,7 @@ def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     np.testing.assert_array_equal(model.popular(40)[0], items[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize(
     ("params", "route", "delta"),
     [
@@ -120,7 +120,7 @@ def test_what_is_spent_does_not_depend_on_what_is_found():
     for params in ({"algorithm": "gram"}, {"delta": 0.0}):
         model = DPRecommender(privacy_unit="interaction", epsilon=1.0, **params)
         first = clone(model).fit(strong)
-        with pytest.warns(PrivacyWarning, match="knows no tastes"):
+        with pytest.warns(UtilityWarning, match="knows no tastes"):
             second = clone(model).fit(weak)
         names = [[line.name for line in model.releases_] for model in (first, second)]
         assert names[0] != names[1]
@@ -227,7 +227,7 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
 def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
     """They are all that is released: each history adds 1 in all, as for n_users users."""
     R = tastes[0][:1500]
-    with fixed_noise(0), pytest.warns(PrivacyWarning, match="knows no tastes"):
+    with fixed_noise(0), pytest.warns(UtilityWarning, match="knows no tastes"):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
     assert {line.mechanism for line in model.releases_} == {"laplace"}

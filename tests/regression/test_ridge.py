@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
 from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of
 
@@ -110,14 +110,14 @@ def test_columns_a_thousand_deviations_from_zero_count():
 def test_columns_that_do_not_show_get_no_coefficient():
     X, y = data(20_000)
     X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
-    with pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(2\)"):
+    with pytest.warns(UtilityWarning, match=r"1 of 5 columns \(2\)"):
         model = DPRidge().fit(X, y)
     assert model.coef_[2] == 0.0
     assert model.score(X, y) > 0.5
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*scale of . of 6|.*the rows:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     """A far and narrow target of few records: its released middle is predicted.
 
@@ -141,7 +141,7 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_few_records_predict_no_worse_than_about_their_mean():
     """Whatever is seen and not: an answer below the noise ends near the middle of the targets."""
     X, y = load_iris(return_X_y=True)[0][:, :3], load_iris(return_X_y=True)[0][:, 3]
@@ -155,7 +155,7 @@ def test_few_records_predict_no_worse_than_about_their_mean():
 
 def test_a_read_out_of_noise_is_said():
     rng = np.random.default_rng(0)
-    with seeded_entropy(1), pytest.warns(PrivacyWarning, match="nothing of 1 of 1 targets"):
+    with seeded_entropy(1), pytest.warns(UtilityWarning, match="nothing of 1 of 1 targets"):
         DPRidge(epsilon=0.1, clip_norm=1.0, target_bounds=(-1, 1)).fit(
             rng.uniform(-0.5, 0.5, (300, 4)), rng.uniform(-1, 1, 300)
         )
@@ -222,7 +222,7 @@ def test_labels_may_be_strings_and_keep_their_kind():
     assert model.score(X, names) > 0.8
 
 
-@pytest.mark.filterwarnings("ignore:.*sees nothing")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_classes_of_y_are_made_public_with_a_warning():
     X, y = load_digits(return_X_y=True)
     with pytest.warns(PrivacyWarning, match="took the classes from y"):
@@ -351,7 +351,7 @@ def test_predictions_of_one_class_are_said():
     X = rng.uniform(-1, 1, (30_000, 3))
     y = rng.random(30_000) < 0.05 * (1 + X[:, 0])
     model = DPRidgeClassifier(classes=[False, True], clip_norm=1.7)
-    with pytest.warns(PrivacyWarning, match="predicts one class"):
+    with pytest.warns(UtilityWarning, match="predicts one class"):
         model.fit(X, y)
     assert not model.predict(X).any()
     model.set_params(class_weight="balanced").fit(X, y)
@@ -416,7 +416,7 @@ def test_rare_dummies_are_taken_as_they_came():
     X = np.zeros((5000, 200))
     X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
     model = DPRidgeClassifier(classes=range(5))
-    with pytest.warns(PrivacyWarning, match="200 of 200 columns.*takes rows as they came"):
+    with pytest.warns(UtilityWarning, match="200 of 200 columns.*takes rows as they came"):
         assert model.fit(X, y).score(X, y) > 0.85
     np.testing.assert_array_equal(model.center_, 0.0)
     np.testing.assert_array_equal(model.scale_, 1.0)

@@ -13,7 +13,7 @@ from skdp.regression._personalized import check_row_loss
 from skdp.solvers.local_fits import RidgePath, convex_loss
 from tools.outcomes import assert_refused
 
-pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @dataclass

@@ -12,7 +12,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skdp import theory
 from skdp.datasets import make_ratings
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.regression import DPTraceRegressor
 from skdp.testing import FitData, null_release, transcript_audit
@@ -22,9 +22,7 @@ from tools.outcomes import assert_refused
 from tools.pairs import worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*was given a random_state:skdp.exceptions.PrivacyWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*random_state:skdp.exceptions.PrivacyWarning")
 
 
 def sample(n, seed=0, shape=(6, 5), values=(2.0, 1.0), noise=0.3):
@@ -117,7 +115,7 @@ def test_a_shift_of_the_targets_changes_nothing(params):
 def test_a_zero_matrix_predicts_the_centre():
     X, y, _ = sample(2000, values=(1e-3,))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
-    with pytest.warns(PrivacyWarning, match="no singular value stands above the noise"):
+    with pytest.warns(UtilityWarning, match="no singular value stands above the noise"):
         model.fit(X, y + 40.0)
     assert not model.coef_.any()
     assert model.intercept_ == pytest.approx(40.0, abs=0.1)
@@ -130,7 +128,7 @@ def test_few_records_are_said_to_be_few():
     model = DPTraceRegressor(random_state=0, solver="spectral_init")
     needed = model.required_samples((20, 20))
     assert needed.readable < 1300 < needed.useful
-    with pytest.warns(PrivacyWarning, match="error above one half. At this budget about 1604"):
+    with pytest.warns(UtilityWarning, match="error above one half. At this budget about 1604"):
         model.fit(X, y)
 
 
@@ -147,7 +145,7 @@ def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
     for seed in range(3):
         X, y, M = sample(100, seed)
         model = DPTraceRegressor(epsilon=0.5, random_state=0, **params)
-        with pytest.warns(PrivacyWarning, match="records are needed"):
+        with pytest.warns(UtilityWarning, match="records are needed"):
             model.fit(X, y)
         assert error(model, M) == 1.0
         assert model.privacy_spent_.epsilon == pytest.approx(0.5, rel=1e-6)
@@ -307,12 +305,12 @@ def ratings(seed, shape, number):
     return X, R.col, R.data
 
 
-@pytest.mark.filterwarnings("ignore:.*expects a relative error:skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_noise_that_varies_more_than_the_targets_is_no_fit():
     """One-hot records, few for their matrix: the centre alone, and it says so."""
     X, _, y = ratings(0, (400, 60), 40_000)
     model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_biases=False)
-    with pytest.warns(PrivacyWarning, match="returns the zero matrix"):
+    with pytest.warns(UtilityWarning, match="returns the zero matrix"):
         model.fit(X, y)
     assert not model.coef_.any()
     error = float(np.mean((model.predict(X) - y) ** 2))
@@ -346,7 +344,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
     for seed in range(3):
         X, column, y = ratings(seed, (400, 60), 40_000)
         model = DPTraceRegressor(2, matrix_shape=(400, 60), epsilon=epsilon, **params)
-        with pytest.warns(PrivacyWarning, match="and no matrix beside them.*records are needed"):
+        with pytest.warns(UtilityWarning, match="and no matrix beside them.*records are needed"):
             model.fit(X, y)
         trivial = released_means(column, y, 60, model, np.random.default_rng(seed))
         predictions = model.predict(X), trivial[column], np.mean(y)
@@ -409,7 +407,7 @@ def test_what_has_no_means_pays_little_for_them():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*(returns|finds):skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(("n", "alone"), [(400, True), (1500, False)])
 def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
@@ -429,7 +427,7 @@ def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
     assert ("gradient_sum" in names) != alone
 
 
-@pytest.mark.filterwarnings("ignore:.*(returns|finds|could not):skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_nothing_but_released_numbers_decides_about_means():
     """Answers of zeros, noise fixed: hostile ratings and others give the same fit."""
     rng = np.random.default_rng(5)
@@ -485,7 +483,7 @@ def test_pictures_are_seen_about_their_mean(epsilon):
 
 def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
     X, y = pixels(4000)
-    with pytest.warns(PrivacyWarning, match="It is not that records are few.*Use DPRidge"):
+    with pytest.warns(UtilityWarning, match="It is not that records are few.*Use DPRidge"):
         model = DPTraceRegressor(2, epsilon=3.0).fit(X, np.random.default_rng(0).permutation(y))
     assert not model.coef_.any()
     assert model.score(X, y) > -0.05

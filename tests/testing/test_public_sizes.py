@@ -31,9 +31,7 @@ from tools import checks
 from tools.fit_checks import ordinary
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|predicts one class|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 PACKAGE = Path(skdp.__file__).parent
 LARGE = 64  # smaller numbers are reached by ordinary test data

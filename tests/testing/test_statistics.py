@@ -8,7 +8,7 @@ import pytest
 from skdp.testing import distribution_free_mu, epsilon_lower_bound, gaussian_mu, runs_needed
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 @pytest.mark.deep

@@ -16,9 +16,7 @@ from skdp.testing import (
 )
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 X = np.random.default_rng(0).standard_normal((60, 5))

@@ -18,7 +18,7 @@ from skdp.privacy.ledger.fits import Part
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
-pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 REGIONS = ("east", "north", "south")
 

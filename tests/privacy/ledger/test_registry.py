@@ -16,7 +16,7 @@ from skdp.privacy.ledger.store import FileBook, read_registry
 from tools.ledgers import X, gaussian_fit, pca
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
-pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
 def a_fit():

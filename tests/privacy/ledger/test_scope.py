@@ -46,7 +46,7 @@ def in_workers(*tasks):
     return LOKY(joblib.delayed(attempt)(task) for task in tasks)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_refuse_what_nobody_paid_for():
     model = pca().fit(X)
     assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
@@ -80,7 +80,7 @@ def test_spawned_workers_of_dask_charge_the_file_or_refuse(kept, tmp_path):
     assert len(ledger.entries) == kept
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
@@ -175,10 +175,10 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
 @pytest.mark.parametrize("way", ["descends", "environment"])
 def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch, way):
     here = os.getpid()
-    withdraw = scope.announce("feed", "somewhere")
+    withdraw = scope.announce("feed", scope.LedgerFile("somewhere"))
     dead = scope._own_folder() / f"{here}-dead"
     dead.write_text("lost")  # nobody holds it
-    inside = {"feed": "somewhere"} | ({} if way == "descends" else {"dead": "lost"})
+    inside = {"feed": ("somewhere", "")} | ({} if way == "descends" else {"dead": ("lost", "")})
     assert dict(scope._announced()) == {}  # its own
     named = os.environ["SKDP_LEDGERS"]
 
@@ -206,7 +206,7 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     monkeypatch.setattr(scope, "_SEEN", {})
     read, ancestors = [], {"41", "42"}
     monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
-    withdraw = scope.announce("own", "here")
+    withdraw = scope.announce("own", scope.LedgerFile("here"))
     assert dict(scope._announced()) == {} and not read
     held = []
     for name in ("77-dead", "78-other", "42-held", "41-gone"):
@@ -215,12 +215,12 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
         held[-1].flush()
         if name != "77-dead":
             scope._lock(held[-1], exclusive=True)
-        assert dict(scope._announced()) == ({"held": "42-held"} if len(held) > 2 else {}) | (
-            {"gone": "41-gone"} if len(held) > 3 else {}
+        assert dict(scope._announced()) == ({"held": ("42-held", "")} if len(held) > 2 else {}) | (
+            {"gone": ("41-gone", "")} if len(held) > 3 else {}
         )
         assert len(read) == {1: 1, 2: 1, 3: 2, 4: 3}[len(held)]
     ancestors.discard("41")  # it ended, and its number went to another process
-    assert dict(scope._announced()) == {"held": "42-held"}
+    assert dict(scope._announced()) == {"held": ("42-held", "")}
     for file in held:
         file.close()
     withdraw()
