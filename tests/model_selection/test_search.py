@@ -49,7 +49,8 @@ from skdp.testing import (
     transcript_audit,
 )
 from skdp.testing._transcripts import cached_accounting
-from tools.outcomes import difference, documented_attributes, fitted_attributes
+from tools.fit_checks import check_receipt
+from tools.outcomes import difference, fitted_attributes
 from tools.pairs import worst_case_pair
 
 RNG = np.random.default_rng(0)
@@ -108,27 +109,8 @@ def test_attributes_are_those_of_a_grid_search():
 @pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_runs_stay_inside_the_plan(search):
-    search = clone(search)
-    with seeded_entropy(0), record_transcript() as transcript:  # unread shares vary from run to run
-        search.fit(X)
-    assert not transcript.faults
-    plan = search.plan_
-    n_runs = sum(opening.bound.name == "loss_sum" for opening in transcript)
-    spent = math.hypot(*(opening.claimed_mu for opening in transcript))
-    assert spent <= plan.run.value * math.sqrt(n_runs)
-    assert spent > plan.run.value * math.sqrt(n_runs) * 0.9  # shares that are paid, not read
-    if plan.strategy == "compose":
-        assert n_runs == 3
-        assert spent <= search.privacy_spent_.mu * (1 + 1e-12)
-    receipt = search.privacy_spent_
-    assert (receipt.epsilon, receipt.delta) == (search.epsilon, search.delta)
-    lines = accounting.compose(line.loss for line in search.releases_)
-    assert [loss.kind for loss in lines] == [loss.kind for loss in receipt.losses]
-    assert [loss.value for loss in lines] == pytest.approx([loss.value for loss in receipt.losses])
-    assert accounting.epsilon_from_losses(receipt.losses, receipt.delta) <= receipt.epsilon
-    assert receipt.adjacency == search.adjacency and receipt.unit == "row"
-    assert "differential privacy" in str(search.privacy_report())
-    assert set(fitted_attributes(search)) <= documented_attributes(type(search))
+    with seeded_entropy(0):  # unread shares vary from run to run
+        check_receipt("search", search)
 
 
 def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_search():
@@ -185,18 +167,6 @@ def test_infinite_epsilon_is_exact():
         search.fit(X)
     assert search.best_params_ == {"n_components": 3}
     assert search.privacy_spent_.epsilon == math.inf
-
-
-@pytest.mark.thorough
-def test_seeded_search_is_reproducible_and_flagged():
-    fits = []
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="random_state"):
-            fits.append(clone(STOPPED).set_params(random_state=3).fit(X))
-    assert difference(fitted_attributes(fits[0])["cv_results_"], fits[1].cv_results_) is None
-    assert np.array_equal(fits[0].best_estimator_.components_, fits[1].best_estimator_.components_)
-    assert fits[0].privacy_spent_.seeded
-    assert not clone(STOPPED).fit(X).privacy_spent_.seeded
 
 
 @pytest.mark.parametrize(

@@ -56,16 +56,6 @@ def test_total_is_the_exact_composition():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0, 100.0])
-def test_one_fit_may_spend_the_whole_ledger(epsilon):
-    with PrivacyLedger(epsilon, 1e-6) as ledger:
-        assert ledger.remaining() == epsilon
-        pca(epsilon).fit(X)
-    assert ledger.remaining() == 0.0
-    assert ledger.spent.epsilon <= epsilon
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("spent", [(), (0.5,), (0.5, 1.0, 1.0)])
 def test_remaining_is_affordable_and_largest(spent):
     with forgiving(2, 1e-5) as ledger:
