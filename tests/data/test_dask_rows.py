@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -33,7 +33,6 @@ from tools.places import (
     GROUPS,
     SECRET,
     SECRET_TARGET,
-    SPARSE,
     USERS,
     D,
     N,
@@ -102,20 +101,6 @@ def test_epsilon_inf_agrees():
         model.set_params(epsilon=np.inf, clip_norm=np.inf)
         here, there = public(model.fit(X, *y)), public(model.fit(lazy(X), *map(lazy, y)))
         assert np.allclose(here[name], there[name], atol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("kind", ["sparse", "files", "threads"])
-def test_a_cluster_gives_the_same_bits(kind, cluster, npy):
-    model, rows, blocks = DPPCA(2, center="none"), X, lazy(X)
-    if kind == "sparse":
-        model, rows, blocks = SPARSE["svd-screened"], S, lazy_sparse()
-    elif kind == "files":
-        blocks = DaskRows(npy)
-    with dask.config.set(scheduler="threads") if kind == "threads" else nullcontext():
-        got = fitted(model, blocks)
-    assert_same_bits(fitted(model, rows), got)
 
 
 FITS = {

@@ -23,15 +23,6 @@ from tools.places import GROUPS, USERS, D, Elsewhere, N, S, Table, X, Y, assert_
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("n_jobs", [2, 5])
-def test_threads_and_block_size_change_no_bit(n_jobs, npy, npz, monkeypatch):
-    expected, sparse = fitted(DPPCA(2), X), fitted(DPTruncatedSVD(2), S)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**11)
-    assert_same_bits(expected, fitted(DPPCA(2, n_jobs=n_jobs), npy))
-    assert_same_bits(sparse, fitted(DPTruncatedSVD(2, n_jobs=n_jobs), npz))
-
-
 @pytest.mark.thorough
 def test_integers_and_float32_are_read_as_they_are(tmp_path):
     for dtype in (np.uint8, np.int32, np.float32):
