@@ -170,10 +170,10 @@ def test_what_does_not_protect_persons_is_refused(model):
     X, y, groups = table()
     both, strange = {"group_column": 0}, ["a", *groups[1:].tolist()]
     for params, given, match in (
-        ({}, None, f"{type(model).__name__}.*needs the person of each row"),
+        ({}, None, f"{type(model).__name__}.*needs the group of each row"),
         ({"privacy_unit": "row"}, groups, "does not protect them"),
         ({"privacy_unit": "row"} | both, None, "'group_column' with privacy_unit='group' only"),
-        (both, groups, "given twice"),
+        (both, groups, "Both 'groups' and"),
         ({}, groups[1:], "withheld"),
         ({}, [None, *groups[1:]], "missing"),
         ({}, strange, "strings or all numbers"),

@@ -361,7 +361,7 @@ def test_a_later_ledger_knows_the_sensitivity(releases):
     with ledger:
         first.update([0], [0], [0.0])
     assert "1.0" in ledger.entries[0].unit
-    with pytest.raises(PrivacyError, match="do not add up"), ledger:
+    with pytest.raises(PrivacyError, match="do not compose"), ledger:
         second.update([0], [0], [0.0])
 
 

@@ -585,7 +585,7 @@ def test_result_is_an_ordinary_estimator():
     assert not hasattr(estimator, "components_")
     assert model.n_features_in_ == 12 and model.transform(X).shape == (1600, 2)
     assert set(vars(model)) >= set(vars(DPTruncatedSVD(2, clip_norm=1.5).fit(X)))
-    assert "distributed gaussian" in str(model.privacy_report())
+    assert "distributed gaussian" in model.privacy_report().details()
     assert abs(model.n_samples_seen_ - 1600) < 6 * model.releases_[0].noise_scale * math.sqrt(8 / 6)
 
 

@@ -522,12 +522,14 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     model.fit(X, y)
     assert "head for each user" in model.private_state
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
-    assert "HOLDS" in str(model.privacy_report()) and "released()" in str(model.privacy_report())
+    assert "PRIVATE STATE" in str(model.privacy_report()) and "released()" in str(
+        model.privacy_report()
+    )
     with pytest.warns(PrivacyWarning, match="holds an exact head for each user"):
         pickle.dumps(model)
     public = model.released()
     assert not public.private_state
-    assert check_pipeline(public).ok and "HOLDS" not in str(public.privacy_report())
+    assert check_pipeline(public).ok and "PRIVATE STATE" not in str(public.privacy_report())
     assert not pickle.loads(pickle.dumps(public)).private_state
 
 
@@ -543,7 +545,7 @@ def test_the_best_model_of_a_search_says_what_it_holds():
     assert "in best_estimator_" in str(search.privacy_report())
     for fitted in (search, search.best_estimator_):
         assert "head for each user" in fitted.private_state
-        assert "HOLDS" in str(fitted.privacy_report())
+        assert "PRIVATE STATE" in str(fitted.privacy_report())
         with pytest.warns(PrivacyWarning, match="holds an exact head"):
             pickle.dumps(fitted)
     public = search.best_estimator_.released()
@@ -560,7 +562,9 @@ def test_a_running_stream_is_held_too():
     assert not sketch.private_state
     sketch.update([0, 1], [2, 3], [0.5, 0.5])
     assert sketch.private_state and "state of a running" in str(check_pipeline(sketch))
-    assert not sketch.release().private_state and "HOLDS" not in str(sketch.privacy_report())
+    assert not sketch.release().private_state and "PRIVATE STATE" not in str(
+        sketch.privacy_report()
+    )
 
 
 # -- private searches ------------------------------------------------------------------------------

@@ -69,12 +69,14 @@ def pca_search(**params):
 
 
 COMPOSED = pca_search(strategy="compose")
-STOPPED = pca_search(strategy="random_stopping", law="geometric")
+STOPPED = pca_search(strategy="random_stopping", run_distribution="geometric")
 SEARCHES = [
     COMPOSED,
     STOPPED,
-    pca_search(strategy="random_stopping", law="poisson", epsilon=8.0, mean_n_runs=9),
-    pca_search(strategy="random_stopping", law="logarithmic", score_budget_fraction=0.5),
+    pca_search(strategy="random_stopping", run_distribution="poisson", epsilon=8.0, mean_n_runs=9),
+    pca_search(
+        strategy="random_stopping", run_distribution="logarithmic", score_budget_fraction=0.5
+    ),
     pca_search(estimator=DPPCA(clip_norm=1.0, adjacency="replace")),
     DPRandomizedSearchCV(
         DPTruncatedSVD(clip_norm=1.0), {"n_components": randint(1, 4)}, RECONSTRUCTION, n_iter=3
@@ -150,7 +152,7 @@ def test_pure_search():
     scorer = make_private_scorer("reconstruction", (0.0, 5.0))
     Z = np.clip(X[:60], -1, 1)
     search = DPGridSearchCV(svd, grid, scorer, epsilon=6.0, delta=0.0, strategy="random_stopping",
-                            law="geometric")  # fmt: skip
+                            run_distribution="geometric")  # fmt: skip
     with record_transcript() as transcript:
         search.fit(Z)
     assert search.plan_.run == Loss("pure", 2.0)
@@ -177,7 +179,7 @@ def test_infinite_epsilon_is_exact():
         ({"delta": 1.0}, "delta"),
         ({"delta": True}, "delta"),
         ({"strategy": "best"}, "strategy"),
-        ({"law": "uniform"}, "law"),
+        ({"run_distribution": "uniform"}, "run_distribution"),
         ({"mean_n_runs": 0.5, "strategy": "random_stopping"}, "mean_n_runs"),
         ({"score_budget_fraction": 1.0}, "score_budget_fraction"),
         ({"scoring": "r2"}, "make_private_scorer"),
@@ -343,7 +345,7 @@ def test_ledgers_that_are_opened_during_a_search():
 @pytest.mark.thorough
 def test_no_run_draws_anything():
     """A Poisson number may be zero: the model is one of public rows."""
-    search = pca_search(strategy="random_stopping", law="poisson", mean_n_runs=1.01)
+    search = pca_search(strategy="random_stopping", run_distribution="poisson", mean_n_runs=1.01)
     with seeded_entropy(3):
         for _ in range(60):
             with record_transcript() as transcript:
@@ -428,7 +430,7 @@ def run_toy(value, n_runs, mean_n_runs, epsilon):
     rows[0] = value
     search = DPGridSearchCV(
         Toy(), {"which": [0, 1]}, make_private_scorer(own_value, (-1.0, 1.0)), epsilon=epsilon,
-        strategy="random_stopping", law="geometric", mean_n_runs=mean_n_runs,
+        strategy="random_stopping", run_distribution="geometric", mean_n_runs=mean_n_runs,
         score_budget_fraction=0.5,
     )  # fmt: skip
     with cached_accounting():
@@ -556,7 +558,7 @@ def test_no_run_at_all_publishes_nothing_of_the_rows(model, grid, loss, tables, 
 
     spy = Spy(**model.get_params())
     scorer = make_private_scorer(loss, (0.0, 1.0))
-    options = {"strategy": "random_stopping", "law": "poisson"}
+    options = {"strategy": "random_stopping", "run_distribution": "poisson"}
     for data in tables:
         DPGridSearchCV(spy, grid, scorer, **options).fit(*data)
     assert len(seen) == len(tables)

@@ -359,20 +359,36 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 
 
 @pytest.mark.deep
-@pytest.mark.xfail(reason="values that are not clear of the noise go, and with them this matrix")
 def test_a_matrix_is_found_beside_means():
-    """Squared error 1.04 by means, .87 by a matrix of rank 2, .79 beside means."""
+    """Median squared errors: .96 by exact means, .93 by a matrix of rank 2, .73 beside means."""
     X, column, y = ratings(1, (60, 60), 40_000)
     found = {}
     for fit_biases in (False, True):
-        model = DPTraceRegressor(
-            2, matrix_shape=(60, 60), epsilon=20.0, fit_biases=fit_biases, random_state=0
-        )
-        found[fit_biases] = float(np.mean((model.fit(X, y).predict(X) - y) ** 2))
-        assert model.rank_ == 2 + 2 * fit_biases
+        model = DPTraceRegressor(2, matrix_shape=(60, 60), epsilon=20.0, fit_biases=fit_biases)
+        fits = [clone(model).set_params(random_state=i).fit(X, y) for i in range(5)]
+        found[fit_biases] = float(np.median([np.mean((m.predict(X) - y) ** 2) for m in fits]))
+        assert np.median([fit.rank_ for fit in fits]) == 2 + 2 * fit_biases
     exact = (np.bincount(column, y) / np.maximum(np.bincount(column), 1))[column]
     assert found[True] < found[False]
     assert found[True] < 0.95 * float(np.mean((exact - y) ** 2))
+
+
+@pytest.mark.deep
+def test_a_matrix_says_something_of_records_that_it_has_not_seen():
+    """Squared errors: constant 1.27, exact means 1.24, a matrix 1.17, means and a matrix 1.05."""
+    X, column, y = ratings(1, (120, 120), 40_000)
+    known = np.random.default_rng(0).random(len(y)) < 0.8
+    errors = []
+    for biases in (False, True):
+        model = DPTraceRegressor(2, matrix_shape=(120, 120), epsilon=20.0, fit_biases=biases)
+        found = [clone(model).set_params(random_state=i).fit(X[known], y[known]) for i in range(5)]
+        held_out = [float(np.mean((one.predict(X[~known]) - y[~known]) ** 2)) for one in found]
+        errors.append(float(np.median(held_out)))
+    counts = np.maximum(np.bincount(column[known], minlength=120), 1)
+    exact = (np.bincount(column[known], y[known], 120) / counts)[column[~known]]
+    means = float(np.mean((exact - y[~known]) ** 2))
+    assert errors[0] < means
+    assert errors[1] < 0.9 * means
 
 
 @pytest.mark.thorough

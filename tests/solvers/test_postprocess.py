@@ -222,6 +222,8 @@ def test_user_level_mu_covers_each_release(n_items, floor):
     sums = math.sqrt(most)  # a row of norm sqrt(most/floor); one interaction was sqrt(1/floor)
     product = floor * math.sqrt(n_items / (2 * most - 1))
     assert mu == pytest.approx(max(trace, sums, product))
+    both = math.hypot(0.8 * mu, 0.6 * n_items)  # and all of the user's items are counted
+    assert user_level_mu(1.0, n_items, floor, 0.36) == pytest.approx(both)
 
 
 def test_a_mean_that_is_mostly_noise_is_shrunk():
