@@ -9,9 +9,9 @@ recommendations. Popularity is the line to beat; it takes very little budget.
 
 # %%
 # Interactions as hard as those of real shops: 6000 users, 1000 items with a heavy tail, five
-# factors that overlap and are mixed by each user. A fifth of the items is held out, at random, and has to
-# be found again. What a sample of so many users shows by chance is left out like noise, so more
-# epsilon means better lists, up to those of the same filter without privacy.
+# factors that overlap and are mixed by each user. A fifth of the items is held out, at random, and
+# has to be found again. What a sample of so many users shows by chance is left out like noise, so
+# more epsilon means better lists, up to those of the same filter without privacy.
 import importlib.util
 import warnings
 

@@ -81,5 +81,6 @@ figure.savefig("score_plot.png", dpi=80)
 print("wrote score_plot.png")
 
 # %%
-# What the picture costs. One row changes one cell (or the moments of one class), so that noise does not grow with the number of features.
+# What the picture costs. One row changes one cell (or the moments of one class), so that noise does
+# not grow with the number of features.
 print(picture.privacy_report())

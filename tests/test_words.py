@@ -28,7 +28,8 @@ OLD_NAMES = (
     "records_needed", "PrintedPowerMethod", "leave_some_out", "histories_of_pairs", "LocalReporter",
     "PlainAggregator", "MessageRefused", "falling_spectrum", "vote_error", "scale_doubt",
     "user_column", "require_users", "fit_means", "coef_bound", "expected_runs", "score_share",
-    "entry_bounds_", "whitener_", "clip_levels_", "noise_sd_", "left_out", "norm_median", "column_ranks",
+    "entry_bounds_", "whitener_", "clip_levels_", "noise_sd_",
+    "left_out", "norm_median", "column_ranks",
     "head_choice_",
 )  # fmt: skip
 PAGES = [
