@@ -124,7 +124,7 @@ def test_few_records_are_said_to_be_few():
     X, y, _ = sample(1300, shape=(20, 20))
     model = DPTraceRegressor(random_state=0, solver="spectral_init")
     needed = model.required_samples((20, 20))
-    assert needed.readable < 1300 < needed.useful
+    assert needed.bounds_found < 1300 < needed.error_below_half
     with pytest.warns(UtilityWarning, match="error above one half. At this budget about 1604"):
         model.fit(X, y)
 
@@ -199,7 +199,7 @@ def test_bad_parameters(name, values, match):
 
 def test_plan_needs_no_data():
     needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
-    assert needed.readable < needed.useful < needed.accurate
+    assert needed.bounds_found < needed.error_below_half < needed.accurate
     twice = DPTraceRegressor(2, adjacency="replace").required_samples((20, 20))
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     with pytest.raises(ValueError, match="matrix_shape"):
