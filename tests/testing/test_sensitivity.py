@@ -59,6 +59,12 @@ def test_every_unit_reaches_its_supremum(unit, adjacency):
         check_sensitivity(lambda data: Toy(data, l2, statistic, 0.94), "release", **kwargs)
 
 
+def test_a_release_of_nothing_moves_by_nothing():
+    toy = {"max_starts": 20, "n_climb": 0}
+    report = check_sensitivity(lambda A: Toy(A, 1.0, lambda A: np.zeros(0)), "release", **toy)
+    assert report.ratio == 0.0
+
+
 def test_every_registered_unit_is_tested():
     assert {unit for unit, _ in UNITS} | {"row"} == set(NEIGHBOURS)
 
