@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from skdp._validation import Seed, Split, check_classes, class_numbers
 from skdp.base import learn_scale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._personalized_base import PersonalizedBase, learn_sight
+from skdp.regression._personalized_base import Base, PersonalizedBase, learn_sight
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
@@ -190,7 +190,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
     def _base_model(self, ask, query, shares):
         _, sight = learn_sight(self, ask, query, shares["columns"])
-        return None, sight  # logits of all are not those of each
+        return Base(sight)  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

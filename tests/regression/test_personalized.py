@@ -17,7 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    NoSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
@@ -94,22 +100,25 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
-# Bounds of models with rounds, which are met by some noises and not by others since rounds went.
-WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds miss it by up to a tenth")
+
+# Not reached in the median without rounds, by 15 to 21 noises: .068 and .105 at 1000 users, .229 at
+# 300, 1.17 times the true subspace on rotated features. Twice the votes' part of the budget reaches
+# the first, and loses a hundredth of R2 on other tables; columns seen from 0 in public units do not.
+WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds do not reach it in the median")
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound", "beside_alone"),
     [
-        pytest.param(50, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
-        pytest.param(100, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
+        (50, 15, True, 2.0, 1.15),
+        (100, 15, True, 2.0, 1.15),
         (200, 5, True, 2.0, 0.9), (300, 7, True, 0.30, 0.5),
         pytest.param(1000, 3, True, 0.070, 0.1, marks=WITHOUT_ROUNDS),
         (3000, 1, True, 0.065, 0.1),
         pytest.param(300, 7, False, 0.22, 0.4, marks=WITHOUT_ROUNDS),
-        pytest.param(1000, 3, False, 0.064, 0.1, marks=WITHOUT_ROUNDS),
-        (3000, 1, False, 0.042, 0.1),
+        (1000, 3, False, 0.064, 0.1),
+        (3000, 3, False, 0.042, 0.1),
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
@@ -759,12 +768,26 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match):
     assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
 
 
-def test_too_few_users_for_the_budget():
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)),
+        DPPersonalizedClassifier(epsilon=0.01, classes=[0, 1]),
+    ],
+)
+def test_too_few_users_for_the_budget(model):
+    """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
-    with seeded_entropy(0), pytest.warns(UtilityWarning) as caught:
-        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)).fit(*SMALL.all)
-    said = " ".join(str(warning.message) for warning in caught)
-    assert "too few" in said and "learnt nothing that all users share" in said
+    X, y, groups = SMALL.all
+    labels = hasattr(model, "classes")
+    with seeded_entropy(0), pytest.warns(NoSignalWarning, match="nothing that all users share"):
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)
+    rng = np.random.default_rng(0)
+    X, groups = rng.standard_normal((9000, 3)), np.repeat(np.arange(1500), 6)
+    y = X @ [2.0, 1.0, 0.0] + rng.standard_normal(9000)
+    with seeded_entropy(0):
+        model.set_params(epsilon=2.0, n_components=1)
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
 
 
 COMBINATIONS = [
