@@ -55,10 +55,14 @@ def table_of_plans():
             ("random_stopping", "logarithmic"),
             ("random_stopping", "poisson"),
         ):
-            plan = plan_selection(EPSILON, DELTA, n, strategy=strategy, law=law)
+            plan = plan_selection(EPSILON, DELTA, n, strategy=strategy, run_distribution=law)
             epsilon = epsilon_from_mu_delta(plan.run.value, DELTA)
-            chosen = "yes" if (auto.strategy, auto.law) == (plan.strategy, plan.law) else ""
-            name = f"{strategy} {plan.law or ''}".strip()
+            chosen = (
+                "yes"
+                if (auto.strategy, auto.run_distribution) == (plan.strategy, plan.run_distribution)
+                else ""
+            )
+            name = f"{strategy} {plan.run_distribution or ''}".strip()
             rows.append([n, name, f"{epsilon:.3f}", f"{plan.chance:.2f}", chosen])
     title = f"what one run may spend at a total of ({EPSILON:g}, {DELTA:g})"
     show(title, ["candidates", "strategy", "epsilon of a run", "chance of the best", "auto"], rows)
@@ -71,9 +75,11 @@ def searches(grid):
 
     return {
         "compose": search("compose"),
-        "random stopping, geometric": search("random_stopping", law="geometric"),
+        "random stopping, geometric": search("random_stopping", run_distribution="geometric"),
         "random stopping, geometric, 3 n": search(
-            "random_stopping", law="geometric", mean_n_runs=3.0 * len(ParameterGrid(grid))
+            "random_stopping",
+            run_distribution="geometric",
+            mean_n_runs=3.0 * len(ParameterGrid(grid)),
         ),
         "auto": search("auto"),
     }

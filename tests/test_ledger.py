@@ -41,7 +41,7 @@ def test_add_show_history(file, run):
     assert "epsilon=2, delta=1e-06" in run("add", file, "patients", *budget, "--unit", "row")
     run("add", file, "visits", *budget)
     assert "no fits yet" in run("history", file)
-    with PrivacyLedger.open(file, "patients"):
+    with PrivacyLedger.open(file, "patients", note="Anna: Q4 report"):
         DPPCA(1, clip_norm=1.0).fit(X)
     shown = run("show", file)
     assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[visits]")
@@ -49,7 +49,9 @@ def test_add_show_history(file, run):
     assert "<h2>patients</h2><table>" in run("show", file, "--html")
     head, *lines = run("history", file, "--dataset", "patients").splitlines()
     assert head.split()[:4] == ["at", "dataset", "fit", "estimator"]
-    assert [line.split()[-1] for line in lines] == ["open", "fitted"]
+    assert [line.split()[-4:] for line in lines] == [
+        [state, "Anna:", "Q4", "report"] for state in ("open", "fitted")
+    ]
     assert "no dataset 'visit'" in run("show", file, "--dataset", "visit", code=1)
     assert "other terms" in run("add", file, "visits", "--epsilon", "3", "--delta", "0", code=1)
 

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp._inputs import bound_of
+from skdp.solvers.one_shot import mean_degree
 from skdp.theory import Made, PlansMixin
 from skdp.theory._made import (
     TAIL,
@@ -105,7 +106,8 @@ class DecompositionPlans(PlansMixin):
             X = _of_length(X, clip if math.isfinite(clip) else 1.0)
         seen = X
         if unit.bound is DEGREE:
-            lengths = np.sqrt(np.maximum(np.diff(X.indptr), bound_of(self)))
+            floor = self.unit_bound or mean_degree(X.nnz, rows)
+            lengths = np.sqrt(np.maximum(np.diff(X.indptr), floor))
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "tastes that share no column" if apart else "tastes that overlap"
         said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "

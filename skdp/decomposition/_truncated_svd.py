@@ -156,8 +156,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         None is (0, 1). "one_shot" needs (0, high) and shows x as `high` with probability x/high;
         where that is worse than Laplace noise on each entry (up to four million, by a released
         number) it takes the noise. Interactions: rows are divided by ``sqrt(max(degree,
-        unit_bound))``; None is 5. The others: the norm of the largest change, which is the caller's
-        contract; None is 1.
+        unit_bound))``; None is their mean number of interactions, which is released. The others:
+        the norm of the largest change, which is the caller's contract; None is 1.
         Rows and groups have none: `clip_norm` bounds them.
     budget_split : dict or "auto", default="auto"
         Row unit: shares of the releases; the keys are named in the error.
@@ -301,7 +301,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         fit = fit_interactions if self._protects.bound is DEGREE else fit_entries
         name, reason = unit_route(self, X.shape)
         self._warn_of_delta(*public_units(self, X.shape, session))
-        return fit(self, session, X, name) | {"route_": reason}
+        return {"route_": reason} | fit(self, session, X, name)
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from skdp._inputs import bound_of, has_cells, matrix_unit
+from skdp._inputs import has_cells, matrix_unit
 from skdp.decomposition._base import (
     DIRECTION_LEVEL,
     components_of,
@@ -35,6 +35,7 @@ from skdp.solvers.one_shot import (
     graded_may_pay,
     graded_pays,
     graph_of_pairs,
+    mean_degree,
     normalised_pairs,
     pair_deviation,
     read_triplets,
@@ -62,19 +63,25 @@ from skdp.units import DEGREE, unit_of
 # The moment of all items, or of those with the largest counts; products with it; or flipped cells.
 
 
-_REST = 0.95  # of the budget of interactions; the others show sums and the total
-_UNREAD = 3.3  # edges of flipped cells, whose choice of directions has no floor
-_MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
+_DEGREE_SHARE = 0.01  # of the budget of interactions, for their number; .05 show sums and the total
+_REST = 0.95
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
 _ITEM_RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
 def interaction_route(estimator, shape):
-    """Choose by the edge of the noise in the spectrum of the moment."""
-    unread = _UNREAD * math.sqrt(max(1.0, shape[1] / _MANY))
-    edges = {"one_shot": unread * _flipped_edge(estimator, shape)}
+    """Choose flips or the moment, whose budgets are of two kinds, by the edge of their noise.
+
+    Over what a row of a usual degree holds; nothing is read for it.
+    """
+    m, n = shape
+    degree = estimator.unit_bound or round(math.sqrt(n))
+    edges = {"one_shot": _flipped_edge(estimator, shape, degree)}
     if estimator.delta > 0 or math.isinf(estimator.epsilon):
-        edges |= _moment_edge(estimator, shape)
+        route, noise, columns = _moment_route(
+            estimator, estimator._checked_session(), shape, degree
+        )
+        edges[route] = symmetric_noise_edge(noise, columns) / m
     if math.isinf(estimator.epsilon):
         edges.pop("one_shot")
     ordered = sorted(edges, key=edges.get)
@@ -82,24 +89,23 @@ def interaction_route(estimator, shape):
     return ordered[0], f"{ordered[0]}: predicted edge of the noise {figures}"
 
 
-def _moment_edge(estimator, shape):
-    """Return the edge of the moment of all items, or of those that screening would keep."""
+def _moment_route(estimator, session, shape, floor):
+    """Return whether the moment of all items is read, its noise scale, and of how many items."""
     m, n = shape
-    noise = _item_noise(estimator, estimator._checked_session(), n)
+    noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
     if shows_all_columns(signal, n):
-        return {"gram": symmetric_noise_edge(noise, n)}
-    kept = moment_columns(signal, n, estimator.n_components)
-    return {"screened": symmetric_noise_edge(noise, kept)}
+        return "gram", noise, n
+    return "screened", noise, moment_columns(signal, n, estimator.n_components)
 
 
-def _item_noise(estimator, session, n):
+def _item_noise(estimator, session, n, floor):
     """Return the noise scale of a moment of n items with all of the share of the subspace."""
-    change = gram_change(n, bound_of(estimator), estimator.adjacency)
+    change = gram_change(n, floor, estimator.adjacency)
     return session.noise_multiplier * change / math.sqrt(_REST)
 
 
-def _flipped_edge(estimator, shape):
+def _flipped_edge(estimator, shape, degree):
     m, n = shape
     session = estimator._checked_session(pure=True)
     if session.budget.exact:
@@ -108,45 +114,54 @@ def _flipped_edge(estimator, shape):
     s = flip_deviation(session.budget.pure_epsilon / cells)
     if m * n * flip_probability(s) > MOST_FLIPS:
         return math.inf
-    degree = float(bound_of(estimator))
-    noise = pair_deviation(s, m, m * degree / n) / (degree + s * math.sqrt(n))
-    return 2 * noise * math.sqrt(n)
+    return 2 * pair_deviation(s, m, m * degree / n) * math.sqrt(n) / (m * degree)
 
 
 def fit_interactions(estimator, session, X, route):
-    """Release the moment of degree-normalised rows, products with it, or flipped interactions."""
-    floor, k = bound_of(estimator), estimator.n_components
-    query = InteractionQuery(X, degree_floor=floor, adjacency=estimator.adjacency)
-    ask, (m, n) = session.ask(query), X.shape
+    """Release the moment of degree-normalised rows, products with it, or flipped interactions.
+
+    Rows with fewer interactions than the released mean number weigh as if they had so many, unless
+    a floor is given.
+    """
+    (m, n), k, floor = X.shape, estimator.n_components, estimator.unit_bound
+    query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
     if route == "one_shot":
-        cells = ask.cells(share=1.0)
-        found = normalised_pairs(cells.value, cells.noise_scale, float(floor), k)
-        squares, V, total, sums, noise = found
+        cells = session.ask(query).cells(share=1.0)
+        squares, V, total, sums, noise = normalised_pairs(*cells, floor, k)
     else:
-        squares, V = _moment_pairs(estimator, session, ask, X.shape, route)
+        counted = floor is None
+        if counted:  # under a floor of all items the total is their number, in parts of n
+            floor = mean_degree(session.ask(query).square_sum(share=_DEGREE_SHARE).value * n, m)
+        ask = session.ask(query.floored(floor))
+        if estimator.algorithm == "auto":  # now that the floor is known
+            route, _, columns = _moment_route(estimator, session, X.shape, floor)
+            extra["route_"] = f"{route}: of {columns} columns, at a degree floor of {floor}"
+        rest = _REST - _DEGREE_SHARE * counted
+        squares, V = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
         total = float(ask.square_sum(share=0.01).value)
         sums, noise = ask.sums(share=0.04)
     warn_of_verdict(estimator, *found_of(squares))
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
-    extra = {"n_samples_seen_": m}
+    extra["n_samples_seen_"] = m
     if session.budget.mu:
-        extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor)
+        share = _DEGREE_SHARE * counted
+        extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, share)
     return attributes | extra
 
 
-def _moment_pairs(estimator, session, ask, shape, route):
+def _moment_pairs(estimator, session, ask, shape, route, floor, share):
     """Return the k leading eigenpairs of a noisy moment, descending."""
     k, (m, n) = estimator.n_components, shape
     if route == "gram":
-        return chosen_pairs(ask.gram(share=_REST), k)
+        return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
-        signal = m / max(_item_noise(estimator, session, n), 1e-150)
-        V = screened_moment(ask, n, k, _REST - _ITEM_RITZ, signal)
+        signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
+        V = screened_moment(ask, n, k, share - _ITEM_RITZ, signal)
         return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)[:2]
     start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     options["spread"] = False  # popular items hold most of the signal
-    squares, V = iterate_symmetric(ask, start, k, _REST, **options)
+    squares, V = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
     return np.maximum(squares[order], 0.0), V[:, order]
 

@@ -125,7 +125,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         check_real(self, "delta", 0, 1, closed="left")
         check_real(self, "score_budget_fraction", 0, 1)
         check_option(self, "strategy", ("auto", "random_stopping", "compose"))
-        check_option(self, "law", ("auto", *LAWS))
+        check_option(self, "run_distribution", ("auto", *LAWS))
         if not (isinstance(self.mean_n_runs, str) and self.mean_n_runs == "auto"):
             check_real(self, "mean_n_runs", 1, 1e6)
         if self.cv is not None:
@@ -177,7 +177,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             float(self.delta),
             n_candidates,
             strategy=self.strategy,
-            law=self.law,
+            run_distribution=self.run_distribution,
             mean_n_runs=None if self.mean_n_runs == "auto" else float(self.mean_n_runs),
             sessions=self._sessions(),
         )
@@ -382,7 +382,7 @@ class DPGridSearchCV(PrivateSearch):
         candidates drawn at random, a random and secret number of times, and publishes the best
         run alone; a run then has more to spend if there are many candidates. "auto" compares what
         a run may spend times the chance that the best candidate is run.
-    law : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
+    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
         Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
         the model is then one of the first candidate on rows of zeros.
     mean_n_runs : float or "auto", default="auto"
@@ -478,7 +478,7 @@ class DPGridSearchCV(PrivateSearch):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         strategy: str = "auto",
-        law: str = "auto",
+        run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
         trusted: Sequence[Any] = (),
@@ -491,7 +491,7 @@ class DPGridSearchCV(PrivateSearch):
         self.epsilon = epsilon
         self.delta = delta
         self.strategy = strategy
-        self.law = law
+        self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
         self.trusted = trusted
@@ -531,7 +531,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         candidates drawn at random, a random and secret number of times, and publishes the best
         run alone; a run then has more to spend if there are many candidates. "auto" compares what
         a run may spend times the chance that the best candidate is run.
-    law : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
+    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
         Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
         the model is then one of the first candidate on rows of zeros.
     mean_n_runs : float or "auto", default="auto"
@@ -599,7 +599,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         delta: float = 1e-6,
         n_iter: int = 10,
         strategy: str = "auto",
-        law: str = "auto",
+        run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
         trusted: Sequence[Any] = (),
@@ -613,7 +613,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.epsilon = epsilon
         self.delta = delta
         self.strategy = strategy
-        self.law = law
+        self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
         self.trusted = trusted

@@ -236,7 +236,7 @@ class Selection:
     ----------
     strategy : {"random_stopping", "compose"}
         Publish the best of a random number of runs, or run every candidate and publish all scores.
-    law : str or None
+    run_distribution : str or None
         Law of the number of runs.
     mean_n_runs : float
         Mean number of runs; the number of candidates for "compose".
@@ -249,7 +249,7 @@ class Selection:
     """
 
     strategy: str
-    law: str | None
+    run_distribution: str | None
     mean_n_runs: float
     run: Loss
     chance: float
@@ -268,7 +268,8 @@ class Selection:
         if self.strategy == "compose":
             runs = f"{self.mean_n_runs:.0f}, one of each candidate; all scores are published"
         else:
-            runs = f"{self.mean_n_runs:.4g} on average ({self.law}); the best is published"
+            runs = f"{self.mean_n_runs:.4g} on average ({self.run_distribution}); the best one "
+            runs += "is published"
         return [
             ("Plan", f"a search, strategy {self.strategy}; no data was touched"),
             ("Runs", runs),
@@ -348,7 +349,7 @@ def plan_selection(
     n_candidates: int,
     *,
     strategy: str = "auto",
-    law: str = "auto",
+    run_distribution: str = "auto",
     mean_n_runs: float | None = None,
     sessions: int = 2,
 ) -> Selection:
@@ -364,7 +365,7 @@ def plan_selection(
         Number of candidates.
     strategy : {"auto", "random_stopping", "compose"}
         See `Selection`.
-    law : {"auto", "geometric", "logarithmic", "poisson"}
+    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}
         Law of the number of runs. Poisson has no pure guarantee; "auto" takes it for means of 14
         and more, where it is hardly ever zero.
     mean_n_runs : float or None
@@ -373,10 +374,10 @@ def plan_selection(
         Fits and scores in one run.
     """
     mean = check_mean(float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs))
-    laws = [law]
-    if law == "auto":
+    laws = [run_distribution]
+    if run_distribution == "auto":
         laws = [name for name in LAWS if name in PURE_FACTOR or (delta > 0 and mean >= _NEVER_ZERO)]
-    if delta == 0 and law == "poisson":
+    if delta == 0 and run_distribution == "poisson":
         raise ValueError(
             "a Poisson number of runs has no pure guarantee; with delta=0 use 'geometric' or "
             "'logarithmic'."
@@ -475,7 +476,7 @@ class Results:
                 LedgerEntry(f"run {i}", "fit and private score", 0.0, 0.0, plan.run)
                 for i in range(len(self.published))
             )
-        mechanism = f"best of a {plan.law} number of runs, mean {plan.mean_n_runs:g}"
+        mechanism = f"best of a {plan.run_distribution} number of runs, mean {plan.mean_n_runs:g}"
         return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
 
 
@@ -521,7 +522,7 @@ class Runs:
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; nothing else of them survives."""
         best = None
-        for _ in range(draw_runs(self.words, self.plan.law, self.plan.mean_n_runs)):
+        for _ in range(draw_runs(self.words, self.plan.run_distribution, self.plan.mean_n_runs)):
             params = self.candidates[draw_below(self.words, len(self.candidates))]
             run = self._run(params, X, y, fit_params)
             if best is None or run.total > best.total:

@@ -123,6 +123,10 @@ class InteractionQuery(PrivateQuery):
         self.shape: tuple[int, int] = R.shape
         self.n_features = int(R.shape[1])
 
+    def floored(self, degree_floor: int) -> InteractionQuery:
+        """Return the same users with another degree floor."""
+        return self._with(_rows=None, degree_floor=int(degree_floor))
+
     def columns(self, kept: NDArray[np.intp]) -> InteractionQuery:
         """Return the same users on a public selection of items, normalised by what is kept."""
         shape, whole = (self.shape[0], len(kept)), self._kept

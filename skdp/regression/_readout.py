@@ -162,7 +162,6 @@ _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
 _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
 _REACH = 6.0  # learnt units from the centre at which an entry is cut
-_BY_CHANCE = 0.05  # of columns: no more may have shown their scale by chance
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
@@ -186,9 +185,8 @@ class Released(NamedTuple):
         Of the targets.
     kept : ndarray of int
         Columns that the moments hold.
-    units, found : RowScale
-        Centre and unit of each column: those that are used, infinite where a column did not show
-        its own, and all that were found.
+    units : RowScale
+        Centre and unit of each column.
     """
 
     moments: Any
@@ -197,7 +195,6 @@ class Released(NamedTuple):
     scale: TargetScale
     kept: np.ndarray
     units: RowScale
-    found: RowScale
 
 
 def records_for_half(noise_scale, d, length, target):
@@ -269,15 +266,12 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         query = self._asked(ReadoutQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units = found = self._public_units(d)
+        units = self._public_units(d)
         if learns:
-            units, found = self._units(ask, d, shares["columns"], n)
+            units = self._units(ask, d, shares["columns"], n)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        clip_norm, seen = self._clip_norm_of(session, ask, d, shares)
-        if learns and not seen and not math.isfinite(units.reach):  # rows of any length: no part
-            units = units._replace(size=np.full(d, math.inf))
-            ask = ask.scaled(units)
+        clip_norm = self._clip_norm_of(session, ask, d, shares)
         left = model_share(shares)
         if scale is None:
             scale, left = self._target_scale(session, ask.targets(), (d, q), shares, n)
@@ -288,7 +282,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
         moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, kept, units, found)
+        return Released(moments, noise, clip_norm, scale, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""
@@ -318,7 +312,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
         coefficients = coefficients / units.size[:, None]
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
-        attributes |= {"center_": released.found.center, "scale_": released.found.size}
+        attributes |= {"center_": units.center, "scale_": units.size}
         return coefficients, intercepts - units.center @ coefficients, attributes
 
     def _learns_columns(self, session, rows):
@@ -338,23 +332,12 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
     def _units(self, ask, d, share, n):
-        """Return the units to use, infinite where a column does not show its own, and all of them.
+        """Return the centre and about the deviation of each column.
 
-        A guess that is too small would make much of a column, so that it gets no coefficient. Where
-        none shows its own, as with many dummies that are rarely 1, rows are left as they came.
+        Noise is the same on all columns, so that they should be equally long.
         """
         columns = self._found(ask.columns(), d, share, n)
-        any_found = bool(np.mean(columns.found) >= _BY_CHANCE)
-        columns = columns._replace(found=columns.found & any_found)
-        warn_unclear_columns(
-            self, ~columns.found, columns.needed, remedy="'bounds'",
-            outcome="which get no coefficient" if any_found else "and takes rows as they came",
-        )  # fmt: skip
-        if not any_found:
-            unit = self._public_units(d)
-            return unit, unit
-        unit = RowScale(columns.center, columns.spread, _REACH)
-        return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
+        return RowScale(columns.center, columns.deviation, _REACH)
 
     def _warn_unseen(self, solution, d, clip_norm, noise_scale):
         """Say that a read-out is nothing but noise, or may have lost much: from released numbers.
@@ -390,17 +373,16 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
-        """Return the clip norm, and whether it is no guess."""
         if not self._is_auto("clip_norm"):
-            return float(self.clip_norm), True
+            return float(self.clip_norm)
         if self.bounds is not None:
-            return _TYPICAL * math.sqrt(d), True
+            return _TYPICAL * math.sqrt(d)
         if session.budget.exact:  # nothing is protected, so that nothing need be cut
-            return math.inf, True
+            return math.inf
         scale = learn_scale(self, ask.lengths().kept_below, shares["clip_norm"],
             of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
         )  # fmt: skip
-        return scale.value, bool(scale.found)
+        return scale.value
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""

@@ -80,8 +80,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
         of the budget on a private centre and unit of each column (dense rows of at most 1000) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
-        then belongs to columns in these units, a column that does not show its scale gets no
-        coefficient, and a warning says so; if none does, rows are taken as they came. A number is
+        then belongs to columns in these units, a column that does not show its scale has the
+        likeliest one. A number is
         free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.

@@ -26,7 +26,9 @@ from skdp.solvers.linalg import (
     leading_pairs,
     marchenko_pastur,
     shrunk,
+    top_eigenpairs,
 )
+from skdp.solvers.spectral import chosen_subspace
 
 FloatArray = NDArray[np.float64]
 _DENSE_ROWS = 4000
@@ -137,10 +139,31 @@ class NormalisedPairs(NamedTuple):
     noise_scale: float
 
 
-def normalised_pairs(Y: Any, noise_scale: float, floor: float, k: int) -> NormalisedPairs:
-    """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor))."""
-    moment = _weighted_moment(Y, noise_scale, floor)
-    pairs = leading_pairs(moment.value, (4 if isinstance(moment.value, np.ndarray) else 2) * k)
+def mean_degree(number: float, n_rows: int) -> int:
+    """Return the mean number of ones of a row, at least 1, from a released number of all ones."""
+    return max(1, round(number / n_rows))
+
+
+def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> NormalisedPairs:
+    """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor)).
+
+    Without a floor it is the mean degree. A dense moment is read as one with Gaussian noise is: by
+    the subspace that thinning likes best.
+    """
+    gain, offset = Flipped(Y, noise_scale).unbiased
+    m, n = Y.shape
+    floor = floor or mean_degree(gain * Y.nnz - offset * m * n, m)
+    moment = _weighted_moment(Y, noise_scale, float(floor))
+    if isinstance(moment.value, np.ndarray):
+        entry = pair_deviation(
+            math.sqrt(moment.variance), moment.rows, float(np.mean(moment.diagonal))
+        )
+        alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
+        V = chosen_subspace(moment.value, alike, k, sparse=True).vectors
+        values, Q = top_eigenpairs(V.T @ moment.value @ V)
+        pairs = values, V @ Q
+    else:
+        pairs = leading_pairs(moment.value, 2 * k)
     found = moment.directions(*pairs).values[:k] / floor
     squares = np.concatenate([found, np.zeros(k - len(found))])
     vectors = pairs[1][:, :k]

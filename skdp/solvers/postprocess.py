@@ -243,16 +243,18 @@ def svd_variances(
     }
 
 
-def user_level_mu(mu: float, n_items: int, degree_floor: int) -> float:
+def user_level_mu(mu: float, n_items: int, degree_floor: int, number_share: float = 0.0) -> float:
     """Return the Gaussian-DP parameter for all interactions of a user, in the worst case.
 
     A user's row has norm at most 1, so it moves a product with Q by at most ||Q||_2 <= sqrt(p), for
     queries with ||Q||_F^2 = p. The noise was sized for one interaction, which with e = min(d0, n)
-    moves it by at least sqrt((2e - 1) p / (n d0^2)). The trace moves by e/d0, for 1/d0.
+    moves it by at least sqrt((2e - 1) p / (n d0^2)). The trace moves by e/d0, for 1/d0; the number
+    of all interactions, with a share of its own, by n, for 1.
     """
     e = min(degree_floor, n_items)
     product = degree_floor * math.sqrt(n_items / (2 * e - 1))
-    return mu * max(product, float(e))
+    others = max(product, float(e)) * math.sqrt(1 - number_share)
+    return mu * math.hypot(others, n_items * math.sqrt(number_share))
 
 
 def model_covariance(

@@ -451,8 +451,11 @@ def kept_columns(signal: float, d: int, k: int) -> int:
 
 
 def shows_all_columns(signal: float, d: int) -> bool:
-    """Whether a moment shows so much of all columns that their counts are not needed beside it."""
-    return d <= _MOST_KEPT and bool(_ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
+    """Whether a moment shows so much of all columns that their counts are not needed beside it.
+
+    Half of them would be read after their counts: the noise is a root of two larger without.
+    """
+    return d <= _MOST_KEPT and bool(2 * _ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
 
 
 def moment_columns(signal: float, d: int, k: int) -> int:

@@ -104,7 +104,7 @@ _EXPECTED = (1 / 3, 3.0)  # of what the targets let expect lies a median
 _LAST = (0.5, 1.4)  # of the last one lies the next: residuals become smaller
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FAR = 40.0  # deviations that nothing goes beyond
-_SURE = 1.5  # of the edge of noise: a small matrix of noise seldom goes so far beyond it
+_LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
 _GREW = 1.2  # of contributions: more than steps between medians leave open
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
@@ -258,6 +258,17 @@ def shrink_values(values: FloatArray, noise: float, shape: tuple[int, int]) -> F
     inside = np.maximum((y * y - ratio - 1) ** 2 - 4 * ratio, 0.0)
     kept = np.where(y > 1 + math.sqrt(ratio), np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
     return np.asarray(kept * noise * math.sqrt(large))
+
+
+def largest_of_noise(shape: tuple[int, int]) -> float:
+    """Return how far beyond its edge noise goes, once in a hundred matrices (Johnstone 2001).
+
+    The edge sqrt(d1) + sqrt(d2) is where the largest singular value lies in large matrices; in
+    small ones it varies. Halves are those of Ma (2012).
+    """
+    a, b = (math.sqrt(d - 0.5) for d in shape)
+    largest = (a + b) ** 2 + _LARGEST * (a + b) * (1 / a + 1 / b) ** (1 / 3)
+    return math.sqrt(largest) / (math.sqrt(shape[0]) + math.sqrt(shape[1]))
 
 
 def retract(
@@ -452,9 +463,11 @@ class _Descent:
         U, values, V = _truncated_svd(mean, facts.rank)
         if facts.shrink:
             start = float(weights @ np.array([point.of_start for point in self.points]))
-            noise = math.hypot(math.sqrt(variance), self.sampling, start * self.start_noise)
-            sure = shrink_values(values / _SURE, noise, facts.shape) > 0
-            values = np.where(sure, shrink_values(values, noise, facts.shape), 0.0)
+            # Residuals have fewer degrees of freedom than records: their scale is seen too short.
+            free = max(1 - facts.tangent_size / facts.n, 1e-9)
+            variance += self.sampling**2 / free + (start * self.start_noise) ** 2
+            noise = math.sqrt(variance)
+            values = shrink_values(values, largest_of_noise(facts.shape) * noise, facts.shape)
         intercepts = np.array([point.intercept for point in self.points])
         self.point = Point(U, values, V, float(weights @ intercepts))
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -33,17 +33,14 @@ from tools.places import (
     GROUPS,
     SECRET,
     SECRET_TARGET,
-    SPARSE,
     USERS,
     D,
     N,
-    S,
     X,
     Y,
     assert_same_bits,
     fitted,
     lazy,
-    lazy_sparse,
     public,
     unknown,
 )
@@ -102,20 +99,6 @@ def test_epsilon_inf_agrees():
         model.set_params(epsilon=np.inf, clip_norm=np.inf)
         here, there = public(model.fit(X, *y)), public(model.fit(lazy(X), *map(lazy, y)))
         assert np.allclose(here[name], there[name], atol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("kind", ["sparse", "files", "threads"])
-def test_a_cluster_gives_the_same_bits(kind, cluster, npy):
-    model, rows, blocks = DPPCA(2, center="none"), X, lazy(X)
-    if kind == "sparse":
-        model, rows, blocks = SPARSE["svd-screened"], S, lazy_sparse()
-    elif kind == "files":
-        blocks = DaskRows(npy)
-    with dask.config.set(scheduler="threads") if kind == "threads" else nullcontext():
-        got = fitted(model, blocks)
-    assert_same_bits(fitted(model, rows), got)
 
 
 FITS = {
@@ -451,32 +434,6 @@ def test_bad_arrays_are_refused_before_any_cost():
         with pytest.raises(ValueError, match="at least one block"):
             DaskRows([])
     assert len(transcript) == 0
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_transform_stays_lazy():
-    model, svd = DPPCA(2, whiten=True).fit(X), DPTruncatedSVD(2).fit(S)
-    single = DPPCA(2).fit(X.astype(np.float32))
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
-        arrays = [
-            model.transform(lazy(X)),
-            svd.transform(lazy_sparse()),
-            model.transform(unknown(X)),
-        ]
-        arrays.append(single.transform(lazy(X.astype(np.float32))))
-    assert arrays[0].chunks == (CHUNKS, (2,))
-    assert np.isnan(arrays[2].shape[0])
-    expected = [model.transform(X), svd.transform(S), model.transform(X)]
-    expected.append(single.transform(X.astype(np.float32)))
-    for left, right in zip(arrays, expected, strict=True):
-        assert left.dtype == right.dtype == left.compute().dtype
-        assert np.allclose(left.compute(), right, atol=1e-4 * np.abs(right).max())
-    with pytest.raises(ValueError, match="is expecting 8 features"):
-        model.transform(lazy(X)[:, :5])
 
 
 # -- users -----------------------------------------------------------------------------

@@ -99,13 +99,6 @@ def factor_fraction(R, k):
     return values[1:k].sum() / values.sum()
 
 
-@pytest.mark.thorough
-def test_histories_are_harder_to_tell_apart_than_interactions():
-    hard = make_user_items(2000, 500, 20, 8, random_state=0)
-    easy = make_interactions(2000, 500, 40_000, 8, random_state=0)
-    assert factor_fraction(hard, 8) < 0.75 * factor_fraction(easy, 8)
-
-
 @pytest.mark.deep
 def test_spread_and_overlap_say_how_much_there_is_to_learn():
     def share(**options):

@@ -117,35 +117,6 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
     assert hasattr(pca, "var_") == (limit == 3000)
 
 
-def test_one_line_pays_for_all_releases():
-    pca = run(batches(), 2, mechanism="sqrt")
-    (line,) = pca.releases_
-    assert (line.name, pca.n_stream_releases_) == ("moment", 6)
-    assert "square-root stream of 6 releases" in line.mechanism
-    assert pca.privacy_spent_.epsilon == 1.0
-    with record_transcript() as transcript:
-        pca = run(batches(), 2)
-    assert len(transcript) >= 6
-    assert not transcript.faults
-
-
-def test_fit_releases_once_whatever_the_batches():
-    with record_transcript() as transcript:
-        DPIncrementalPCA(2, clip_norm=5.0, batch_size=10).fit(X)
-    assert len(transcript) == 1
-
-
-def test_automatic_clip_norm_is_paid_from_the_first_batch():
-    rows = np.tile(X, (10, 1))
-    with seeded_entropy(0):
-        pca = run(batches(rows, 2), 2, clip_norm="auto")
-    norms = np.linalg.norm(rows, axis=1)
-    assert 0.5 < pca.clip_norm_ / np.median(norms) < 3
-    shares = shares_of(pca)
-    assert shares["norm_centered_rank"] >= 0.8 * 0.07 * (1 - 1e-9)
-    assert 0.82 * (1 - 1e-9) <= shares["moment"] < 0.93
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_nothing_is_seen_but_what_is_released():
@@ -355,7 +326,7 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             pca.partial_fit(X[100:150])
     for _ in range(2):
-        with pytest.raises(PrivacyError, match="count twice"):
+        with pytest.raises(PrivacyError, match="may be included already"):
             pca.partial_fit(X[100:150])
     assert pca.n_stream_releases_ == 1
     assert pca.n_committed_calls() == 2
@@ -423,15 +394,6 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
     assert np.array_equal(pca.mean_, mean)
     assert np.array_equal(pca._private.notes["facts"]["about"], about)
     assert np.allclose(pca.partial_fit(FAR).mean_, FAR.mean(axis=0), atol=0.5)
-
-
-def test_a_checkpoint_from_before_there_were_starts_goes_on(tmp_path):
-    pca = DPIncrementalPCA(2, clip_norm=9.0, max_releases=3).partial_fit(X)
-    del pca._private.notes["facts"]["about"]
-    pca.checkpoint(tmp_path / "stream")
-    pca._drop_stream()
-    pca = DPIncrementalPCA.restore(tmp_path / "stream")
-    assert pca.partial_fit(X).n_stream_releases_ == 2
 
 
 def test_ledgers_are_charged_once_and_later_ones_too():

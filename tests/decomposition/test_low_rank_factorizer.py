@@ -77,14 +77,6 @@ def test_error_is_the_same_for_sparse_input():
     assert errors[4] == pytest.approx(errors[0], rel=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_noise_alone_gives_nearly_nothing():
-    with seeded_entropy(0):
-        for method in ("two_sketch", "dense"):
-            model = DPLowRankFactorizer(2, method=method).fit(np.zeros((300, 200)))
-            assert np.linalg.norm(model.singular_values_) < 0.5 * (math.sqrt(300) / MU)
-
-
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_no_noise_is_truncated_svd():
     A = low_rank(80, 60, 6)
@@ -312,19 +304,6 @@ def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
     assert more / one == pytest.approx(math.sqrt(p), rel=0.15)
 
 
-def test_servers_that_hold_rows():
-    A = low_rank(240, 200, 3)
-    new = partial(server_of, 3, matrix_shape=(80, 200))
-    model = new().partial_fit(A[:80])
-    for first in (160, 80):
-        server = new(row_offset=first)
-        model.merge(server.partial_fit(A[first : first + 80]).state_message())
-    model.release()
-    assert model.left_.shape == (240, 3) and ratio(model, A) < 2.2
-    assert len(model.server_privacy_spent_) == 3
-    assert all(r["epsilon"] <= 1.0 for r in model.server_privacy_spent_)
-
-
 def test_a_secret_sketch_is_shared_inside_one_process():
     A = low_rank(100, 60, 2)
     first = DPLowRankFactorizer(2, matrix_shape=A.shape, **SERVERS).update_matrix(A / 2)
@@ -464,22 +443,6 @@ def test_a_core_that_rounding_exceeds_says_why():
     )
     with pytest.raises(ValueError, match=r"multiplied from both sides.*method='two_sketch'"):
         model.fit(np.zeros((300, 300)))
-
-
-@pytest.mark.deep
-def test_default_sketches_are_wider_where_they_are_small():
-    """Of a matrix at hand; the tail costs 9% where the narrow ones of a stream cost a quarter."""
-    A = np.random.default_rng(0).uniform(0, 5000, (900, 150))  # table 3 of Upadhyay 2018
-    best = np.linalg.norm(np.linalg.svd(A, compute_uv=False)[10:])
-    stream = DPLowRankFactorizer(10, method="two_sketch", matrix_shape=A.shape,
-                                 sensitivity_mode="oblivious")  # fmt: skip
-    wide = DPLowRankFactorizer(10, method="two_sketch").fit(A)
-    narrow = stream.update_matrix(A).release()
-    assert (wide.sketch_size_, wide.core_size_) == (80, 400)
-    assert (narrow.sketch_size_, narrow.core_size_) == (40, 80)
-    assert narrow.privacy_spent_.mu is None
-    excess = [np.linalg.norm(A - m.reconstruct()) / best - 1 for m in (wide, narrow)]
-    assert excess[0] < 0.13 and excess[0] < 0.6 * excess[1]
 
 
 @pytest.mark.parametrize("max_releases", [1, 2])

@@ -15,7 +15,6 @@ from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
-from skdp.privacy import mu_from_epsilon_delta
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from tools.outcomes import assert_refused
@@ -100,7 +99,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
         *(
             {"algorithm": route, "delta": delta} | of_unit(unit, unit_bound=(-9.0, 9.0))
             for unit in ENTRY_UNITS
-            for route, delta in (("alternating", 1e-6), ("deflation", 0.0))
+            for route, delta in (("auto", 1e-6), ("alternating", 1e-6), ("deflation", 0.0))
         ),
     ],
     ids=str,
@@ -108,20 +107,11 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
 @pytest.mark.parametrize("k", [1, 4])
 def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
     """Without gaps between the singular values, plain power steps would not get there."""
-    assert_same(exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("unit", ENTRY_UNITS)
-@pytest.mark.parametrize("algorithm", ["auto", "alternating", "deflation"])
-@pytest.mark.parametrize("k", [1, 4])
-def test_entry_units_equal_scikit_learn(unit, algorithm, k):
-    delta = 0.0 if algorithm == "deflation" else 1e-6
-    ours = exact(X, k, algorithm=algorithm, delta=delta, **of_unit(unit, **PIXELS))
-    theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
+    ours, theirs = exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows)
     assert_same(ours, theirs)
-    left = theirs.transform(X) / theirs.singular_values_
-    assert np.allclose(ours.left_, left, atol=1e-6)
+    if kwargs.get("privacy_unit") in ENTRY_UNITS:
+        left = theirs.transform(rows) / theirs.singular_values_
+        assert np.allclose(ours.left_, left, atol=1e-6)
 
 
 def graph(n=60, seed=0):
@@ -178,10 +168,6 @@ def test_float32_is_kept_and_used_only_at_the_end(container, unit):
             assert getattr(small, name).dtype == np.float32
             assert np.array_equal(getattr(small, name), getattr(large, name).astype(np.float32))
     assert small.transform(X.astype(np.float32)).dtype == np.float32
-
-
-def test_integers_become_float64():
-    assert exact(X.astype(np.int32)).components_.dtype == np.float64
 
 
 # -- utility -----------------------------------------------------------------------------------
@@ -252,8 +238,10 @@ def binary(m, n, k, seed=0):
     return (rng.random((m, n)) < chance) * 1.0
 
 
-def normalised(R, floor=5):
-    return R / np.sqrt(np.maximum(R.sum(axis=1), floor))[:, None]
+def normalised(R, floor=None):
+    """Rows over the roots of their degrees, or of a floor: their mean by default."""
+    degrees = R.sum(axis=1)
+    return R / np.sqrt(np.maximum(degrees, floor or round(degrees.mean())))[:, None]
 
 
 def groups(n, k):
@@ -288,32 +276,6 @@ def test_every_route_goes_to_the_truth(unit, route, options):
     assert np.allclose(svd.singular_values_, values, rtol=0.02)
 
 
-def flat(m, n):
-    """Short histories with a heavy tail: no gap in the spectrum."""
-    return make_user_items(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("unit", "route"),
-    [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
-     ("interaction", "screened"), ("interaction", "one_shot"), ("entry", "gram"),
-     ("entry", "one_shot")],
-)  # fmt: skip
-def test_a_spectrum_without_gaps_is_no_limit(unit, route):
-    """Shares of the best at epsilon 3 to 1000 go up to it."""
-    R = flat(1500, 150)
-    rows = normalised(R.toarray()) if unit != "entry" else R.toarray()
-    data = sp.csr_array(rows) if unit == "row" else R
-    options = {"clip_norm": 1.0} if unit == "row" else {}
-    shares = [
-        share_of_best(fit(data, 6, privacy_unit=unit, algorithm=route, epsilon=e, **options), rows)
-        for e in (3.0, 30.0, 1000.0)
-    ]
-    assert shares[0] < shares[1] < shares[2] or shares[1] > 0.999
-    assert shares[2] >= 0.999
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 10.0])
 def test_interactions_do_not_lose_to_popularity(epsilon):
@@ -329,18 +291,34 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
-def test_entries_of_thin_matrices_do_not_lose_to_a_stronger_promise(epsilon):
-    """Rows as a unit, on the same matrix; nor to products with it."""
-    A = make_user_items(
-        8000, 80, 10, 8, overlap=0.3, spread=2.5, tail=0.7, random_state=0
-    ).toarray()
-    svd = fit(A, 5, privacy_unit="entry", epsilon=epsilon)
-    products = fit(A, 5, privacy_unit="entry", epsilon=epsilon, algorithm="alternating")
-    by_row = fit(A, 5, epsilon=epsilon)
-    assert share_of_best(svd, A) >= share_of_best(by_row, A) - 0.005
-    assert share_of_best(svd, A) >= share_of_best(products, A) + 0.03
-    assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_the_route_of_interactions_is_near_the_best(epsilon):
+    """Long histories of few items: the usual number of items is released, and sets the floor."""
+    rng = np.random.default_rng(2)
+    factors = rng.standard_normal((400, 4)) @ rng.standard_normal((4, 400))
+    R = (rng.random((400, 400)) < 1 / (1 + np.exp(1.6 - 1.2 * factors))).astype(float)
+    options = {"privacy_unit": "interaction", "epsilon": epsilon}
+
+    def median(route):
+        fits = [fit(R, 10, algorithm=route, random_state=seed, **options) for seed in range(3)]
+        return np.median([share_of_best(svd, R) for svd in fits])
+
+    found = {route: median(route) for route in ("auto", "gram", "screened", "one_shot")}
+    assert found["auto"] > max(found.values()) - 0.03
+    assert found["auto"] > {0.5: 0.7, 1.0: 0.87, 3.0: 0.97}[epsilon]
+
+
+def test_the_floor_of_interactions_is_their_released_mean_number():
+    R = make_interactions(300, 60, 9000, 4, random_state=0)
+    options = {"privacy_unit": "interaction", "algorithm": "gram"}
+    lines = fit(R, epsilon=50.0, **options).releases_
+    assert [line.name for line in lines] == ["trace", "gram", "trace", "sums"]
+    assert lines[0].sensitivity == pytest.approx(1 / 60)
+    assert lines[3].sensitivity == pytest.approx((R.nnz / 300) ** -0.5, rel=0.1)
+    assert exact(R, 3, **options).user_level_mu_ == math.inf
+    given = fit(R, unit_bound=7, **options)
+    assert len(given.releases_) == 3
+    assert given.releases_[0].sensitivity == pytest.approx(math.sqrt(13) / 7, rel=1e-3)
 
 
 def test_one_release_of_all_entries_holds_every_product():
@@ -369,13 +347,6 @@ def test_entry_and_edge_units_find_many_components_in_one_release():
         assert not hasattr(svd, "user_level_mu_")
         assert svd.left_.shape == (len(data), 12)
         assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
-
-
-def test_weights_are_found_through_public_thresholds():
-    A, _, v = planted(500, 400, 90.0, 2.0)
-    svd = fit(np.abs(A), 1, privacy_unit="entry", algorithm="one_shot", epsilon=3.0)
-    assert abs(svd.components_[0] @ np.abs(v)) >= 0.95
-    assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
 
 
 @pytest.mark.deep
@@ -425,7 +396,8 @@ def test_oversampling_is_honoured(unit):
     for extra, width in ((0, 2), (5, 7)):
         with record_transcript() as openings:
             fit(A, 2, privacy_unit=unit, algorithm=route, n_oversamples=extra)
-        assert next(iter(openings)).bound.shape[1] == width
+        products = [opened.bound.shape for opened in openings if "product" in opened.bound.name]
+        assert products[0][1] == width
 
 
 def planted(m, n, signal, coherence, seed=0):
@@ -504,49 +476,10 @@ def test_user_level_mu(adjacency, floor):
     assert svd.user_level_mu_ >= svd.privacy_spent_.mu
 
 
-def test_user_level_mu_is_for_interactions_only():
-    assert not hasattr(fit(X), "user_level_mu_")
-    assert not hasattr(fit(X, privacy_unit="entry"), "user_level_mu_")
-    assert not hasattr(fit(X, privacy_unit="interaction"), "clip_norm_")
-    assert not hasattr(fit(X), "left_")
-
-
 # -- duplicates --------------------------------------------------------------------------------
 
 
 # -- receipts ----------------------------------------------------------------------------------
-
-FITS = [
-    *({"algorithm": route, "adjacency": adjacency}
-      for route in ROUTES for adjacency in ("add_remove", "replace")),
-    {"algorithm": "gram", "clip_norm": 40.0, "epsilon": 8.0, "n_components": 5},
-    {"algorithm": "power", "n_iter": 7, "n_oversamples": 0},
-    *({"privacy_unit": "interaction", "adjacency": a, "algorithm": route}
-      for a in ("add_remove", "replace") for route in ("gram", "power")),
-    *({"privacy_unit": "entry", "algorithm": "alternating", "adjacency": adjacency, **PIXELS}
-      for adjacency in ("add_remove", "replace")),
-    *({"privacy_unit": "edge", "adjacency": a, "algorithm": "power"}
-      for a in ("add_remove", "replace")),
-    *({"privacy_unit": unit, "algorithm": route, "delta": 0.0, "n_components": 1}
-      for unit, route in (("entry", "alternating"), ("entry", "deflation"), ("edge", "power"),
-                          ("edge", "one_shot"), ("entry", "one_shot"))),
-    *({"privacy_unit": unit, "algorithm": "alternating"} for unit in ("frobenius", "spectral")),
-    {"privacy_unit": "spectral", "algorithm": "deflation", "delta": 0.0},
-]  # fmt: skip
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kwargs", FITS, ids=str)
-def test_receipt_adds_up_to_the_whole_budget(kwargs):
-    data = X[:19] if kwargs.get("privacy_unit") == "edge" else X
-    svd = fit(data, **{"n_components": 2} | kwargs)
-    kind, power = ("pure", 1) if svd.delta == 0 else ("gaussian", 2)
-    assert {entry.loss.kind for entry in svd.releases_} == {kind}
-    whole = svd.epsilon if svd.delta == 0 else mu_from_epsilon_delta(svd.epsilon, svd.delta)
-    spent = math.fsum(entry.loss.value**power for entry in svd.releases_)
-    assert spent == pytest.approx(whole**power, rel=1e-6)
-    assert svd.privacy_spent_.epsilon == pytest.approx(svd.epsilon, rel=1e-6)
-
 
 SHARES = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_norm": 2}
 
@@ -562,13 +495,6 @@ def test_budget_split():
     ):
         spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
-
-
-def test_number_of_rows_public_or_released():
-    assert fit(X, adjacency="replace").n_samples_seen_ == len(X)
-    assert "count" not in {entry.name for entry in fit(X, adjacency="replace").releases_}
-    seen = {fit(X, epsilon=0.1, random_state=seed).n_samples_seen_ for seed in range(5)}
-    assert len(seen) > 1
 
 
 # -- refits ------------------------------------------------------------------------------------
@@ -685,17 +611,6 @@ def test_more_components_than_public_rows():
     with pytest.warns(UtilityWarning, match="could not find the scale"):
         few = fit(X[:3], 4)
     assert few.components_.shape == (4, 19)  # the number of rows is private
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("data", [np.zeros((50, 4)), sp.csr_array((50, 4)), 1e300 * X, X[:1]])
-@pytest.mark.parametrize("unit", UNITS)
-def test_degenerate_data_are_fitted(data, unit):
-    n_components = 1 if data.shape[0] == 1 else 2
-    svd = fit(data, n_components, privacy_unit=unit)
-    assert np.isfinite(svd.components_).all()
-    assert np.isfinite(svd.explained_variance_ratio_).all()
 
 
 # -- what is said of components below the noise ----------------------------------------------------
@@ -823,12 +738,6 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
         two_fits()
 
 
-@pytest.mark.parametrize("unit", CONTRACTS)
-def test_huge_entries_are_no_trouble(unit):
-    X = spread_evenly(30, 30, [1e17])[0]
-    assert np.isfinite(fit(X, 1, privacy_unit=unit, epsilon=0.5).components_).all()
-
-
 # -- pure epsilon ----------------------------------------------------------------------------------
 
 PURE = [
@@ -855,20 +764,3 @@ def test_two_components_with_pure_epsilon(unit, options, route):
     assert svd.privacy_spent_.epsilon == 8.0
     assert math.fsum(entry.loss.value for entry in svd.releases_) == pytest.approx(8.0)
     assert overlap(svd, V) > 0.95
-
-
-def test_spectral_noise_beside_that_of_the_paper():
-    """Corollary 1.4 of [2] has the density exp(-epsilon ||z||_2 / T): a radius of Gamma(m, T/eps).
-
-    Its root mean square is sqrt((m + 1) / m) sqrt(m) T / epsilon a number; Laplace noise for the l1
-    norm, which is sqrt(m) at most, has sqrt(2 m) T / epsilon.
-    """
-    m, n = 400, 300
-    X = spread_evenly(m, n, [400.0])[0]
-    svd = fit(X, 1, privacy_unit="spectral", delta=0.0, epsilon=1.0, algorithm="alternating")
-    right = svd.releases_[0]
-    assert right.name == "right_product"
-    longest = right.sensitivity / math.sqrt(m)  # of the query
-    assert longest <= 1.01
-    papers = math.sqrt((m + 1) / m) * math.sqrt(m) * longest / right.loss.value
-    assert right.noise_scale / papers == pytest.approx(math.sqrt(2), rel=0.01)

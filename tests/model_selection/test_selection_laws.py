@@ -180,22 +180,22 @@ def test_plan_changes_with_the_number_of_candidates():
     assert few.losses == (Loss("gaussian", pytest.approx(ONE)),)
     assert many.run.value == pytest.approx(ONE / 10)
     auto = plan_selection(1, 1e-6, 100)
-    assert (auto.law, auto.chance) == ("geometric", pytest.approx(0.5, abs=0.01))
+    assert (auto.run_distribution, auto.chance) == ("geometric", pytest.approx(0.5, abs=0.01))
     assert auto.run.value > 3.5 * many.run.value
 
 
 @pytest.mark.deep
 def test_auto_leaves_poisson_out_where_it_may_be_zero():
     for n in (1, 2, 8, 13):
-        assert plan_selection(1, 1e-6, n, strategy="random_stopping").law != "poisson"
-    assert plan_selection(1, 1e-6, 14, strategy="random_stopping").law == "poisson"
+        assert plan_selection(1, 1e-6, n, strategy="random_stopping").run_distribution != "poisson"
+    assert plan_selection(1, 1e-6, 14, strategy="random_stopping").run_distribution == "poisson"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("law", LAWS)
 def test_plan_keeps_its_total(epsilon, law):
-    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping", law=law)
+    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping", run_distribution=law)
     assert plan.losses == (Loss("pure", epsilon), Loss("delta", 1e-6))
     assert accounting.epsilon_from_losses(plan.losses, 1e-6) == epsilon
     limit, left = ideal_budget(epsilon, 1e-6, 20, 2)
@@ -204,11 +204,14 @@ def test_plan_keeps_its_total(epsilon, law):
 
 
 def test_pure_plans():
-    assert plan_selection(3, 0, 8, strategy="random_stopping", law="geometric").run.value == 1
-    assert plan_selection(3, 0, 8, strategy="random_stopping").law == "logarithmic"
+    assert (
+        plan_selection(3, 0, 8, strategy="random_stopping", run_distribution="geometric").run.value
+        == 1
+    )
+    assert plan_selection(3, 0, 8, strategy="random_stopping").run_distribution == "logarithmic"
     assert plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
     with pytest.raises(ValueError, match="Poisson"):
-        plan_selection(3, 0, 8, law="poisson")
+        plan_selection(3, 0, 8, run_distribution="poisson")
 
 
 @pytest.mark.parametrize("mean", [1.0, 0.5, math.nan, 2e6])

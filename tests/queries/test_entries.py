@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries.entries import EntryQuery, MatrixUnit
+from skdp.queries.entries import EntryQuery, EntryRowQuery, MatrixUnit
+from skdp.testing import check_sensitivity
 
 RNG = np.random.default_rng(0)
 M, N, K = 7, 6, 2
@@ -174,3 +175,32 @@ def test_weights_keep_their_mean_over_public_thresholds():
     score = (ones - n * share) / np.sqrt(n * share * (1 - share))
     assert np.abs(score).max() < 6
     assert np.std(score) == pytest.approx(1.0, abs=6 / math.sqrt(2 * A.size))
+
+
+# release of rows of entries -> (rows that are clipped, or None; public arguments, least ratio)
+ROW_RELEASES = {
+    "counts": (None, (), 0.95),
+    "ritz": (None, (np.eye(4)[:, :3],), 0.3),
+    "kept_below": (None, (1.5,), 0.45),
+    "norms_above": (None, (1.5,), 0.95),
+    "gram": ((3.0, (7, 4)), (), 0.9),
+    "gram of one column": ((2.0, (4, 1)), (), 0.6),
+}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", ROW_RELEASES)
+def test_rows_of_entries_hold_their_bounds(name, adjacency):
+    clipped, public, least = ROW_RELEASES[name]
+    clip_norm, shape = clipped or (math.inf, (7, 4))
+
+    def rows(A):
+        query = EntryRowQuery(A, MatrixUnit("entry", adjacency, -0.5, 2.0))
+        return query.clipped(clip_norm) if clipped else query
+
+    report = check_sensitivity(
+        rows, name.partition(" ")[0], *public, adjacency=adjacency, unit="entry", shape=shape,
+        entry_bounds=(-0.5, 2.0), max_starts=80, n_climb=60 if clipped else 15,
+    )  # fmt: skip
+    assert report.ratio > least

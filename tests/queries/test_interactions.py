@@ -105,6 +105,22 @@ def test_ritz_product_and_trace(adjacency):
     assert reached <= worst_ratio(lambda q: q.ritz(np.eye(N)), adjacency, 2) <= 1.0
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_under_a_floor_of_all_items_the_total_is_the_number_of_interactions(adjacency):
+    """Whatever the floor was before: one interaction moves it by all of the bound, a swap not."""
+
+    def number(query):
+        return query.floored(N).square_sum()
+
+    worst = worst_ratio(number, adjacency, 2)
+    assert 0.95 <= worst <= 1.0 if adjacency == "add_remove" else worst <= 1e-6
+    R = rows({0, 2, 3}, set(), set(range(N)))
+    query = InteractionQuery(R, degree_floor=2, adjacency=adjacency)
+    query.sums().answer(STEP)  # rows of one floor are not those of another
+    assert number(query).answer(STEP) * STEP * N == pytest.approx(3 + N)
+    assert query.degree_floor == 2
+
+
 def test_square_root_of_two_is_not_a_bound_for_a_swap():
     """What a receipt may not do: replace as sqrt(2) times add_remove."""
     X = np.array([[1.0], [0.0], [0.0]])

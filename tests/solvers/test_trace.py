@@ -170,6 +170,15 @@ def test_shrinkage_kills_noise_and_keeps_signal():
     assert np.array_equal(trace.shrink_values(values, 0.0, (60, 40)), values)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (15, 1), (8, 8), (60, 5), (40, 30)])
+def test_noise_goes_beyond_its_edge_once_in_a_hundred_matrices(shape):
+    """4000 matrices: five deviations of that count are 31. The edge itself is 4 to 20% of them."""
+    G = np.random.default_rng(0).standard_normal((4000, *shape))
+    largest = np.linalg.norm(G, 2, axis=(1, 2)) / sum(math.sqrt(d) for d in shape)
+    assert 9 <= np.count_nonzero(largest > trace.largest_of_noise(shape)) <= 71
+    assert np.count_nonzero(largest > 1) > 4 * 31
+
+
 def test_clip_multiplier_balances_sampling_and_noise():
     M = low_rank()
     assert trace.clip_multiplier(plan(M, unit_noise=1e4), 20, 0.7) == 0.4

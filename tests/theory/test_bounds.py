@@ -8,13 +8,10 @@ import pytest
 from skdp import DPTraceRegressor, DPTruncatedSVD, theory
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.theory import (
-    descent_error_bound,
-    descent_records,
     independent_sensitivity,
     power_error_bound,
     power_steps,
     prior_sensitivity,
-    private_start_records,
     recovery_bound,
     sensitivity_ratio,
     start_bounds,
@@ -83,58 +80,6 @@ def test_noise_of_the_printed_start_follows_u2_and_e2(n, d, r):
     assert measured[0] < 0.5  # far from lost
     assert 2 < measured[0] / bounds.u2 < 14  # sqrt(18) 2 sqrt(2) is 12: one constant for all
     assert 2 < measured[1] / bounds.e2 < 16
-
-
-@pytest.mark.thorough
-def test_descent_bound_has_the_slopes_of_fits():
-    """Fits of the package stay below it; both shrink alike with n, where privacy is cheap."""
-    rng, errors, bounds = np.random.default_rng(2), [], []
-    for n in (10_000, 40_000):
-        M, X, y = records(rng, n, 10, 1, 0.5)
-        model = DPTraceRegressor(1, epsilon=8.0, matrix_shape=(10, 10), design=1.0).fit(X, y)
-        errors.append(np.linalg.norm(model.coef_ - M))
-        options = {"epsilon": 8.0, "noise_sd": 0.5}
-        bounds.append(descent_error_bound(n, (10, 10), 1, **options))
-        weak = descent_error_bound(n, (10, 10), 1, **options, label_only=True)
-        assert errors[-1] < weak < bounds[-1]
-    assert 1.4 < errors[0] / errors[1] < 3.5  # a root of four, or a bit more
-    assert 1.4 < bounds[0] / bounds[1] < 4
-
-
-def test_descent_records_are_where_the_parts_meet_the_smallest_value():
-    options = {"epsilon": 1.0, "delta": DELTA}
-    sizes = descent_records((30, 20), 2, noise_ratio=0.25, **options)
-    sampling = descent_error_bound(
-        sizes.n4, (30, 20), 2, epsilon=math.inf, delta=DELTA, noise_sd=0.25
-    )
-    assert sampling == pytest.approx(1.0)
-    whole = descent_error_bound(sizes.n5, (30, 20), 2, noise_sd=0.25, **options)
-    part = descent_error_bound(sizes.n5, (30, 20), 2, epsilon=math.inf, delta=DELTA, noise_sd=0.25)
-    assert whole - part == pytest.approx(1.0, rel=1e-6)
-    assert descent_records((30, 20), 2, epsilon=math.inf).n5 == 0
-
-
-@pytest.mark.parametrize("condition", [1.0, 3.0])
-def test_private_start_records_are_where_the_noise_meets_the_smallest_value(condition):
-    options = {"epsilon": 0.5, "delta": DELTA}
-    n = private_start_records((30, 20), 2, condition=condition, noise_ratio=0.25, **options)
-    bounds = start_bounds(n, (30, 20), 2, largest_value=condition, noise_sd=0.25, **options)
-    assert math.sqrt(2) * bounds.e2 == pytest.approx(1.0, rel=1e-6)
-    assert private_start_records((30, 20), 2, epsilon=math.inf) == 0
-
-
-def test_a_design_of_n3_records_keeps_the_lengths_of_low_rank():
-    """n3: <X, M>^2 averages to ||M||^2, for the worst of many matrices of rank r."""
-    rng, d, r = np.random.default_rng(3), 12, 1
-    n = math.ceil(descent_records((d, d), r, epsilon=1.0).n3)
-    X = rng.standard_normal((n, d * d))
-    worst = 0.0
-    for _ in range(300):
-        M = (orthonormal(rng, d, r) @ orthonormal(rng, d, r).T).ravel()
-        worst = max(worst, abs(np.mean((X @ M) ** 2) - 1))
-    assert worst < 1.0
-    few = rng.standard_normal((r * d // 2, d * d))  # a null matrix of rank one is near
-    assert len(few) < n / 5
 
 
 # -- power methods ---------------------------------------------------------------------------------
@@ -294,6 +239,9 @@ VALUES = [
     ("descent_error_bound", (1e6, SHAPE, 3), BUDGET | {"noise_sd": 0.7, "label_only": True},
      [0.0590551]),
     ("descent_records", (SHAPE, 3), BUDGET | {"noise_ratio": 0.7}, [586.803, 234.989, 77646.7]),
+    ("descent_records", (SHAPE, 3), {"epsilon": math.inf}, [586.803, 479.569, 0.0]),
+    ("private_start_records", (SHAPE, 3), {"epsilon": math.inf}, [0.0]),
+    ("descent_error_bound", (1e6, SHAPE, 3), {"epsilon": math.inf, "noise_sd": 0.7}, [0.0153293]),
     ("required_samples", (SHAPE, 3), BUDGET | {"rank_share": 0.2}, [91.0, 5234.0, 22723.0]),
     ("required_samples", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [2861.0, 10468.0, 45445.0]),
     ("minimax_error", (1e4, SHAPE, 3),

@@ -247,8 +247,8 @@ def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
         seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
         facts.insert(0, ("SEEDED", seeded))
     if held:
-        facts.insert(0, ("HOLDS", held))
-    facts += [("Weak", text) for text in cautions(spent.epsilon, spent.delta, spent.unit)]
+        facts.insert(0, ("PRIVATE STATE", held))
+    facts += [("Caution", text) for text in cautions(spent.epsilon, spent.delta, spent.unit)]
     facts.append(("Unit", spent.unit))
     facts.append(("Adjacency", spent.adjacency))
     facts.append(("mu", "none (not only Gaussian)" if spent.mu is None else f"{spent.mu:.6g}"))
@@ -256,12 +256,38 @@ def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
     return facts
 
 
+# What releases are for, where their own names do not say it.
+_PURPOSES = {
+    "count": "number of units",
+    "sums": "mean",
+    "column_centered_ranks": "location and scale of the columns",
+    "norm_centered_rank": "scale of the rows",
+    "norm_count_above": "scale of the rows",
+    "tangent_norm_count_above": "scale of the tangent parts",
+    "target_centered_rank": "location and scale of the targets",
+    "target_mean_centered_rank": "location and scale of the targets",
+    "coef_centered_rank": "scale of the coefficients",
+    "gradient_norm_centered_rank": "clip norm of the gradients",
+    "measurement_gram_norm_centered_rank": "scale of the measurements",
+    "gram": "subspace",
+    "gram_product": "subspace",
+    "left_product": "subspace",
+    "right_product": "subspace",
+    "tangent_product": "subspace",
+    "votes": "subspace",
+    "core": "spectrum",
+    "ritz": "spectrum",
+    "projected_gram": "spectrum",
+    "trace": "total variance",
+    "readout": "regression",
+}
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
+_GROUPED = ("purpose", "releases", "budget", "names")
 _NOT_COVERED = (
     "Not covered: other fits to the same rows, such as those of clones in a search (search_cost "
     "counts them, a PrivacyLedger limits them).",
-    "Not covered: rows of private data projected by transform, scores on private data, models "
-    "trained on them, and steps fitted before this one.",
+    "Not covered: the output of transform and score on private rows, models trained on it, and "
+    "pipeline steps fitted before this one.",
 )
 
 
@@ -275,8 +301,27 @@ def _cells(line: LedgerEntry, times: int) -> tuple[str, ...]:
     )
 
 
+def _grouped(entries: Sequence[LedgerEntry]) -> list[tuple[str, ...]]:
+    """Return one row for each purpose: how many releases, and what part of the budget in rho."""
+    whole = rho_of(entry.loss for entry in entries)
+    groups: dict[str, list[LedgerEntry]] = {}
+    for entry in entries:
+        groups.setdefault(_PURPOSES.get(entry.name, entry.name), []).append(entry)
+    rows: list[tuple[str, ...]] = []
+    for purpose, group in groups.items():
+        names = ", ".join(dict.fromkeys(entry.name for entry in group))
+        part = rho_of(entry.loss for entry in group)
+        known = part is not None and whole is not None and 0 < whole < math.inf
+        budget = f"{(part or 0.0) / (whole or 1.0):.1%}" if known else ""  # some have no rho
+        rows.append((purpose, str(len(group)), budget, names))
+    return rows
+
+
 class PrivacyReport:
-    """A receipt with its ledger, as text (`str`, `print`) and as HTML (notebooks)."""
+    """What one fit spent and on what, as text (`str`, `print`) and as HTML (notebooks).
+
+    Releases are grouped by what they are for; `details` lists each of them.
+    """
 
     def __init__(
         self, title: str, spent: PrivacySpent, ledger: tuple[LedgerEntry, ...], held: str = ""
@@ -286,21 +331,33 @@ class PrivacyReport:
         self.spent = spent
         self.ledger = ledger
 
+    def _facts(self) -> list[tuple[str, str]]:
+        return _facts(self.title, self.spent, self.held)
+
     def _rows(self) -> list[tuple[str, ...]]:
         """One row for each release; equal releases in a row are counted."""
         return [_cells(line, len(list(equal))) for line, equal in groupby(self.ledger)]
 
+    def details(self) -> str:
+        """Return every release with its mechanism, sensitivity, noise and loss, as text.
+
+        Returns
+        -------
+        str
+        """
+        return "\n".join(aligned([_COLUMNS, *self._rows()]))
+
     def __str__(self) -> str:
-        """Return the card as aligned text."""
-        facts = _facts(self.title, self.spent, self.held)
-        lines = [*aligned(facts), *aligned([_COLUMNS, *self._rows()]), *_NOT_COVERED]
-        return "\n".join(lines)
+        """Return the report as aligned text."""
+        grouped = aligned([_GROUPED, *_grouped(self.ledger)])
+        more = "Mechanism, sensitivity and noise of each release: details()."
+        return "\n".join([*aligned(self._facts()), *grouped, more, *_NOT_COVERED])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        facts = html_table(_facts(self.title, self.spent, self.held))
         return (
-            f"{facts}{html_table(self._rows(), _COLUMNS)}"
-            f"<p>{html.escape(' '.join(_NOT_COVERED))}</p>"
+            f"{html_table(self._facts())}{html_table(_grouped(self.ledger), _GROUPED)}"
+            f"<details><summary>Each release</summary>{html_table(self._rows(), _COLUMNS)}"
+            f"</details><p>{html.escape(' '.join(_NOT_COVERED))}</p>"
         )

@@ -51,6 +51,7 @@ class LedgerFit:
     promised: tuple[Loss, ...] = ()  # what was charged at first: a filter may not depend on answers
     parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
     part: Part | None = None
+    note: str = ""  # of the ledger: who fits, and what for
 
     def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
         """Return what a ledger is charged for what the fit was granted."""

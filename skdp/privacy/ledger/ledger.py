@@ -19,20 +19,20 @@ from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
 from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
-from skdp.privacy.ledger.scope import OPEN, OpenLedger, announce, around
+from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
 from skdp.privacy.ledger.store import Book, Dataset, FileBook
 
 # A ledger for people: tables as text and HTML, and what happened as records.
 
 
-_COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state")
+_COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state", "note")
 
 
 def _cells(fit: LedgerFit) -> tuple[str, ...]:
     adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
     state = fit.state + (" SEEDED" if fit.seeded else "")
     unit = fit.unit if fit.part is None else f"{fit.unit} in {fit.part.key}={fit.part.name}"
-    return fit.estimator, unit, adjacency, as_text(fit.losses), state
+    return fit.estimator, unit, adjacency, as_text(fit.losses), state, fit.note
 
 
 def _table(balance: Balance) -> list[tuple[str, ...]]:
@@ -130,6 +130,8 @@ class PrivacyLedger:
         A file may keep the ledgers of many datasets, each with its own budget and unit: the name
         of one of them, which is added if it is not there (`open` takes those that are). None: the
         only one.
+    note : str, default=""
+        Who fits, and what for: each fit that is charged keeps it, in the report and the history.
 
     Notes
     -----
@@ -175,13 +177,19 @@ class PrivacyLedger:
         allow_seeded: bool = False,
         path: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
+        note: str = "",
     ) -> None:
         if epsilon is not None and delta is None:
             delta = _DELTA
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")
-        self._keep(Book(terms) if path is None else FileBook(os.fspath(path), terms, dataset))
+        book = (
+            Book(terms, note)
+            if path is None
+            else FileBook(os.fspath(path), terms, dataset, note=note)
+        )
+        self._keep(book)
 
     def _keep(self, book: Book) -> None:
         """Work with a book."""
@@ -190,6 +198,7 @@ class PrivacyLedger:
         self.mu, self.rho, self.allow_seeded = terms.mu, terms.rho, terms.allow_seeded
         self.path = book.path if isinstance(book, FileBook) else None
         self.dataset = book.dataset if isinstance(book, FileBook) else None
+        self.note = book.note
         self._book = book
         self._refused = self._book.refused
         self._token = self._book.token
@@ -198,7 +207,9 @@ class PrivacyLedger:
         self._withdraw: Callable[[], None] | None = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], dataset: str | None = None) -> PrivacyLedger:
+    def open(
+        cls, path: str | os.PathLike[str], dataset: str | None = None, *, note: str = ""
+    ) -> PrivacyLedger:
         """Return the ledger of a dataset that a file has already, with the terms it has there.
 
         Parameters
@@ -208,13 +219,15 @@ class PrivacyLedger:
             ``python -m skdp.ledger add``.
         dataset : str, default=None
             Its name; not needed if the file has one dataset only.
+        note : str, default=""
+            Who fits, and what for.
 
         Returns
         -------
         PrivacyLedger
         """
         ledger = cls.__new__(cls)
-        ledger._keep(FileBook(os.fspath(path), dataset=dataset))
+        ledger._keep(FileBook(os.fspath(path), dataset=dataset, note=note))
         return ledger
 
     def __enter__(self) -> PrivacyLedger:
@@ -227,8 +240,9 @@ class PrivacyLedger:
                     raise PrivacyError("this PrivacyLedger is open already.")
                 mine = True
                 self._refused.clear()
-                self._withdraw = announce(self._token, self.path or "")
-                OPEN[self._token] = OpenLedger(self._book, RUN.get(), self.path or "", os.getpid())
+                file = LedgerFile(self.path or "", self.note)
+                self._withdraw = announce(self._token, file)
+                OPEN[self._token] = OpenLedger(self._book, RUN.get(), file, os.getpid())
             return self
         except BaseException:
             if mine:  # nobody else would close it
@@ -262,8 +276,8 @@ class PrivacyLedger:
         for_budget = [refusal for refusal in told if refusal[0] is BudgetExceededError]
         refused, first = (for_budget or told)[0]
         raise refused(
-            f"{len(told)} fit(s) inside this PrivacyLedger were refused and the error was "
-            f"swallowed (a grid search turns it into a nan score). First: {first}"
+            f"{len(told)} fit(s) inside this PrivacyLedger were rejected, and the calling code hid "
+            f"the errors (a grid search makes them nan scores). First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -390,11 +390,11 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
     if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
         own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
     payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
-    for token, path in before.items():
+    for token, file in before.items():
         if token not in covers and token not in own:
-            if not path:
+            if not file.path:
                 raise refused(f"{name} {_ELSEWHERE}")
-            payers.append(FileBook(path, token=token))
+            payers.append(FileBook(file.path, token=token, note=file.note))
     return [reservation, *payers] if isinstance(reservation, Prepaid) else payers
 
 

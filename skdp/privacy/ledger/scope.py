@@ -29,8 +29,15 @@ class OpenLedger(NamedTuple):
 
     book: Any
     run: Any  # the run of a private search that it was opened in
-    path: str
+    file: LedgerFile
     process: int
+
+
+class LedgerFile(NamedTuple):
+    """What a fit in another process has to know of it."""
+
+    path: str
+    note: str = ""
 
 
 OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
@@ -50,16 +57,16 @@ def is_over(token: str) -> bool:
     return is_ours(token) and token not in OPEN
 
 
-def around() -> tuple[dict[str, OpenLedger], dict[str, str]]:
+def around() -> tuple[dict[str, OpenLedger], dict[str, LedgerFile]]:
     """Return the open ledgers of this process, and those of its ancestors (token -> its file)."""
     here = os.getpid()  # a forked child has copies of what is open in another process
     now = OPEN.copy()  # at once: other threads open and close theirs
     own = {token: ledger for token, ledger in now.items() if ledger.process == here}
-    inherited = {token: ledger.path for token, ledger in now.items() if token not in own}
+    inherited = {token: ledger.file for token, ledger in now.items() if token not in own}
     return own, inherited | dict(_announced())
 
 
-def announce(token: str, path: str) -> Callable[[], None]:
+def announce(token: str, ledger: LedgerFile) -> Callable[[], None]:
     """Tell descendants of this process that a ledger is open; return how to take it back."""
     name = _own_folder() / f"{os.getpid()}-{token}"
 
@@ -71,7 +78,7 @@ def announce(token: str, path: str) -> Callable[[], None]:
     file = name.open("w+", encoding="utf-8")
     try:
         _lock(file, exclusive=True)
-        file.write(path)
+        file.write("\0".join(ledger))
         file.flush()
         os.environ[_VARIABLE] = os.pathsep.join([*_named(), str(name)])
     except BaseException:
@@ -110,8 +117,8 @@ def _is_own(folder: Path) -> bool:
     return False
 
 
-def _announced() -> Iterator[tuple[str, str]]:
-    """Yield (token, path) of ledgers that processes before this one hold open."""
+def _announced() -> Iterator[tuple[str, LedgerFile]]:
+    """Yield (token, file) of ledgers that processes before this one hold open."""
     names = [folder / file for folder in filter(_is_own, _folders()) for file in os.listdir(folder)]
     ancestors = _among_ancestors({name.name.partition("-")[0] for name in names})
     own = {name for name in names if name.name.partition("-")[0] in ancestors}
@@ -122,7 +129,7 @@ def _announced() -> Iterator[tuple[str, str]]:
             continue
         with contextlib.suppress(FileNotFoundError), name.open(encoding="utf-8") as file:
             if name in named or not _lock(file, exclusive=False):
-                yield token, file.read()
+                yield token, LedgerFile(*file.read().split("\0"))
 
 
 def _named() -> list[str]:

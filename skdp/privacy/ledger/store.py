@@ -38,8 +38,10 @@ class Book:
     kept when it is left without an error, and as they were before with one.
     """
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms
+    def __init__(self, terms: Terms, note: str = "") -> None:
+        if not isinstance(note, str) or "\0" in note:
+            raise ValueError(f"'note' must be a text without null characters. Got {note!r}.")
+        self.terms, self.note = terms, note
         self.token = new_token()
         self.refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
         self._now = Balance(terms, {})
@@ -79,7 +81,9 @@ class Book:
             if (part := part_of(self.token)) is not None:
                 check_part(part, fit, factor, balance.parts)
             losses = multiplied(fit.losses, factor)
-            charged = replace(fit, losses=losses, factor=factor, promised=losses, part=part)
+            charged = replace(
+                fit, losses=losses, factor=factor, promised=losses, part=part, note=self.note
+            )
             if not balance.affords(charged):
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room for "
@@ -380,6 +384,8 @@ class FileBook(Book):
         Its name. None: the only one of the file.
     token : str or None, default=None
         In place of the name.
+    note : str, default=""
+        Of the fits that it is charged for here.
     """
 
     def __init__(
@@ -388,6 +394,7 @@ class FileBook(Book):
         terms: Terms | None = None,
         dataset: str | None = None,
         token: str | None = None,
+        note: str = "",
     ) -> None:
         self.path = os.path.realpath(path)
         with opened(self.path, whole=True, create=terms is not None) as (registry, chain):
@@ -396,7 +403,7 @@ class FileBook(Book):
                 if token is None
                 else registry.with_token(token)
             )
-        super().__init__(kept.terms)
+        super().__init__(kept.terms, note)
         self.dataset, self.token = kept.name, kept.token
 
     def __eq__(self, other: object) -> bool:

@@ -122,3 +122,16 @@ def test_a_receipt_in_print_says_what_it_is_of():
     assert str(spent) == "(ε=1, δ=1e-06) row, by this fit alone"
     assert spent.statement().endswith(", by this fit alone.")
     assert len(repr(spent)) <= 30
+
+
+def test_a_report_says_what_the_budget_was_for():
+    report = DPPCA(1).fit(np.random.default_rng(0).standard_normal((3000, 3)) * [4, 1, 1])
+    report = report.privacy_report()
+    rows = [line for line in str(report).splitlines() if "%" in line]
+    assert len({entry.name for entry in report.ledger}) > len(rows) > 3
+    assert sum(float(re.search(r"([\d.]+)%", row)[1]) for row in rows) == pytest.approx(
+        100, abs=0.5
+    )
+    assert sum(int(re.search(r"  (\d+) ", row)[1]) for row in rows) == len(report.ledger)
+    assert all(entry.name in report.details() for entry in report.ledger)
+    assert "<summary>" in report._repr_html_()

@@ -170,31 +170,6 @@ def test_a_charge_reads_what_is_new_alone(path, monkeypatch):
     assert sums[1] == sums[2] == sums[3]
 
 
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed_in_a_fit(path):
-    PrivacySession._read = die  # after the charge, before the release
-    with PrivacyLedger(2, 1e-6, path=path):
-        pca(1.0).fit(X)
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@forks
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
-def test_who_is_killed_between_charge_and_release_has_spent(path):
-    child = FORK.Process(target=killed_in_a_fit, args=(path,))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    ledger = PrivacyLedger(2, 1e-6, path=path)
-    assert [entry.state for entry in ledger.entries] == ["open"]
-    assert ledger.spent.mu == PrivacyBudget(1.0, 1e-6).mu
-    with ledger:  # nobody is locked out
-        pca(0.5).fit(X)
-
-
 def charge_all_day(path, size, pipe):
     book = FileBook(path)
     while True:
@@ -263,7 +238,7 @@ def outcome(queue, model=None):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning", "ignore::DeprecationWarning")
 def test_children_charge_the_file(path):
     queue = FORK.SimpleQueue()
-    with PrivacyLedger(1, 1e-6, path=path) as ledger, PrivacyLedger(9, 1e-6) as other:
+    with PrivacyLedger(1, 1e-6, path=path, note="who") as ledger, PrivacyLedger(9, 1e-6) as other:
         assert "another process" in outcome(queue)  # the other ledger has no file
     assert ledger.entries == other.entries == ()
     model = pca(0.1)
@@ -276,7 +251,9 @@ def test_children_charge_the_file(path):
     assert told[:2] == ["fitted"] * 2
     assert "has ended" in told[2]
     assert "charge" in told[3]
-    assert [entry.state for entry in ledger.entries] == ["fitted"] * 3
+    assert [(entry.state, entry.note) for entry in ledger.entries] == [("fitted", "who")] * 3
+    with pytest.raises(ValueError, match="'note' must be a text"):
+        PrivacyLedger(1, 1e-6, note=3)
 
 
 def test_threads_share_the_file(path):

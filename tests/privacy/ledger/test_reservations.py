@@ -14,6 +14,7 @@ from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
+from skdp.privacy.ledger.scope import LedgerFile
 from tools.ledgers import X, fit_of, forgiving, pca
 
 
@@ -166,7 +167,7 @@ def test_a_reservation_key_does_not_show():
 
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
-    monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": ""}))
+    monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
     with pytest.raises(PrivacyError, match="runs in another process than the PrivacyLedger"):
         pca().fit(X)
 

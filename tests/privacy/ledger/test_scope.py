@@ -175,10 +175,10 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
 @pytest.mark.parametrize("way", ["descends", "environment"])
 def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch, way):
     here = os.getpid()
-    withdraw = scope.announce("feed", "somewhere")
+    withdraw = scope.announce("feed", scope.LedgerFile("somewhere"))
     dead = scope._own_folder() / f"{here}-dead"
     dead.write_text("lost")  # nobody holds it
-    inside = {"feed": "somewhere"} | ({} if way == "descends" else {"dead": "lost"})
+    inside = {"feed": ("somewhere", "")} | ({} if way == "descends" else {"dead": ("lost", "")})
     assert dict(scope._announced()) == {}  # its own
     named = os.environ["SKDP_LEDGERS"]
 
@@ -206,7 +206,7 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     monkeypatch.setattr(scope, "_SEEN", {})
     read, ancestors = [], {"41", "42"}
     monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
-    withdraw = scope.announce("own", "here")
+    withdraw = scope.announce("own", scope.LedgerFile("here"))
     assert dict(scope._announced()) == {} and not read
     held = []
     for name in ("77-dead", "78-other", "42-held", "41-gone"):
@@ -215,12 +215,12 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
         held[-1].flush()
         if name != "77-dead":
             scope._lock(held[-1], exclusive=True)
-        assert dict(scope._announced()) == ({"held": "42-held"} if len(held) > 2 else {}) | (
-            {"gone": "41-gone"} if len(held) > 3 else {}
+        assert dict(scope._announced()) == ({"held": ("42-held", "")} if len(held) > 2 else {}) | (
+            {"gone": ("41-gone", "")} if len(held) > 3 else {}
         )
         assert len(read) == {1: 1, 2: 1, 3: 2, 4: 3}[len(held)]
     ancestors.discard("41")  # it ended, and its number went to another process
-    assert dict(scope._announced()) == {"held": "42-held"}
+    assert dict(scope._announced()) == {"held": ("42-held", "")}
     for file in held:
         file.close()
     withdraw()

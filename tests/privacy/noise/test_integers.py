@@ -280,16 +280,6 @@ def test_moments_and_independence(draw, variance, fourth):
         assert abs(np.corrcoef(x, other)[0, 1]) < 6 / math.sqrt(n)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("draw", [noise.integer_gaussian, noise.integer_laplace])
-def test_low_bits_are_uniform(draw):
-    x = draw(SeededSource(1).words("bits"), (400_000,))
-    for modulus in (2, 256, 150):
-        counts = np.bincount(x % modulus, minlength=modulus)
-        assert stats.chisquare(counts).pvalue > SIX_SIGMA
-    assert x.min() < 0 < x.max() and np.unique(x).size > 399_000
-
-
 def test_choice_has_the_exact_probabilities():
     for rate in (1e-12, 0.4, 30.0, 1e300):
         weights = noise._choice_weights(SCORES, rate, 40, 1400)

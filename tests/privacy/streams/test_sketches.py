@@ -34,7 +34,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
-    assert "sketch" in str(PrivacyReport("X", spent, gate.ledger))
+    assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
     with pytest.raises(BudgetExceededError):
         grant_sketches(gate, BOUNDS, [0.5, 0.5])
 
@@ -104,7 +104,7 @@ def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
     shared = session(0.4)
     grant_sketches(shared, BOUNDS, [0.5, 0.5], shared=True)
     refused = pytest.raises(
-        PrivacyError, match=r"2 fit\(s\) inside this PrivacyLedger were refused"
+        PrivacyError, match=r"2 fit\(s\) inside this PrivacyLedger were rejected"
     )
     with refused, PrivacyLedger(1.0, 1e-6):
         charged = session(0.4)
