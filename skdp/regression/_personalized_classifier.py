@@ -122,7 +122,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     >>> rng = np.random.default_rng(0)
     >>> users = np.repeat(np.arange(2000), 10)
     >>> X = rng.standard_normal((20000, 8))
-    >>> taste = rng.standard_normal((2000, 1)) * [5.0, 5.0, 0, 0, 0, 0, 0, 0]
+    >>> taste = 5.0 * (1 + rng.standard_normal((2000, 1))) * np.eye(8)[0]
     >>> y = np.sum(X * taste[users], axis=1) > 0
     >>> model = DPPersonalizedClassifier(n_components=1, epsilon=2.0, classes=[False, True])
     >>> bool(model.fit(X, y, groups=users).score(X, y, groups=users) > 0.85)

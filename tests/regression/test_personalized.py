@@ -75,7 +75,7 @@ class Users:
 
 
 # Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
-EXPECTED = ".*no noise|.*random_state|.*too few|.*could not|.*learnt nothing|.*classes from y"
+EXPECTED = ".*no noise|.*random_state|.*lie far|.*could not|.*learnt nothing|.*classes from y"
 
 
 def quiet(function, *args, **kwargs):
@@ -101,12 +101,6 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
 
-# Not reached in the median without rounds, by 15 to 21 noises: .068 and .105 at 1000 users, .229 at
-# 300, 1.17 times the true subspace on rotated features. Twice the votes' part of the budget reaches
-# the first, and loses a hundredth of R2 on other tables; columns seen from 0 in public units do not.
-WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds do not reach it in the median")
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound", "beside_alone"),
@@ -114,9 +108,9 @@ WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds do not reach it
         (50, 15, True, 2.0, 1.15),
         (100, 15, True, 2.0, 1.15),
         (200, 5, True, 2.0, 0.9), (300, 7, True, 0.30, 0.5),
-        pytest.param(1000, 3, True, 0.070, 0.1, marks=WITHOUT_ROUNDS),
+        (1000, 3, True, 0.070, 0.1),
         (3000, 1, True, 0.065, 0.1),
-        pytest.param(300, 7, False, 0.22, 0.4, marks=WITHOUT_ROUNDS),
+        (300, 7, False, 0.22, 0.4),
         (1000, 3, False, 0.064, 0.1),
         (3000, 3, False, 0.042, 0.1),
     ],
@@ -129,8 +123,10 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
     assert np.median(risks / [each.alone() for each in users]) <= beside_alone
 
 
+# 1.17 in the median with any split of the budget that other tables bear; with centres that are known
+# 1.10 to 1.22: all users vote once, and what a second look at them gained went with the rounds.
 @pytest.mark.thorough
-@WITHOUT_ROUNDS
+@pytest.mark.xfail(reason="models without rounds are 1.17 times as far")
 def test_rotated_features_of_unequal_variance():
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
     users = Users(4000, m=15, root=(Q * np.sqrt(np.linspace(1, 0.05, 20))) @ Q.T)
@@ -502,7 +498,7 @@ def test_large_ids_in_a_user_column_stay_apart():
 
 def test_unknown_users_get_the_global_model():
     model = seeded()
-    with pytest.raises(ValueError, match="strings in one place"):
+    with pytest.raises(ValueError, match="one type, in fit"):
         model.predict(SMALL.X, SMALL.groups.astype(str))
     expected = SMALL.X @ model.global_coef_ + model.global_intercept_
     with pytest.warns(UserWarning, match="without users"):
@@ -676,6 +672,7 @@ def test_classifier_learns_personal_labels(classes, floor):
     assert model.global_coef_.shape == ((8,) if classes == 2 else (3, 8))
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.NoSignalWarning")
 def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):

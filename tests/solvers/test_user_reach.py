@@ -43,7 +43,7 @@ def test_far_entries_are_folded():
 
 def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found):
-        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found)
+        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, np.ones(D))
 
     none = sight_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
@@ -55,20 +55,17 @@ def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
     """Scales that fewer users found than show one are noise, and centres next to 0 may be."""
     center, spread = np.array([0.5, -1.9, 2.1, 2000.0]), np.ones(D)
     found = np.ones(D, bool)
-    seen = sight_of(Columns(center, spread, found, 50.0, 1.0, 100, found))
+    seen = sight_of(Columns(center, spread, found, 50.0, 1.0, 100, found, spread))
     assert np.array_equal(seen.center, [0, 0, 2.1, 2000.0]) and np.isfinite(seen.limit).all()
-    few = sight_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found))
+    few = sight_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
     assert (few.scale == 1).all() and np.isinf(few.limit).all()
     assert np.array_equal(few.center, seen.center)
 
 
 def test_targets_are_far_where_their_spread_may_be_a_distance():
-    def unit(center, spread, found, placed):
-        return target_unit(
-            Columns(
-                *(np.array([x]) for x in (center, spread, found)), 9.0, 1.0, 30, np.array([placed])
-            )
-        )
+    def unit(*values):
+        center, spread, found, placed = np.array(values)[:, None]
+        return target_unit(Columns(center, spread, found > 0, 9.0, 1.0, 30, placed > 0, spread))
 
     assert unit(1e5, 64.0, True, False).far and not unit(1e5, 64.0, True, True).far
     assert not unit(1.0, 1.0, True, False).far and not unit(1e5, 64.0, False, False).far
