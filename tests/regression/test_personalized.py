@@ -123,8 +123,8 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
     assert np.median(risks / [each.alone() for each in users]) <= beside_alone
 
 
-# 1.17 in the median with any split of the budget that other tables bear; with centres that are known
-# 1.10 to 1.22: all users vote once, and what a second look at them gained went with the rounds.
+# 1.17 in the median with any split that other tables bear; before columns had centres
+# 1.10 to 1.22: users vote once, and what a second look at them gained went with the rounds.
 @pytest.mark.thorough
 @pytest.mark.xfail(reason="models without rounds are 1.17 times as far")
 def test_rotated_features_of_unequal_variance():
