@@ -405,7 +405,7 @@ class Shared:
 
 _REACH = 4.0  # scales from the centre at which targets are cut
 _ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
-_SEEN = 2.0  # deviations of its noise
+SEEN = 2.0  # deviations of its noise
 _ALIKE = 2.0  # octaves that scales of columns may differ by, and scales that centres may
 _CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
 
@@ -531,7 +531,7 @@ def pooled_model(
     corner = _CORNER if intercept else 0.0
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
-    seen = not intercept or released.value[-1, -1] >= _SEEN * released.noise_scale
+    seen = not intercept or released.value[-1, -1] >= SEEN * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
         return level_model(unit, d)
     moments = readout_moments(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
+    SEEN,
     Count,
     GlobalModel,
     Local,
@@ -27,7 +28,6 @@ from skdp.solvers.personalization import (
     SumMessage,
     View,
 )
-from skdp.solvers.verdict import Kept
 
 FloatArray = NDArray[np.float64]
 _RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
@@ -461,7 +461,7 @@ def global_model(
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
     sums, chance = released.value[: k * p], released.noise_scale**2
-    seen = Kept(float(sums @ sums), chance * math.sqrt(2 * k * p)).exceeds(chance * k * p)
+    seen = float(sums @ sums) > chance * (k * p + SEEN * math.sqrt(2 * k * p))
     V = _kept(sums, released.noise_scale) / count.value
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_clip_norm
