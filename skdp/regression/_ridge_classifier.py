@@ -54,6 +54,7 @@ def class_weights(given, classes, totals):
 # Ridge classification with differential privacy.
 
 
+_SELDOM = 1.28  # deviations above which a tenth of normal scores lies
 _ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
@@ -241,25 +242,35 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
             released = reweighted(released, found, weights, centered=self.fit_intercept)
         solution = solve_readout(released, alpha, flat=True)
         if solution.seen.all() and released.noise:
-            self._warn_one_class(classes, found, solution)
+            self._warn_one_class(released, found, solution)
         return solution
 
     def _releases_sums(self):
         return self.fit_intercept or self.class_weight is not None
 
-    def _warn_one_class(self, classes, found, solution):
-        """Say that predictions are next to constant, from released totals and means alone."""
-        scores = found.means @ solution.coefficients + solution.intercepts
-        predicted = np.unique(best_class(scores)[found.shown])
-        if len(predicted) > 1:
+    def _warn_one_class(self, released, found, solution):
+        """Say that predictions are next to constant, from released moments alone."""
+        W, b = solution.coefficients, solution.intercepts
+        if W.shape[1] == 1:
+            W, b = np.hstack([-W, W]), np.append(-b, b)
+        scores = found.means @ W + b
+        predicted = np.unique(np.argmax(scores, axis=1)[found.shown])
+        if len(predicted) != 1:
+            return
+        # Rows of a class scatter about its mean: some get their label though the mean does not.
+        beside = W - W[:, predicted]
+        spread = np.sqrt(np.maximum(np.sum(beside * (released.scatter @ beside), axis=0), 0.0))
+        others = found.shown & (np.arange(len(scores)) != predicted)
+        margins = np.diag(scores) - scores[:, predicted[0]]
+        if np.any(margins[others] > -_SELDOM * spread[others] / math.sqrt(released.weight)):
             return
         totals = found.totals[found.shown]
         alike = len(totals) > 1 and float(totals.max()) < _ALIKE * float(totals.min())
         remedy = "" if self.class_weight == "balanced" or alike else "class_weight='balanced', "
         reason = " These are of like size: rows tell little of the classes in a line." * alike
         warn_caller(
-            f"{type(self).__name__} predicts one class at the released means of all classes: rows "
-            "of the others seldom get theirs. The released totals of the classes are "
+            f"{type(self).__name__} predicts one class for nearly all rows: less than a tenth of "
+            "each other class gets its label. The released totals of the classes are "
             f"{np.rint(found.totals).astype(int).tolist()}.{reason} Use {remedy}more records or a "
             "larger 'epsilon'.",
             PartialSignalWarning,

@@ -355,6 +355,23 @@ def test_predictions_of_one_class_are_said():
     assert both_sides(model, X, y) > 0.6
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("apart", [0.5, 1.0, 1.5])
+def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart):
+    """The mean of the rare class gets the other label in all cases, some of its rows do not."""
+    rng = np.random.default_rng(0)
+    y = rng.random(50_000) < 0.2
+    X = rng.standard_normal((50_000, 2))
+    X[:, 0] += apart * y
+    model = DPRidgeClassifier(classes=[False, True], epsilon=5.0)
+    with seeded_entropy(0):
+        said = " ".join(messages_of(model.fit, X, y))
+    found = np.mean(model.predict(X[y]))
+    assert model.predict(X[y].mean(axis=0, keepdims=True)) == [False]
+    assert ("predicts one class" in said) == (found < 0.1)
+    assert (found < 0.1) == (apart < 1.5)
+
+
 def test_weights_are_no_remedy_for_classes_of_like_size():
     """One class is predicted since no line tells them apart."""
     X = np.random.default_rng(0).standard_normal((4000, 3))
