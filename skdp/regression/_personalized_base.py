@@ -42,7 +42,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
-from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
@@ -136,7 +136,7 @@ def warn_of_verdict(estimator, base):
     """Say what the model of all could not see, from released numbers: the first that holds."""
     if estimator.epsilon == math.inf or base.model.seen:
         return
-    name, unit, grade = type(estimator).__name__, base.unit, PartialSignalWarning
+    name, unit = type(estimator).__name__, base.unit
     if not unit.found:
         said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
@@ -147,10 +147,10 @@ def warn_of_verdict(estimator, base):
         said += "released() and heads start from about where they lie. Subtract a public number "
         said += "from them, or give public 'target_bounds'."
     else:
-        said = f"{name} learnt nothing that all users share: released() predicts about the mean of "
-        said += "the targets. Use more users, a larger 'epsilon' or fewer columns."
-        grade = NoSignalWarning
-    warn_caller(said, grade)
+        said = f"{name} could not find a model that all users share: released() predicts about the "
+        said += "mean of the targets. Models of users may still be good. For a better common one "
+        said += "use more users, a larger 'epsilon' or fewer columns."
+    warn_caller(said, PartialSignalWarning)
 
 
 _SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}

@@ -17,7 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    PartialSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
@@ -304,7 +310,7 @@ def test_a_fit_says_so_where_users_share_no_model_and_only_there():
     model = DPPersonalizedRegressor(2, epsilon=3.0, target_bounds=(-9, 9))
     with (
         seeded_entropy(4),
-        pytest.warns(UtilityWarning, match="learnt nothing that all users share"),
+        pytest.warns(PartialSignalWarning, match="a model that all users share"),
     ):
         model.fit(*users.all)
     assert model.score(users.X, users.y, users.groups) > 0.6
@@ -709,7 +715,7 @@ def test_too_few_users_for_the_budget():
     with seeded_entropy(0), pytest.warns(UtilityWarning) as caught:
         DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)).fit(*SMALL.all)
     said = " ".join(str(warning.message) for warning in caught)
-    assert "too few" in said and "learnt nothing that all users share" in said
+    assert "too few" in said and "a model that all users share" in said
 
 
 COMBINATIONS = [
