@@ -423,13 +423,11 @@ class GroupUnitMixin:
             )
         if self._by_group and groups is None and self.group_column is None:
             raise ValueError(
-                f"{name}(privacy_unit='group') needs the person of each row: pass 'groups' "
-                "(in a Pipeline or a search this needs metadata routing) or set 'group_column'."
+                f"{name} with privacy_unit='group' needs the group of each row: pass 'groups' to "
+                "fit. In a Pipeline or a search set 'group_column', or use metadata routing."
             )
         if groups is not None and self.group_column is not None:
-            raise ValueError(
-                "Persons were given twice, as 'groups' and as 'group_column'; use one of them."
-            )
+            raise ValueError("Both 'groups' and 'group_column' were given. Use one of them.")
 
     def _checked_rows(self, X, groups, **options):
         """Return the rows to fit as a source, by group for the unit "group"."""
@@ -509,8 +507,8 @@ def refuse_column(estimator):
     """Refuse a column of groups in rows that come in blocks."""
     if getattr(estimator, "group_column", None) is not None:
         raise ValueError(
-            f"{type(estimator).__name__} takes no 'group_column' in rows that come in blocks: pass "
-            "'groups' to fit."
+            f"{type(estimator).__name__} takes 'group_column' only for X in memory. For blocks, "
+            "files and Dask arrays pass 'groups' to fit."
         )
 
 

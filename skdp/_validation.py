@@ -111,8 +111,8 @@ def check_clip_norm(estimator):
         _fail(estimator, "clip_norm", "a float between 1e-60 and 1e60, 'auto' or inf", value)
     if value == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
-            "clip_norm=inf leaves one row unbounded; it needs epsilon=inf. Use a number, or 'auto' "
-            "for a private quantile of the norms."
+            "clip_norm=inf bounds no row, so no finite noise is enough: it needs epsilon=inf. Use "
+            "clip_norm='auto', which finds the median norm privately."
         )
 
 

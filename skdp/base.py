@@ -250,10 +250,9 @@ def _refuse_weights(name, kwargs):
     """Say why there are no weights, where people look for them."""
     if kwargs.pop("sample_weight", None) is not None:
         raise TypeError(
-            f"{name} takes no 'sample_weight': a weight multiplies what one row can change, and "
-            "the noise is made for rows that count once; weights that follow from private rows "
-            "would be released without noise. Choose rows by a public rule, or, for classes of "
-            "unequal size, use class_weight='balanced' where it is offered."
+            f"{name} takes no 'sample_weight': a weight multiplies the sensitivity, and the noise "
+            "is calibrated for a weight of 1. For classes of unequal size use "
+            "class_weight='balanced', where it is offered."
         )
 
 

@@ -98,7 +98,7 @@ def test_a_class_of_main_can_be_pickled_by_value():
 def test_weights_are_refused_with_the_reason():
     """Nothing is charged; None is what meta-estimators pass for none."""
     with PrivacyLedger(3, 1e-5) as ledger:
-        with pytest.raises(TypeError, match="multiplies what one row can change"):
+        with pytest.raises(TypeError, match="multiplies the sensitivity"):
             DPRidge().fit(X, X[:, 0], sample_weight=np.ones(50))
         assert ledger.entries == ()
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0)).fit(X, X[:, 0], sample_weight=None)

@@ -15,6 +15,7 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, transcript_audit
 from skdp.testing.audit import FitData
+from tools import places
 
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings(
@@ -91,29 +92,20 @@ def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
 @pytest.mark.deep
 @models
 def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
-    da = pytest.importorskip("dask.array")
-    X, y, groups = table()
-    order = np.argsort(groups, kind="stable")
-    X, y, groups = X[order], y[order], groups[order]
+    pytest.importorskip("dask.array")
+    X, y, groups = places.X, places.Y, places.GROUPS
     expected = fitted(model, X, y, groups=groups)
-    cut = int(np.searchsorted(groups, groups[len(groups) // 2]))
-    paths = []
-    for i, part in enumerate((X[:cut], X[cut:])):
-        paths.append(str(tmp_path / f"{i}.npy"))
-        np.save(paths[-1], part)
     np.save(tmp_path / "all.npy", X)
-    assert_same(
-        fitted(model, np.load(tmp_path / "all.npy", mmap_mode="r"), y, groups=groups), expected
-    )
-    assert_same(fitted(model, paths, y, groups=groups), expected)
-    blocks = (cut, len(X) - cut)
-    rows = da.from_array(X, chunks=(blocks, X.shape[1]))
-    assert_same(fitted(model, rows, y, groups=groups), expected)
-    assert_same(fitted(model, rows, y, groups=da.from_array(groups, chunks=(blocks,))), expected)
-    bad = da.from_array(X, chunks=((cut + 1, len(X) - cut - 1), X.shape[1]))
-    if groups[cut] == groups[cut + 1]:
-        with pytest.raises(ValueError, match="more than one block"):
-            fitted(model, bad, y, groups=groups)
+    paths = [tmp_path / f"{begin}.npy" for begin, _ in places.ENDS]
+    for path, (begin, end) in zip(paths, places.ENDS, strict=True):
+        np.save(path, X[begin:end])
+    for rows, names in (
+        (np.load(tmp_path / "all.npy", mmap_mode="r"), groups),
+        (paths, groups),
+        (places.lazy(X), groups),
+        (places.lazy(X), places.lazy(groups)),
+    ):
+        assert_same(fitted(model, rows, y, groups=names), expected)
 
 
 @pytest.mark.deep
@@ -178,10 +170,10 @@ def test_what_does_not_protect_persons_is_refused(model):
     X, y, groups = table()
     both, strange = {"group_column": 0}, ["a", *groups[1:].tolist()]
     for params, given, match in (
-        ({}, None, f"{type(model).__name__}.*needs the person of each row"),
+        ({}, None, f"{type(model).__name__}.*needs the group of each row"),
         ({"privacy_unit": "row"}, groups, "does not protect them"),
         ({"privacy_unit": "row"} | both, None, "'group_column' with privacy_unit='group' only"),
-        (both, groups, "given twice"),
+        (both, groups, "Both 'groups' and"),
         ({}, groups[1:], "withheld"),
         ({}, [None, *groups[1:]], "missing"),
         ({}, strange, "strings or all numbers"),

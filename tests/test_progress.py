@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import DPPCA, DPSpectralEmbedding, DPTraceRegressor, PrintProgress
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPRidge,
+    DPRidgeClassifier,
+    DPSpectralEmbedding,
+    DPStandardScaler,
+    DPTraceRegressor,
+    PrintProgress,
+)
 from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
 
@@ -45,30 +55,43 @@ class Spy:
         self.events.append(("teardown", None))
 
 
-def fits():
-    graph = make_block_graph(30, 2, 5.0, 12.0, random_state=0)[0]
-    M = RNG.standard_normal((2000, 2, 2))
-    return [
-        (DPPCA(1, clip_norm=3.0), (X,)),
-        (DPSpectralEmbedding(1), (graph,)),
-        (DPTraceRegressor(1), (M, M[:, 0, 0])),
-    ]
+M = RNG.standard_normal((2000, 2, 2))
+FITS = {
+    "pca": (DPPCA(1, clip_norm=3.0), (X,)),
+    "graph": (DPSpectralEmbedding(1), make_block_graph(30, 2, 5.0, 12.0, random_state=0)[:1]),
+    "trace": (DPTraceRegressor(1), (M, M[:, 0, 0])),
+    "increments": (DPIncrementalPCA(2), (X,)),
+    "dense": (DPLowRankFactorizer(2), (X,)),
+    "sketches": (DPLowRankFactorizer(2, method="two_sketch"), (X,)),
+    "ridge": (DPRidge(), (X, X[:, 0])),
+    "classes": (DPRidgeClassifier(classes=[0, 1]), (X, np.arange(300) % 2)),
+    "scaler": (DPStandardScaler(), (X,)),
+}
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("number", range(3))
-def test_tasks_are_the_ledger(number):
-    estimator, data = fits()[number]
+@pytest.mark.parametrize("name", FITS)
+def test_tasks_are_the_ledger(name):
+    estimator, data = FITS[name]
     spy = Spy()
     estimator.set_callbacks(spy).fit(*data)
-    names = [line.name for line in estimator.releases_]
     expected = [("setup", None), ("begin", "fit")]
-    for name in names:
-        expected += [("begin", name), ("end", name)]
+    for line in estimator.releases_:
+        expected += [("begin", line.name), ("end", line.name)]
     assert spy.events == [*expected, ("end", "fit"), ("teardown", None)]
     assert all(value is None for value in spy.data)
     assert not any(name.startswith("_callback") for name in vars(estimator))
+    estimator.set_callbacks()
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_progress_bar_of_scikit_learn(name):
+    callback = pytest.importorskip("sklearn.callback")
+    pytest.importorskip("rich")
+    estimator, data = FITS[name]
+    estimator.set_callbacks(callback.ProgressBar()).fit(*data)
+    assert estimator.releases_
+    estimator.set_callbacks()
 
 
 def test_callbacks_do_not_change_the_result():
@@ -134,3 +157,16 @@ def test_print_every_release():
     assert len(lines) == len(model.releases_) + 2
     assert lines[1] == "DPPCA: release 1, count"
     assert lines[-1] == "DPPCA: done"
+
+
+def test_a_stream_of_many_releases_works_with_a_callback():
+    model = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3).set_callbacks(PrintProgress())
+    for part in np.array_split(X, 3):
+        model.partial_fit(part)
+    assert model.n_stream_releases_ == 3
+    factorizer = DPLowRankFactorizer(
+        2, privacy_unit="entry", sketch="sparse", matrix_shape=X.shape, max_releases=2
+    ).set_callbacks(PrintProgress())
+    for _ in range(2):
+        factorizer.update_matrix(X / 2).release()
+    assert factorizer.n_stream_releases_ == 2

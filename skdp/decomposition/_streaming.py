@@ -74,9 +74,9 @@ class StreamingMixin:
         self._check_stream(group.session, group.notes["params"])
         if vars(self).get(_ACTS, 0) != group.acts:
             raise PrivacyError(
-                "an earlier call was interrupted after its data were taken: again, they would "
-                "count twice. n_committed_calls() tells how many calls were done, and lets the "
-                "stream go on after them."
+                "an earlier call was interrupted, and its batch may be included already. Call "
+                "n_committed_calls(): it returns how many batches are included, and the stream "
+                "goes on after them."
             )
         return group
 

@@ -356,7 +356,10 @@ class AggregationServer:
     def retry(self) -> dict[int, bytes]:
         """Ask again what no client was asked to unmask."""
         if self._attempt is None or self.opened:
-            raise AggregationAbortedError("An opened step is not repeated.", opened=self.opened)
+            raise AggregationAbortedError(
+                "This step has a sum already; another one would be a second release.",
+                opened=self.opened,
+            )
         self._try += 1
         return self._open(self._attempt.opening)
 
@@ -469,8 +472,9 @@ class AggregationServer:
     def _check_enough(self, clients: Collection[int]) -> None:
         if len(clients) < self._config.fewest_survivors:
             raise AggregationAbortedError(
-                f"Only {len(clients)} of {self._config.n_clients} clients are left, and at most "
-                f"{self._config.n_dropouts} may drop out. Nothing was opened.",
+                f"Only {len(clients)} of {self._config.n_clients} clients answered, and at most "
+                f"{self._config.n_dropouts} may drop out. No sum was computed. Call "
+                "wait_for_clients() of the transport before the fit.",
                 opened=False,
             )
 

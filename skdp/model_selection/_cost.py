@@ -495,9 +495,8 @@ def payment_for(
     cost = search_cost(fitted, n_samples, groups, cv=cv, scoring=scoring)
     if cost.exact_scores and is_search(fitted):
         raise PrivacyError(
-            f"{type(fitted).__name__} inside a PrivacyLedger has scores without privacy: what is "
-            "chosen by them has no finite epsilon. Use scoring=make_private_scorer(...), or "
-            "DPGridSearchCV, which costs less."
+            f"{type(fitted).__name__} selects by exact scores: its choice has no finite epsilon. "
+            "Use DPGridSearchCV, or scoring=make_private_scorer(...)."
         )
     counted = cost.fits, cost.refits
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded

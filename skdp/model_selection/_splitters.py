@@ -241,7 +241,7 @@ def resolved_splitter(cv, estimator):
 
 def _refuse(cv, why):
     raise PrivacyError(
-        f"the cost of {type(cv).__name__} cannot be counted: {why}. Use "
+        f"the privacy cost of {type(cv).__name__} is unknown: {why}. Use "
         "skdp.model_selection.IndependentKFold."
     )
 
@@ -258,14 +258,15 @@ def held_by(cv, n_samples, groups, unit, adjacency):
     if type(cv) is IndependentKFold:
         if cv.random_state is not None and adjacency == "add_remove" and kind.by_rows:
             raise PrivacyError(
-                f"with a known 'random_state' the fold of a {unit} depends on its place, and one "
-                "more moves all behind it: use IndependentKFold with random_state=None."
+                f"with a known 'random_state' the fold of a {unit} depends on its position, so "
+                "that adding one changes the folds of all later ones. Use "
+                "IndependentKFold(random_state=None)."
             )
         # A unit that may touch many rows (an edge, a change of some norm) has parts in all folds.
         whole = kind.in_one_row or (kind.of_groups and groups is not None)
         return (cv.n_splits - 1, 1) if whole else (cv.n_splits, cv.n_splits)
     if adjacency == "add_remove" and kind.by_rows:
-        _refuse(cv, f"with adjacency='add_remove' one {unit} more moves others between its folds")
+        _refuse(cv, f"with adjacency='add_remove', adding one {unit} changes the folds of others")
     allowed = (*_BY_POSITION, PredefinedSplits)
     if kind.of_targets:
         allowed += _BY_GROUP

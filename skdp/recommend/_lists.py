@@ -251,8 +251,8 @@ class PublishedListsMixin:
         check_is_fitted(self)
         if self.randomized_interactions_ is None:
             raise ValueError(
-                "there are no flipped histories: this needs algorithm='one_shot', and counts that "
-                f"can be read. The fit took {self.route_!r}."
+                "randomized_interactions_ does not exist: it needs algorithm='one_shot', and item "
+                f"counts above the noise. The fit took {self.route_!r}."
             )
         rows = self.randomized_interactions_.rows
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)

@@ -80,8 +80,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
         of the budget on a private centre and unit of each column (dense rows of at most 1000) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
-        then belongs to columns in these units, a column that does not show its scale gets no
-        coefficient, and a warning says so; if none does, rows are taken as they came. A number is
+        then belongs to columns in these units, a column that does not show its scale has the
+        likeliest one. A number is
         free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
@@ -126,8 +126,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
-        `bounds`, or nowhere (infinite).
+        Where entries are cut, in the fit and in predictions: 6 units or more from a released
+        centre, at `bounds`, or nowhere (infinite).
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -19,7 +19,9 @@ from skdp.exceptions import PrivacyError
 def positions(known, labels):
     """Return (index into the sorted known users, whether it is known) of each label."""
     if (known.dtype.kind in "US") != (labels.dtype.kind in "US"):
-        raise ValueError("User labels are strings in one place and numbers in the other.")
+        raise ValueError(
+            "Labels of users must have one type, in fit and in predict: use astype(str)."
+        )
     at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     found = known[at] == labels
     if (known.dtype.kind == "f") != (labels.dtype.kind == "f") and known.dtype.kind not in "US":
@@ -135,7 +137,6 @@ class PublicationMixin:
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.n_features
         self._close_session(session, self._target_attributes() | released)
-        self._warn_if_few(released["n_users_"])
         del self._unit
         return self
 

@@ -82,6 +82,10 @@ class Columns(NamedTuple):
         About how many entries that differ from 0 and from the centre show the scale of a column.
     placed : array of bool, shape (d,)
         Whether the middle half of what is likely of the median reaches no farther than a spread.
+    deviation : array of shape (d,)
+        About the deviation: the median of what is likely of a spread, times the root of the share
+        of entries that differ from the centre (a deviation of its noise more: less than 1 only
+        where that is clear). Columns about 0 whose scale was not found have a common one.
     """
 
     center: FloatArray
@@ -91,6 +95,7 @@ class Columns(NamedTuple):
     noise: float
     needed: int
     placed: NDArray[np.bool_]
+    deviation: FloatArray
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise of sums of columns that have this multiple of the share."""
@@ -103,6 +108,10 @@ class Columns(NamedTuple):
         """
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
         return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
+
+    def mean_reach(self, noise: float) -> FloatArray:
+        """Return how far entries should count in a mean: its noise is small beside a spread."""
+        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST, _FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -133,7 +142,7 @@ def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     looks = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_LOOKS)
     seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in looks), looks)
     found = np.ones(d, bool)
-    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found)
+    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
 
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
@@ -141,7 +150,8 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     zero = np.zeros(d)
     seen = _Medians(zero, np.full(d, SMALLEST), octaves(np.ones(d)))
     names = [name for name in _PARTS if name not in ("count", *_MEDIANS)]
-    return _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), math.inf)
+    about = _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), 1.0)
+    return about._replace(n=math.inf)
 
 
 class _Medians(NamedTuple):
@@ -209,19 +219,26 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
+    raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
     part, questions = _PARTS["scale"]
     noise = likely.noise_scale * math.sqrt(part / questions)
     needed = math.ceil(ENOUGH * likely.noise_scale)
     # A spread within what is open of the centre may be nothing but a distance from the median.
-    return Columns(center, spread, found, n, noise, needed, seen.near <= _PLACED * spread)
+    least = 2 * differ.noise_scale / n
+    filled = np.clip(2 * differ.value / n + least, min(least, 1.0), 1.0)
+    deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
+    unseen = ~found & (center == 0)
+    if unseen.any():  # many rare dummies: guesses are octaves apart, and columns are alike
+        deviation[unseen] = np.exp(np.median(np.log(deviation[unseen])))
+    placed = seen.near <= _PLACED * spread
+    return Columns(center, spread, found, n, noise, needed, placed, deviation)
 
 
 def _raised(
     about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
-) -> IntArray:
-    """Return which of the factors each scale is to be raised by."""
+) -> tuple[IntArray, Answer]:
+    """Return which of the factors each scale is to be raised by, and half of what differs."""
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
     goal = 2 * _OUTSIDE * total.value + _CLEAR * math.sqrt(2) * total.noise_scale
@@ -231,7 +248,7 @@ def _raised(
         near = about.ranks(at + cells * (middle + 1), share=share)
         few = total.value - near.value <= goal
         low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
-    return high
+    return high, total
 
 
 class Center(NamedTuple):

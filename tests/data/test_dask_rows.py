@@ -36,13 +36,11 @@ from tools.places import (
     USERS,
     D,
     N,
-    S,
     X,
     Y,
     assert_same_bits,
     fitted,
     lazy,
-    lazy_sparse,
     public,
     unknown,
 )
@@ -436,32 +434,6 @@ def test_bad_arrays_are_refused_before_any_cost():
         with pytest.raises(ValueError, match="at least one block"):
             DaskRows([])
     assert len(transcript) == 0
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_transform_stays_lazy():
-    model, svd = DPPCA(2, whiten=True).fit(X), DPTruncatedSVD(2).fit(S)
-    single = DPPCA(2).fit(X.astype(np.float32))
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
-        arrays = [
-            model.transform(lazy(X)),
-            svd.transform(lazy_sparse()),
-            model.transform(unknown(X)),
-        ]
-        arrays.append(single.transform(lazy(X.astype(np.float32))))
-    assert arrays[0].chunks == (CHUNKS, (2,))
-    assert np.isnan(arrays[2].shape[0])
-    expected = [model.transform(X), svd.transform(S), model.transform(X)]
-    expected.append(single.transform(X.astype(np.float32)))
-    for left, right in zip(arrays, expected, strict=True):
-        assert left.dtype == right.dtype == left.compute().dtype
-        assert np.allclose(left.compute(), right, atol=1e-4 * np.abs(right).max())
-    with pytest.raises(ValueError, match="is expecting 8 features"):
-        model.transform(lazy(X)[:, :5])
 
 
 # -- users -----------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Blocks in files: the bits of the fit in memory, and errors before any cost."""
 
-import inspect
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -17,7 +15,7 @@ from skdp.data import blocks, units
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.testing import record_transcript
-from tools.places import GROUPS, USERS, D, Elsewhere, N, S, Table, X, Y, assert_same_bits, fitted
+from tools.places import GROUPS, USERS, D, Elsewhere, S, Table, X, Y, assert_same_bits, fitted
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -115,21 +113,6 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
 def test_other_units_ask_for_x_in_memory(unit, npy):
     with pytest.raises(ValueError, match="in memory"):
         DPTruncatedSVD(2, privacy_unit=unit).fit(npy)
-
-
-@pytest.mark.thorough
-def test_transform_of_files_is_a_generator(npy, npz, tmp_path):
-    model = DPPCA(2, whiten=True).fit(npy)
-    out = model.transform(npy)
-    assert inspect.isgenerator(out)
-    assert np.allclose(np.concatenate(list(out)), model.transform(X), atol=1e-12)
-    svd = DPTruncatedSVD(2).fit(npz)
-    assert np.allclose(np.concatenate(list(svd.transform(npz))), svd.transform(S), atol=1e-12)
-    np.save(tmp_path / "all.npy", X.astype(np.float32))
-    mapped = np.load(tmp_path / "all.npy", mmap_mode="r")
-    projected = DPPCA(2).fit(mapped).transform(mapped)
-    assert projected.shape == (N, 2)
-    assert projected.dtype == np.float32
 
 
 # -- users -------------------------------------------------------------------------------------

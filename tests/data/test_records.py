@@ -15,6 +15,7 @@ from skdp import (
     DPRidge,
     DPRidgeClassifier,
     DPTraceRegressor,
+    DPTruncatedSVD,
 )
 from skdp.data import blocks, units
 from skdp.data import stored_rows as block_files
@@ -88,6 +89,9 @@ TRACES = {
     "label": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, privacy_unit="label"),
     "start": DPTraceRegressor(1, epsilon=20.0, design=9.0, solver="spectral_init"),
 }
+
+
+IN_BLOCKS = RECORDS | {f"trace-{name}": (model, TRACED) for name, model in TRACES.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -169,38 +173,17 @@ def test_a_row_that_is_not_finite_moves_a_scaler_by_no_more_than_the_bound():
             assert 0.5 * one.bound.l2 < change <= one.bound.l2 * (1 + 1e-12)
 
 
-def test_transform_of_a_scaler_stays_lazy(npy, mapped):
-    model = DPStandardScaler(entry_bounds=WIDE).fit(X)
-    expected = model.transform(X)
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("computed")
-
-    with dask.config.set(scheduler=refuse):
-        out = [model.transform(lazy(X)), model.transform(unknown(X))]
-    assert out[0].chunks == (CHUNKS, (D,))
-    for array in out:
-        np.testing.assert_array_equal(array.compute(), expected)
-    files = model.transform(npy)
-    assert inspect.isgenerator(files)
-    np.testing.assert_array_equal(np.concatenate(list(files)), expected)
-    np.testing.assert_array_equal(model.transform(mapped), expected)
-    with pytest.raises(ValueError, match="stay where they are"):
-        model.transform(DaskRows(npy))
-    with pytest.raises(ValueError, match="is expecting 8 features"):
-        model.transform(lazy(X)[:, :5])
-
-
 # -- rows with targets -----------------------------------------------------------------
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", IN_BLOCKS)
 def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeypatch):
-    model, y = RECORDS[name]
+    model, y = IN_BLOCKS[name]
     expected = fitted(model, X, y)
+    assert np.any(expected["coef_"])
     single = fitted(model, X.astype(np.float32), y)
-    assert single["coef_"].dtype == np.float32
+    assert single["coef_"].dtype == (np.float64 if "trace" in name else np.float32)
     assert_same_bits(single, fitted(model, lazy(X.astype(np.float32)), y))
     if name == "ridge":  # the control: targets in another order fit otherwise
         wrong = fitted(model, npy, np.roll(y, 300))
@@ -244,38 +227,54 @@ def test_a_record_that_is_not_finite_contributes_nothing():
     assert_same_bits(here, fitted(model, lazy(bad_rows), lazy(bad_targets)))
 
 
-def test_predictions_stay_lazy(npy):
-    one, two = DPRidge(clip_norm=9.0).fit(X, Y[:, 0]), DPRidge(clip_norm=9.0).fit(X, Y)
-    classes = DPRidgeClassifier(classes=["no", "perhaps", "yes"], clip_norm=9.0).fit(X, LABELS)
-    pair = RECORDS["classes"][0].fit(X, LABELS)
-    methods = [one.predict, two.predict, classes.predict, classes.decision_function]
-    for method in (*methods, pair.decision_function):
-        with dask.config.set(scheduler=lambda *a, **k: pytest.fail("computed")):
-            out = method(unknown(X))
-        expected = method(X)
-        assert (out.ndim, out.dtype) == (expected.ndim, expected.dtype)
-        for found in (out.compute(), np.concatenate(list(method(npy)))):
-            if expected.dtype.kind == "f":
-                np.testing.assert_allclose(found, expected, atol=1e-9)
-            else:
-                np.testing.assert_array_equal(found, expected)
+# what a fitted model makes of rows: (model, target, name of the method)
+CLASSES = DPRidgeClassifier(classes=["no", "perhaps", "yes"], clip_norm=9.0)
+MAPS = {
+    "pca": (DPPCA(2, whiten=True), None, "transform"),
+    "scaler": (DPStandardScaler(entry_bounds=WIDE), None, "transform"),
+    "ridge": (DPRidge(clip_norm=9.0), Y[:, 0], "predict"),
+    "ridge-two": (DPRidge(clip_norm=9.0), Y, "predict"),
+    "classes": (CLASSES, LABELS, "predict"),
+    "scores-of-three": (CLASSES, LABELS, "decision_function"),
+    "scores-of-two": (RECORDS["classes"][0], LABELS, "decision_function"),
+    "trace": (TRACES["row"], TRACED, "predict"),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_what_is_made_of_blocks_stays_lazy(name, npy, mapped):
+    model, y, method = MAPS[name]
+    method = getattr(clone(model).fit(X, y), method)
+    expected = method(X)
+    with dask.config.set(scheduler=lambda *a, **k: pytest.fail("computed")):
+        arrays = [method(lazy(X)), method(unknown(X))]
+    assert arrays[0].chunks[0] == CHUNKS and np.isnan(arrays[1].shape[0])
+    files = method(npy)
+    assert inspect.isgenerator(files)
+    for found in (*arrays, np.concatenate(list(files)), method(mapped)):
+        assert (found.ndim, found.dtype) == (expected.ndim, expected.dtype)
+        if expected.dtype.kind == "f":
+            np.testing.assert_allclose(np.asarray(found), expected, atol=1e-9)
+        else:
+            np.testing.assert_array_equal(np.asarray(found), expected)
+    with pytest.raises(ValueError, match="stay where they are"):
+        method(DaskRows(npy))
+    with pytest.raises(ValueError, match="is expecting 8 features"):
+        method(lazy(X)[:, :5])
+
+
+def test_sparse_and_single_rows_are_mapped_as_they_are(npz):
+    single, svd = X.astype(np.float32), DPTruncatedSVD(2).fit(S)
+    pca = DPPCA(2).fit(single)
+    for model, rows, there in ((svd, S, lazy_sparse()), (pca, single, lazy(single))):
+        found, expected = model.transform(there), model.transform(rows)
+        assert found.dtype == expected.dtype == found.compute().dtype
+        np.testing.assert_allclose(found.compute(), expected, atol=1e-4 * np.abs(expected).max())
+    found = np.concatenate(list(svd.transform(npz)))
+    np.testing.assert_allclose(found, svd.transform(S), atol=1e-12)
 
 
 # -- records of a trace regression: numbers of single records stay where they are --------
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", TRACES)
-def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
-    model = TRACES[name]
-    expected = fitted(model, X, TRACED)
-    assert np.any(expected["coef_"])
-    for rows in (npy, mapped, lazy(X), DaskRows(npy)):
-        assert_same_bits(expected, fitted(model, rows, TRACED))
-    assert_same_bits(expected, fitted(model, unknown(X), unknown(TRACED)))
-    model.set_params(n_jobs=2)
-    assert_same_bits(expected, fitted(model, npy, TRACED))
-    model.set_params(n_jobs=None)
 
 
 @pytest.mark.thorough
@@ -295,15 +294,6 @@ def test_sparse_and_wide_traces(npz, monkeypatch):
     assert_same_bits(expected, fitted(model, rows, lazy(wide[:, 0])))
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**15)  # 16 rows
     assert_same_bits(expected, fitted(model.set_params(n_jobs=2), wide, wide[:, 0]))
-
-
-def test_predictions_of_traces_stay_where_the_rows_are(npy, mapped):
-    model = DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0).fit(X, TRACED)
-    expected = model.predict(X)
-    with dask.config.set(scheduler=lambda *a, **k: pytest.fail("computed")):
-        out = model.predict(unknown(X))
-    for found in (out.compute(), np.concatenate(list(model.predict(npy))), model.predict(mapped)):
-        np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):

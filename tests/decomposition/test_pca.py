@@ -62,16 +62,6 @@ def captured(pca, rows):
     return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
 
 
-def test_mean_and_variances_on_many_rows():
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((200_000, 4)) * [2.0, 1.0, 0.5, 0.25] + [1.0, 0, 0, -1.0]
-    pca = seeded(data=rows, clip_norm=8.0)
-    assert np.allclose(pca.mean_, rows.mean(axis=0), atol=0.01)
-    assert np.allclose(pca.explained_variance_, [4.0, 1.0, 0.25, 0.0625], rtol=0.05)
-    assert abs(pca.n_samples_ - 200_000) < 200
-    assert 0.99 < pca.explained_variance_ratio_.sum() <= 1.0
-
-
 def test_automatic_clip_norm():
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((5000, 6)) * 37.0
@@ -80,13 +70,6 @@ def test_automatic_clip_norm():
     assert median / 1.5 < pca.clip_norm_ < median * 3
     spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx((0.06 + 0.8 * 0.05 / 2) * pca.privacy_spent_.mu**2)
-
-
-def test_automatic_clip_norm_of_rows_far_from_zero():
-    rows = np.random.default_rng(1).standard_normal((50_000, 6)) + 100
-    pca = seeded(data=rows)
-    assert 1 < pca.clip_norm_ < 20
-    np.testing.assert_allclose(pca.explained_variance_, np.ones(6), atol=0.3)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

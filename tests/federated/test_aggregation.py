@@ -209,7 +209,7 @@ def test_attempts_end():
         callbacks(X), config, lost=lambda client_id, kind: client_id == 2, n_attempts=3
     )
     with pytest.raises(
-        AggregationAbortedError, match="Only 3 of 4 clients are left, and at most 0 may"
+        AggregationAbortedError, match="Only 3 of 4 clients answered, and at most 0 may"
     ):
         aggregate(b"q", 3)
     with pytest.raises(ValueError, match="n_attempts must be at least 1"):

@@ -138,5 +138,5 @@ def test_server_out_of_turn():
         server.receive(0, messages[0])
     with pytest.raises(ValueError, match="size must be at least 1"):
         server.begin(b"q", 0)
-    with pytest.raises(AggregationAbortedError, match="not repeated"):
+    with pytest.raises(AggregationAbortedError, match="has a sum already"):
         Scene(Kind.UNMASK).server.retry()  # what it has opened

@@ -143,7 +143,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
     part = parts_of(A, "entry_change")[:1]
     with PrivacyLedger(mu=9.0) as ledger:
         clients_of("entry_change", part, unit_bound=1.0)
-        with pytest.raises(PrivacyError, match="do not add up"):
+        with pytest.raises(PrivacyError, match="do not compose"):
             clients_of("entry_change", part, unit_bound=2.0)
         ledger._refused.clear()
     assert [entry.unit for entry in ledger.entries] == ["entry_change change of norm at most 1.0"]

@@ -114,7 +114,7 @@ def test_a_grant_of_parts_contributes_once_and_is_never_opened_alone():
         grant.open(lambda step: np.zeros(2, np.int64))
     grant.contribute(lambda step: np.zeros(2, np.int64))
     for again in (lambda: grant.contribute(lambda step: 1 / 0), lambda: grant.close(None, 3)):
-        with pytest.raises(PrivacyError, match="already opened"):
+        with pytest.raises(PrivacyError, match="already released"):
             again()
 
 

@@ -213,8 +213,8 @@ def test_users():
 
 CLASSIFIER = DPPersonalizedClassifier(1, classes=[0, 1])
 REFUSED = [
-    (grid(KFold(4), pca()), None, "one row more moves others"),
-    (grid(ShuffleSplit(4), pca()), None, "one row more moves others"),
+    (grid(KFold(4), pca()), None, "adding one row changes the folds"),
+    (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),

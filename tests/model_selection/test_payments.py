@@ -159,7 +159,7 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught, n_jobs):
         with PrivacyLedger(9, 1e-5), inside:
             grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=n_jobs).fit(X)
 
-    with pytest.raises(PrivacyError, match=r"(?s)swallowed.*charge"):
+    with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"):
         swallow()
 
 
@@ -168,8 +168,8 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught, n_jobs):
     [
         (grid(KFold(4), pca(), scoring=SCORER), "IndependentKFold"),
         (grid(StratifiedKFold(4), scoring=SCORER), "IndependentKFold"),
-        (grid(KFold(3)), "scores without privacy"),
-        (grid(KFold(3), scoring=lambda model, X, y=None: 0.0), "scores without privacy"),
+        (grid(KFold(3)), "selects by exact scores"),
+        (grid(KFold(3), scoring=lambda model, X, y=None: 0.0), "selects by exact scores"),
         (grid(KFold(3), scoring=SCORER), "do not add up"),
         (OwnSearch(pca(), {}, cv=IndependentKFold(2), scoring=SCORER), "cannot be counted"),
         (GridSearchCV(BaggingRegressor(ridge()), {}, cv=IndependentKFold(2)), "how often"),
@@ -246,7 +246,7 @@ def test_cross_validation_is_paid_for_with_its_folds():
 def test_more_than_was_paid_for_is_refused():
     cv, model = IndependentKFold(3), pca()
     refused = pytest.raises(BudgetExceededError, match="not among those")
-    at_the_end = pytest.raises(BudgetExceededError, match=r"swallowed.*not among those")
+    at_the_end = pytest.raises(BudgetExceededError, match=r"hid the errors.*not among those")
     ledger = PrivacyLedger(9, 1e-5)
     with at_the_end, ledger, ledger.charge(model, cv=cv, scoring=SCORER), refused:
         permutation_test_score(model, X, Y, cv=cv, scoring=SCORER, n_permutations=1)

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.model_selection import KFold, cross_val_score
-from sklearn.tree import DecisionTreeRegressor
+from sklearn.model_selection import KFold
 
 from skdp.model_selection import IndependentKFold, WithinGroupKFold
 
@@ -44,14 +43,6 @@ def test_shuffling_is_seeded():
         for s in (0, 0, 1)
     ]
     assert folds[0] == folds[1] != folds[2]
-
-
-def test_in_cross_validation():
-    rng = np.random.default_rng(0)
-    users = np.repeat(np.arange(20), 10)
-    X, y = users[:, None].astype(float), users + rng.standard_normal(200) / 10
-    scores = cross_val_score(DecisionTreeRegressor(), X, y, groups=users, cv=WithinGroupKFold(3))
-    assert scores.min() > 0.99
 
 
 @pytest.mark.parametrize(

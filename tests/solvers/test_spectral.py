@@ -113,7 +113,6 @@ def start(d, p, seed=9):
     return np.random.default_rng(seed).choice([-1.0, 1.0], (d, p))
 
 
-EXACT = RowNoise(0.0, 0.0, 4000.0, math.inf)
 X = spiked()
 
 
@@ -122,27 +121,6 @@ def noisy(multiplier, n=4000.0):
 
 
 # -- without noise -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [1, 3, 29, 30])
-def test_gram_without_noise_is_exact(k):
-    ask = Rows(X, math.inf)
-    V, _ = gram_subspace(ask, 30, k, 0.9, EXACT)
-    assert np.allclose(V.T @ V, np.eye(k))
-    assert loss(X, V) == pytest.approx(0.0, abs=1e-12)
-    assert ask.log == [("gram", 0.9)]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("k", [1, 3])
-def test_power_without_noise_converges(k):
-    ask = Rows(X, math.inf)
-    V = power_subspace(ask, start(30, 2 * k), k, [0.9 / 40] * 40, EXACT)
-    assert V.shape == (30, k)
-    assert np.allclose(V.T @ V, np.eye(k))
-    assert loss(X, V) == pytest.approx(0.0, abs=1e-9)
-    assert ask.names() == ["product"] * 40
-    assert ask.spent() == pytest.approx(0.9)
 
 
 # -- under noise -------------------------------------------------------------------------------
@@ -365,13 +343,6 @@ def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
     found = chosen_subspace(with_noise(np.diag(sizes), 10.0, rng), 10.0, 4, sizes)
     assert found.axes
     assert set(np.flatnonzero(found.vectors.any(axis=1))) == {0, 1, 2, 3}
-
-
-def test_without_noise_the_leading_vectors_are_taken():
-    M = dense_moment(np.random.default_rng(2))
-    found = chosen_subspace(M, 0.0, 3)
-    assert captured(M, found.vectors, 3) == pytest.approx(1.0)
-    assert found.moment is M
 
 
 def test_soft_thresholds_leave_the_diagonal():

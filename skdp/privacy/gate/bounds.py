@@ -144,8 +144,8 @@ def _room(bound: Bound, slack: float, noise_steps: float) -> float:
     room = noise_steps - slack
     if not room > 0 or slack > _MAX_ROUNDING * noise_steps:
         raise ValueError(
-            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
-            f"rounding alone would exceed it. {bound.remedy}"
+            f"The budget is too small to release {bound.name!r} ({bound.size} numbers) on the "
+            f"integer grid of the noise. {bound.remedy}"
         )
     return room
 
@@ -168,8 +168,8 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
     """Return the step for which ``l1/step + slack == epsilon * integer Laplace scale``."""
     if bound.l1 is None:
         raise ValueError(
-            f"delta=0 needs a bound on the l1 norm, and the release {bound.name!r} has none. "
-            "Use delta > 0, or an option whose releases are counts or single vectors."
+            f"delta=0 is not available here: Laplace noise needs an l1 sensitivity, and the "
+            f"release {bound.name!r} has no bound on it. Use delta > 0."
         )
     _check_positive(bound.name, bound.l1)
     slack = float(bound.size) if bound.l1_slack is None else bound.l1_slack

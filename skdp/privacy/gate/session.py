@@ -194,9 +194,8 @@ class Grant:
         """Refuse to work in a fork: there each copy could be opened, or hold the same noise."""
         if os.getpid() != self._process:
             raise PrivacyError(
-                f"{self.bound.name!r} was paid for in another process: a forked copy could be "
-                "opened as well, and what it holds has the same noise. Ask for a new grant in this "
-                "process."
+                f"{self.bound.name!r} was paid for in another process. A forked copy would repeat "
+                "its noise, and differences would be exact. Ask for a new grant in this process."
             )
 
     def use(self) -> None:
@@ -205,8 +204,8 @@ class Grant:
         with self._session.lock:
             if self._left <= 0:
                 raise PrivacyError(
-                    f"{self.bound.name!r} was already opened; a second opening would be a second "
-                    "release. Ask for a new grant."
+                    f"{self.bound.name!r} was already released, and a grant pays for one release. "
+                    "Ask for a new grant."
                 )
             self._left -= 1
 
@@ -453,7 +452,7 @@ class PrivacySession:
         left = self.left(kind)
         if not 0 < share <= left + SHARE_SLIP:
             raise BudgetExceededError(
-                f"{bound.name!r} asks for {share:.3g} of the {kind} budget; {left:.3g} is left."
+                f"{bound.name!r} needs {share:.3g} of the {kind} budget, and {left:.3g} is left."
             )
         self._check_draws(draws * bound.size, repr(bound.name))
         return min(share, left)

@@ -110,8 +110,8 @@ def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part])
         )
     if unit.of_groups and not part.whole_groups:
         raise PrivacyError(
-            f"the rows of one group may lie in several parts of {part.key!r}. If the rule puts all "
-            "rows of a group into one part, say so: ledger.partition(..., whole_groups=True)."
+            f"a group may have rows in several parts of {part.key!r}, which then cannot share a "
+            "budget. If each group lies in one part, pass whole_groups=True to 'partition'."
         )
     for other in known:
         if other.key == part.key and other.rule() != part.rule():
@@ -324,8 +324,8 @@ class Balance:
         unit, adjacency = self._meaning()
         if unit is not None and unit not in (fit.unit, fit.unit.partition(" ")[0]):
             raise PrivacyError(
-                f"{fit.estimator} protects one {fit.unit}, and this PrivacyLedger one {unit}: the "
-                "two do not add up. Use one privacy unit, or one ledger for each."
+                f"{fit.estimator} protects one {fit.unit}, and this PrivacyLedger one {unit}: "
+                "these guarantees do not compose. Use one PrivacyLedger for each privacy unit."
             )
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0

@@ -276,8 +276,8 @@ class PrivacyLedger:
         for_budget = [refusal for refusal in told if refusal[0] is BudgetExceededError]
         refused, first = (for_budget or told)[0]
         raise refused(
-            f"{len(told)} fit(s) inside this PrivacyLedger were refused and the error was "
-            f"swallowed (a grid search turns it into a nan score). First: {first}"
+            f"{len(told)} fit(s) inside this PrivacyLedger were rejected, and the calling code hid "
+            f"the errors (a grid search makes them nan scores). First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -28,7 +28,7 @@ def test_nothing_is_read_when_the_budget_is_spent():
     gate = session()
     gate.release(constant(VECTOR), 0.9)
     touched = []
-    with pytest.raises(BudgetExceededError, match=r"asks for 0\.2 .* 0\.1 is left"):
+    with pytest.raises(BudgetExceededError, match=r"needs 0\.2 .* 0\.1 is left"):
         gate.release(Bounded(VECTOR, touched.append), 0.2)
     assert not touched
     assert len(gate.ledger) == 1
@@ -58,7 +58,7 @@ def test_a_grant_opens_once():
     gate = session()
     grant = gate.grant(VECTOR, 0.5)
     grant.open(constant(VECTOR).answer)
-    with pytest.raises(PrivacyError, match="second release"):
+    with pytest.raises(PrivacyError, match="pays for one release"):
         grant.open(constant(VECTOR).answer)
 
 
@@ -166,7 +166,7 @@ def test_an_accumulator_is_noisy_from_birth_and_opens_once():
     answer = accumulator.open()
     step = answer.noise_scale / noise.EFFECTIVE_SIGMA
     assert np.allclose(answer.value / step, born + 3, rtol=1e-12)
-    with pytest.raises(PrivacyError, match="second release"):
+    with pytest.raises(PrivacyError, match="pays for one release"):
         accumulator.open()
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(PrivacyError, match="copied"):

@@ -162,7 +162,7 @@ def test_partial_use_settles_to_what_was_granted():
 
 
 def test_refused_fit_touches_nothing_and_surfaces_at_the_end(reads):
-    swallowed = pytest.raises(BudgetExceededError, match=r"1 fit.*swallowed.*asks for")
+    swallowed = pytest.raises(BudgetExceededError, match=r"1 fit.*hid.*errors.*asks for")
     with swallowed, PrivacyLedger(1, 1e-6) as ledger:
         pca(0.9).fit(X)
         n_reads, spent = len(reads), ledger.spent

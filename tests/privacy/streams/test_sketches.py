@@ -104,7 +104,7 @@ def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
     shared = session(0.4)
     grant_sketches(shared, BOUNDS, [0.5, 0.5], shared=True)
     refused = pytest.raises(
-        PrivacyError, match=r"2 fit\(s\) inside this PrivacyLedger were refused"
+        PrivacyError, match=r"2 fit\(s\) inside this PrivacyLedger were rejected"
     )
     with refused, PrivacyLedger(1.0, 1e-6):
         charged = session(0.4)
