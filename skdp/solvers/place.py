@@ -89,50 +89,6 @@ class _Likely:
         return middle, np.asarray(np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE)
 
 
-class Bisection(_Likely):
-    """Medians of columns that are known to hold numbers, whatever their distribution.
-
-    A median lies at or below a threshold with the chance that the rank without its noise is
-    positive.
-    """
-
-    def __init__(self, d: int) -> None:
-        super().__init__(d, np.full(len(OCTAVES), 1 / len(OCTAVES)))
-        self._logs = np.zeros((d, len(OCTAVES)))
-        self._lowest, self._highest = np.zeros(d), np.zeros(d)  # ranks, in deviations
-
-    def enclosed(self) -> NDArray[np.bool_]:
-        """Return whether clear ranks lie on both sides of the median."""
-        return (self._lowest < -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
-
-    def question(self) -> IntArray:
-        """Return the next threshold of each column; the last one looks for the other side.
-
-        A median next to the first thresholds is come upon from one side alone, and seems to lie
-        beyond the grid.
-        """
-        asked = super().question()
-        if len(self._asked) < QUESTIONS - 1:
-            return asked
-        above = (self._highest <= _CLEAR_RANK) & (self._lowest < -_CLEAR_RANK)
-        below = (self._lowest >= -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
-        middle = self.quantile(0.5)
-        asked = np.where(above, (middle + len(OCTAVES)) // 2, asked)
-        return np.asarray(np.where(below, middle // 2, asked))
-
-    def learn(self, asked: IntArray, answer: Answer) -> None:
-        """Take in one more answer for each column."""
-        self._asked.append(asked)
-        ranks = np.atleast_1d(answer.value) / max(answer.noise_scale, _EXACT)
-        self._lowest = np.minimum(self._lowest, ranks)
-        self._highest = np.maximum(self._highest, ranks)
-        z = ranks[:, None]
-        below = np.arange(len(OCTAVES)) <= asked[:, None]
-        self._logs += np.where(below, log_ndtr(z), log_ndtr(-z))
-        self._logs -= self._logs.max(axis=1, keepdims=True)
-        self._posterior = _normalised(np.exp(np.maximum(self._logs, _LEAST)))
-
-
 class Search(_Likely):
     """The scales of columns, of which some may be empty, and which share what they show."""
 
@@ -377,7 +333,6 @@ def _kernels(cells: int) -> FloatArray:
 
 
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
-_STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
@@ -477,40 +432,6 @@ def find_scales(
     octave = np.where(found, middle, search.quantile(_LOW))
     value = unit * np.ldexp(1.0, OCTAVES[octave])
     return Scale(value, found, search.needed, search.noise_scale)
-
-
-class Places(NamedTuple):
-    """Released medians.
-
-    Attributes
-    ----------
-    at : array of shape (d,)
-        Steps from where they were looked for.
-    narrow : array of bool, shape (d,)
-        Whether little doubt is left about the step.
-    enclosed : array of bool, shape (d,)
-        Whether clear ranks say that it lies above one threshold and below another.
-    """
-
-    at: FloatArray
-    narrow: NDArray[np.bool_]
-    enclosed: NDArray[np.bool_]
-
-
-def find_places(ranks: AsksRanks, d: int, share: float, *, stay: float = _STAY) -> Places:
-    """Return the median of each column in steps from a place, and how certain it is.
-
-    `ranks` takes whole numbers of steps, up to `FARTHEST` to each side. A median that may as well
-    be here stays: entries are often alike, and next to what most of them are lies nothing. It moves
-    if less than `stay` of what is likely lies on one side of here (0.5: always).
-    """
-    likely = Bisection(d)
-    for _ in range(QUESTIONS):
-        asked = likely.question()
-        likely.learn(asked, ranks(OCTAVES[asked].astype(float), share=share / QUESTIONS))
-    middle, narrow = likely.result()
-    moved = (likely.quantile(stay) > FARTHEST) | (likely.quantile(1 - stay) < FARTHEST)
-    return Places(np.where(moved, OCTAVES[middle], 0.0), narrow, likely.enclosed())
 
 
 def finer_scale(rank: AsksRank, scale: Scale, share: float, *, questions: int = _FINER) -> float:

@@ -9,11 +9,9 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.place import (
-    FARTHEST,
     QUESTIONS,
     RAISING,
     Scale,
-    find_places,
     find_scale,
     find_scales,
     finer_scale,
@@ -124,22 +122,6 @@ def test_columns_share_what_they_show():
     near = np.abs(np.log2(level / 674)) < 3
     assert near.mean() > 0.95
     assert not np.any(found & ~near)
-
-
-@pytest.mark.parametrize("share_at_32", [0.6, 0.9])
-def test_places_of_columns_that_are_mostly_one_value(share_at_32):
-    """A rank may be a tenth on one side of the median, and a half on the other."""
-    column = np.where(np.arange(2000) < share_at_32 * 2000, 32.0, 0.0)
-    rng, noise = np.random.default_rng(8), 30.0
-    for shift in (0, 13, -50):
-
-        def ranks(steps, *, share, shift=shift):
-            exact = np.count_nonzero(column - shift <= steps[0]) - len(column) / 2
-            return Answer(exact + noise * rng.standard_normal(1), noise)
-
-        found = find_places(ranks, 1, 1.0)
-        assert found.at[0] == min(32 - shift, FARTHEST)
-        assert found.narrow[0] and found.enclosed[0] == (shift != -50)
 
 
 def test_medians_are_found_in_their_octave():
