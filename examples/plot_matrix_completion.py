@@ -19,9 +19,9 @@ from skdp.regression import DPTraceRegressor
 
 rng = np.random.default_rng(0)
 n, shops, products = 200_000, 60, 80
-taste = np.outer(np.cos(np.linspace(0, 3, shops)), np.cos(np.linspace(0, 5, products)))
+preference = np.outer(np.cos(np.linspace(0, 3, shops)), np.cos(np.linspace(0, 5, products)))
 season = np.outer(np.linspace(-1, 1, shops), np.sin(np.linspace(0, 6, products)))
-table = 2 * taste + 1.5 * season
+table = 2 * preference + 1.5 * season
 cells = rng.integers(shops * products, size=n)
 X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, shops * products))
 y = table.ravel()[cells] + rng.standard_normal(n)

@@ -18,11 +18,11 @@ from skdp import DPLowRankFactorizer
 
 rng = np.random.default_rng(0)
 n_users, n_items, rank = 3000, 400, 3
-taste = rng.choice([-1.0, 1.0], (n_users, rank)) @ rng.choice([-0.6, 0.6], (rank, n_items))
+preference = rng.choice([-1.0, 1.0], (n_users, rank)) @ rng.choice([-0.6, 0.6], (rank, n_items))
 users, items = np.nonzero(rng.random((n_users, n_items)) < 0.7)
 order = rng.permutation(len(users))
 users, items = users[order], items[order]
-stars = np.clip(taste[users, items] + 0.3 * rng.standard_normal(len(users)), -2, 2)
+stars = np.clip(preference[users, items] + 0.3 * rng.standard_normal(len(users)), -2, 2)
 taken_back = rng.random(len(users)) < 0.05
 
 
@@ -46,8 +46,8 @@ def stream(epsilon, batch=100_000):
 
 
 # %%
-# How well does the released matrix order the items of a user? Correlation with the true taste, on
-# the places that were never rated.
+# How well does the released matrix order the items of a user? Correlation with the true
+# preference, on the places that were never rated.
 hidden = np.ones((n_users, n_items), bool)
 hidden[users, items] = False
 epsilons, scores = [2, 4, 8, 16, 32], []
@@ -55,7 +55,7 @@ for epsilon in epsilons:
     model = stream(epsilon)
     guess = model.reconstruct()
     spread = guess[hidden].std() > 0
-    scores.append(np.corrcoef(guess[hidden], taste[hidden])[0, 1] if spread else 0.0)
+    scores.append(np.corrcoef(guess[hidden], preference[hidden])[0, 1] if spread else 0.0)
 
 print(f"{len(users)} ratings; sketches of {model.state_bytes_ / 1e6:.1f} MB")
 for epsilon, score in zip(epsilons, scores, strict=True):
@@ -76,7 +76,7 @@ if importlib.util.find_spec("matplotlib"):
     panel.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     panel.minorticks_off()
     panel.set(xlabel="epsilon for one rating (delta = 1e-6)", ylim=(-0.05, 1.05))
-    panel.set_ylabel("correlation with the true taste")
+    panel.set_ylabel("correlation with the true preference")
     panel.set_title(f"{n_users} users, {n_items} items, ratings as a stream")
     panel.legend(loc="center right")
     figure.savefig("rating_stream.png", dpi=150)

@@ -3,7 +3,7 @@ How many rows does a private model need?
 ========================================
 
 `plan` answers before any row is read or any budget spent: it fits data that it draws itself. Here
-its answer stands beside fits on rows that another generator made.
+its answer stands next to fits on rows that another generator made.
 """
 
 # %%

@@ -5,7 +5,7 @@ A scatter plot that shows no row
 The score plot is what most people fit a PCA for, and it may not be shown: each point is a row.
 `DPScoreDensity` releases where rows lie in the plane of two released components, as a density or
 as one ellipse for each class, whichever the number of rows can pay for. On the left the exact
-points, which stay with you; beside them what may be published at epsilon .5, 1 and 3 (as much
+points, which stay with you; next to them what may be published at epsilon .5, 1 and 3 (as much
 again was spent on the components). Each picture has components of its own: two that explain about
 as much may be mirrored or turned into each other.
 """
@@ -81,6 +81,6 @@ figure.savefig("score_plot.png", dpi=80)
 print("wrote score_plot.png")
 
 # %%
-# What that cost, beside the components. One row changes one cell (or the moments of one class), so
-# that noise does not grow with the number of features.
+# What the picture costs. One row changes one cell (or the moments of one class), so that noise does
+# not grow with the number of features.
 print(picture.privacy_report())

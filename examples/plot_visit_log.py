@@ -6,7 +6,7 @@ A clinic's log has a row for each visit. Half of the patients come once or twice
 week. A guarantee for one visit protects the former and not the latter; with
 ``privacy_unit="group"`` all visits of a patient are one unit.
 
-What it costs is shown for a regression of the length of a visit on what is known of it, beside two
+What it costs is shown for a regression of the length of a visit on what is known of it, next to two
 other ways of protecting a patient: the row unit at a budget that is divided by the largest number
 of visits, and one random visit of each patient.
 """

@@ -7,12 +7,12 @@ easy depends on one's own hand, through a few properties of the shape. A model f
 more marks than anyone makes, and marks are private.
 
 `DPPersonalizedClassifier` learns the properties that matter, with privacy for all marks of a writer
-together, and each writer's own taste stays on the writer's device.
+together, and each writer's own preference stays on the writer's device.
 """
 
 # %%
-# Real images (scikit-learn's digits, reduced to 4 x 4 blocks), simulated writers: a writer's taste
-# is a combination of two shapes, and each writer marks 24 images.
+# Real images (scikit-learn's digits, reduced to 4 x 4 blocks), simulated writers: a
+# writer's preference is a combination of two shapes, and each writer marks 24 images.
 import importlib.util
 import warnings
 
@@ -28,10 +28,10 @@ images = (images - images.mean(axis=0)) / images.std(axis=0).clip(1.0)  # digits
 
 n_writers, n_marks = 1000, 24
 shapes = np.linalg.qr(rng.standard_normal((16, 2)))[0]
-tastes = 2.0 * rng.standard_normal((n_writers, 2)) @ shapes.T
+preferences = 2.0 * rng.standard_normal((n_writers, 2)) @ shapes.T
 writer = np.repeat(np.arange(n_writers), n_marks)
 X = images[rng.integers(0, len(images), len(writer))]
-chance = 1 / (1 + np.exp(-np.sum(X * tastes[writer], axis=1)))
+chance = 1 / (1 + np.exp(-np.sum(X * preferences[writer], axis=1)))
 y = np.where(rng.random(len(writer)) < chance, "easy", "hard")
 test = np.arange(len(writer)) % n_marks >= 16  # the last 8 marks of each writer are kept back
 train = ~test

@@ -6,27 +6,22 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.balances import check_part
 from skdp.privacy.ledger.fits import LedgerFit, Part
-from skdp.testing.sensitivity import NEIGHBOURS
 from skdp.units import ADJACENCIES, NORM, UNITS, Unit, unit_named, unit_of
 from tools.data import CONTRASTS
 from tools.pairs import CANDIDATES
 
-# A label is a change of y beside the same X, and the record queries are attacked by their own test;
-# changes of rank one are made by one estimator alone, whose pairs are its own.
-OF_THEIR_OWN = {"neighbours": {"label"}, "pairs": {"rank_one"}}
-
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_has_words_neighbours_data_and_pairs(name):
+def test_a_unit_has_words_data_and_pairs(name):
     unit = UNITS[name]
     assert unit is unit_named(name)
     assert unit.adjacencies[0] == "add_remove"
     for adjacency in unit.changes:
         spent = PrivacySpent(1.0, 1e-6, (), adjacency, name, False)
         assert f"privacy for {unit.changes[adjacency]}, by" in spent.statement()
-    assert (name in NEIGHBOURS) != (name in OF_THEIR_OWN["neighbours"])
     assert name in CONTRASTS
-    assert (name in CANDIDATES) != (name in OF_THEIR_OWN["pairs"])
+    # Changes of rank one are made by one estimator alone, whose pairs are its own.
+    assert (name in CANDIDATES) != (name == "rank_one")
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -293,7 +293,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         corner = (1.0 if place.reach else _CORNER) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         learnt["target_sd"] = centre.sd if self.fit_intercept else 0.0
-        facts = facts._replace(corner=corner, useful=self._records_needed(shape).useful, **learnt)
+        facts = facts._replace(
+            corner=corner, useful=self._records_needed(shape).error_below_half, **learnt
+        )
         looked = look_at_means(ask, facts, design, centre) if means else None
         if looked is not None and looked.alone:
             return self._attributes(looked.fit(ask), design, n, centre.value, looked)
@@ -341,7 +343,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
 
     def _warn_of(self, doubt, n, shape):
         """Say that a fit is of little use, from public numbers and released ones."""
-        needed = self._records_needed(shape).useful
+        needed = self._records_needed(shape).error_below_half
         if not doubt and n >= needed:
             return
         outcome = doubt or "expects a relative error above one half"
@@ -361,7 +363,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Returns
         -------
         needed : RequiredSamples
-            ``readable``, ``useful`` and ``accurate`` numbers of records.
+            ``bounds_found``, ``error_below_half`` and ``accurate`` numbers of records.
         """
         self._check_parameters()
         return self._records_needed(shape_of(matrix_shape, self.matrix_shape))

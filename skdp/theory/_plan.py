@@ -141,7 +141,7 @@ class FitPlan:
             ("Guarantee", self.guarantee),
             *(("Weak", text) for text in self.cautions),
             ("Expected", f"{self.measure}: {scores}"),
-            ("Beside it", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
+            ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),
         ]
         if self.needed:

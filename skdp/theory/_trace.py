@@ -273,17 +273,17 @@ class RequiredSamples(NamedTuple):
 
     Attributes
     ----------
-    readable : int
+    bounds_found : int
         From here on medians can be read; with fewer records the answer is the zero matrix.
-    useful : int
+    error_below_half : int
         From about here on the relative error is below one half, if the matrix carries most of the
         variance of y.
     accurate : int
         From about here on the error is within 1.5 times that of a fit without privacy.
     """
 
-    readable: int
-    useful: int
+    bounds_found: int
+    error_below_half: int
     accurate: int
 
 
@@ -298,8 +298,8 @@ def required_samples(
 ) -> RequiredSamples:
     """Return how many records a private fit needs, from public numbers alone.
 
-    `readable` is the rule of the estimator. The others are measured, d = 10 to 40, ranks 1 to 4:
-    n mu of about 3 sqrt(r) d^1.5 and 20 q. "replace" needs twice as many.
+    `bounds_found` is the rule of the estimator. The others are measured, d = 10 to 40, ranks 1 to
+    4: n mu of about 3 sqrt(r) d^1.5 and 20 q. "replace" needs twice as many.
 
     Parameters
     ----------
@@ -322,16 +322,16 @@ def required_samples(
     --------
     >>> from skdp.theory import required_samples
     >>> required_samples((20, 20), 2, epsilon=1.0)
-    RequiredSamples(readable=750, useful=1604, accurate=6422)
+    RequiredSamples(bounds_found=750, error_below_half=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
-    readable = READABLE * k / (mu * math.sqrt(rank_share))
+    found = READABLE * k / (mu * math.sqrt(rank_share))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
-    numbers = (readable, max(readable, useful), max(readable, 20 * k * q / mu))
+    numbers = (found, max(found, useful), max(found, 20 * k * q / mu))
     return RequiredSamples(*(math.ceil(number) for number in numbers))
 
 

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -51,8 +50,7 @@ from skdp import (
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, make_private_scorer, with_budget
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
-from skdp.privacy import epsilon_from_mu_delta
-from skdp.testing import FitData, audit, fixed_noise, seeded_entropy, transcript_audit
+from skdp.testing import FitData, fixed_noise, seeded_entropy, transcript_audit
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -371,23 +369,6 @@ def test_the_whole_pipeline_moves_by_no_more_than_its_receipts(adjacency):
         ).check()
     assert len(report.steps) > 3 and "readout" in str(report)
     assert 0.4 < report.realised_mu / report.claimed_mu <= 1
-
-
-@pytest.mark.slow
-def test_audit_of_the_whole_pipeline():
-    """All releases of all steps of 300 runs, against one receipt for the pipeline."""
-    mu = float(
-        np.hypot(*[DPRidge(epsilon=4.0, clip_norm=1.0).fit(*data(50)).privacy_spent_.mu] * 2)
-    )
-    spent = SimpleNamespace(mu=mu, epsilon=epsilon_from_mu_delta(mu, 1e-6), delta=1e-6)
-
-    def fit(rows):
-        rows.fit(private_pipeline(epsilon=4.0))
-        return SimpleNamespace(privacy_spent_=spent)
-
-    report = audit(fit, neighbours("add_remove"), n_runs=300).check()
-    print(report)
-    assert 0.4 * report.claimed_mu < report.mu_hat
 
 
 class _OwnRidge(DPRidge):

@@ -26,7 +26,6 @@ from skdp import (
     PrivacyError,
     PrivacyLedger,
 )
-from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection import (
     DPGridSearchCV,
     DPRandomizedSearchCV,
@@ -39,16 +38,13 @@ from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.gate.session import Grant
 from skdp.privacy.noise.words import SeededSource
-from skdp.queries.readout import LossQuery
 from skdp.testing import (
     epsilon_lower_bound,
     record_transcript,
     seeded_entropy,
     transcript_audit,
 )
-from skdp.testing._transcripts import cached_accounting
 from tools.fit_checks import check_receipt
 from tools.outcomes import difference, fitted_attributes
 from tools.pairs import worst_case_pair
@@ -400,73 +396,6 @@ def test_transcript_of_a_search(search):
     if search.strategy == "compose":
         plan = search.plan()
         assert report.realised_mu <= plan.run.value * math.sqrt(3) * (1 + 1e-9)
-
-
-class Toy(BaseDPEstimator):
-    """Candidates that differ in nothing: one release each, of a single row's number."""
-
-    def __init__(self, which=0, *, epsilon=1.0, delta=1e-6, adjacency="replace", random_state=None):
-        self.which = which
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.random_state = random_state
-
-    @atomic
-    def fit(self, X, y=None):
-        session = self._open_session()
-        rows = LossQuery(lambda: X[:, 0], lambda: len(X), (-1.0, 1.0), adjacency="replace")
-        value = session.ask(rows).total(share=1.0).value
-        return self._close_session(session, {"value_": float(value), "n_features_in_": 1})
-
-
-def own_value(model, X, y):
-    return X[:, 0]
-
-
-def run_toy(value, n_runs, mean_n_runs, epsilon):
-    """Repeat a search on twenty rows, one of which is `value`; return what is published."""
-    rows = np.zeros((20, 1))
-    rows[0] = value
-    search = DPGridSearchCV(
-        Toy(), {"which": [0, 1]}, make_private_scorer(own_value, (-1.0, 1.0)), epsilon=epsilon,
-        strategy="random_stopping", run_distribution="geometric", mean_n_runs=mean_n_runs,
-        score_budget_fraction=0.5,
-    )  # fmt: skip
-    with cached_accounting():
-        fits = (search.fit(rows) for _ in range(n_runs))
-        return [fit.best_estimator_.value_ - 20 * fit.best_score_ for fit in fits]
-
-
-def lower_bound(n_runs, mean_n_runs, epsilon):
-    """Bound epsilon from below by the log-likelihood ratio of one run, up to a factor."""
-    with seeded_entropy(0):
-        sides = [run_toy(value, n_runs, mean_n_runs, epsilon) for value in (-1.0, 1.0)]
-    bound = max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
-    print(f"geometric, mean {mean_n_runs}: epsilon >= {bound:.3f} of {epsilon}")
-    return bound
-
-
-@pytest.mark.parametrize(
-    ("n_runs", "mean_n_runs", "epsilon"),
-    [
-        pytest.param(120, 3.0, 8.0, marks=pytest.mark.thorough),
-        pytest.param(2000, 8.0, 4.0, marks=pytest.mark.slow),
-    ],
-)
-def test_audit_of_a_whole_search(n_runs, mean_n_runs, epsilon):
-    assert 0 < lower_bound(n_runs, mean_n_runs, epsilon) <= epsilon
-
-
-@pytest.mark.thorough
-def test_audit_finds_scores_without_noise(monkeypatch):
-    draw = Grant.draw
-
-    def planted(grant):
-        return draw(grant) * (grant.bound.name != "loss_sum")
-
-    monkeypatch.setattr(Grant, "draw", planted)
-    assert lower_bound(120, 2.0, 2.0) > 2.0
 
 
 MU, MEAN = 0.3, 64.0

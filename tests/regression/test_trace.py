@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from skdp import theory
 from skdp.datasets import make_ratings
@@ -127,7 +124,7 @@ def test_few_records_are_said_to_be_few():
     X, y, _ = sample(1300, shape=(20, 20))
     model = DPTraceRegressor(random_state=0, solver="spectral_init")
     needed = model.required_samples((20, 20))
-    assert needed.readable < 1300 < needed.useful
+    assert needed.bounds_found < 1300 < needed.error_below_half
     with pytest.warns(UtilityWarning, match="error above one half. At this budget about 1604"):
         model.fit(X, y)
 
@@ -163,26 +160,6 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
     x, z = X[:, :, 0], X[:, :, 0] @ np.arange(6.0)
     line = clone(exact).set_params(design="private").fit(x, z)
     assert np.allclose(line.coef_[:, 0], np.arange(6.0), atol=1e-4)
-
-
-@pytest.mark.thorough
-def test_scale_of_x_and_y_changes_nothing():
-    X, y, M = sample(6000)
-    for a, b in ((1e3, 1.0), (1e-3, 1e4)):
-        model = DPTraceRegressor(epsilon=2.0, random_state=0).fit(a * X, b * (y + 9.0))
-        assert error(model, M * b / a) < 0.02
-        assert model.intercept_ == pytest.approx(9.0 * b, rel=0.02)
-
-
-@pytest.mark.thorough
-def test_search_over_epsilon_pipeline_and_jobs():
-    X, y, _ = sample(1500, shape=(3, 2), values=(2.0,))
-    flat = X.reshape(len(X), -1)
-    pipe = make_pipeline(FunctionTransformer(), DPTraceRegressor(1, matrix_shape=(3, 2)))
-    search = GridSearchCV(pipe, {"dptraceregressor__epsilon": [2.0, 8.0]}, cv=2).fit(flat, y)
-    model = clone(search.best_estimator_[-1]).set_params(random_state=3)
-    one, two = model.fit(flat, y).coef_, model.set_params(n_jobs=3).fit(flat, y).coef_
-    assert np.array_equal(one, two)
 
 
 @pytest.mark.deep
@@ -222,7 +199,7 @@ def test_bad_parameters(name, values, match):
 
 def test_plan_needs_no_data():
     needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
-    assert needed.readable < needed.useful < needed.accurate
+    assert needed.bounds_found < needed.error_below_half < needed.accurate
     twice = DPTraceRegressor(2, adjacency="replace").required_samples((20, 20))
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     with pytest.raises(ValueError, match="matrix_shape"):

@@ -47,10 +47,6 @@ def users(n=400, d=8, k=2, m=9, noise=0.3, seed=1):
     return U, theta, batch_of(X, Y[:, :, None])
 
 
-def distance(U, V):
-    return np.linalg.norm(U - V @ (V.T @ U), 2)
-
-
 # -- local fits ------------------------------------------------------------------------------------
 
 
@@ -174,11 +170,6 @@ def test_count_combines_estimates_by_precision():
     assert count.value == pytest.approx(102.0)
     assert shared.Count().value == 1.0
     assert shared.Count().also(-5.0, 3.0).value == pytest.approx(3.0)
-
-
-def votes_of(batch, view, d):
-    theta = fits.unit(view.ridge(batch))[:, :, 0]
-    return theta.T @ theta
 
 
 # -- heads -----------------------------------------------------------------------------------------

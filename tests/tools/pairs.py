@@ -14,9 +14,8 @@ from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._readout import ReadoutBase
 from skdp.testing.audit import FitData, transcript_audit
-from skdp.testing.sensitivity import register_neighbours, unit_vector
+from skdp.testing.sensitivity import unit_vector
 from tools.data import entry_bounds_of, settings_of, takes_labels
-from tools.neighbours import FrobeniusNeighbours
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -350,18 +349,6 @@ def _owned(estimator, X, y, last=1):
         return FitData(X, y)
     persons = np.append(np.arange(len(X) - last), np.full(last, len(X)))
     return FitData(X, y, {"groups": persons})
-
-
-# Neighbours and worst-case pairs of `DPLowRankFactorizer`.
-
-
-@register_neighbours("rank_one")
-class RankOneNeighbours(FrobeniusNeighbours):
-    """A change of rank one and of norm `scale`."""
-
-    def _scaled(self, change):
-        left, values, right = np.linalg.svd(change)
-        return self.scale * (1 - 1e-12) * np.outer(left[:, 0], right[0]) * (values[0] > 0)
 
 
 @register_pairs(DPLowRankFactorizer)

@@ -285,8 +285,8 @@ class NoisyGroup:
         with self.session.lock:
             if not self._whole:
                 raise PrivacyError(
-                    "an earlier call was interrupted while its data were added: again, they might "
-                    "count twice. Release what is there, or start anew."
+                    "an earlier call was interrupted, and its data may be included already. "
+                    "Release what is there, or start anew."
                 )
             parts = {name: self.accumulators[name].read(answer) for name, answer in answers.items()}
             self._whole = False

@@ -1,0 +1,77 @@
+"""Names and pages use the words of the field: no word of this list may come back."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Word of the house -> what a reader of the field expects.
+WORDS = {
+    "beside": "with, next to",
+    "coins": "random bits",
+    "glasses": "projection",
+    "narrowed": "restricted",
+    "octave": "log2 bin",
+    "octaves": "log2 bins",
+    "readable": "above the noise",
+    "rung": "stage",
+    "rungs": "stages",
+    "taste": "latent factor",
+    "tastes": "latent factors",
+    "told": "adjusted",
+}
+OLD_NAMES = (
+    "privacy_card", "ledger_", "pay_for", "refusals", "holds_private", "n_acknowledged",
+    "records_needed", "PrintedPowerMethod", "leave_some_out", "histories_of_pairs", "LocalReporter",
+    "PlainAggregator", "MessageRefused", "falling_spectrum", "vote_error", "scale_doubt",
+    "user_column", "require_users", "fit_means", "coef_bound", "expected_runs", "score_share",
+    "entry_bounds_", "whitener_", "clip_levels_", "noise_sd_",
+    "left_out", "norm_median", "column_ranks",
+    "head_choice_",
+)  # fmt: skip
+PAGES = [
+    path
+    for path in (
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").glob("*.py"),
+    )
+    if "_build" not in path.parts and path.name != "benchmarks.md"  # whose tables have old rows
+]
+MODULES = [
+    "skdp", "skdp.decomposition", "skdp.regression", "skdp.recommend", "skdp.preprocessing",
+    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.federated", "skdp.datasets",
+    "skdp.theory", "skdp.testing", "skdp.papers", "skdp.exceptions",
+]  # fmt: skip
+
+
+def public_names(module):
+    """Names that a user types: of objects, their parameters, methods and fitted attributes."""
+    for name in importlib.import_module(module).__all__:
+        found = getattr(importlib.import_module(module), name)
+        yield name
+        if inspect.isclass(found) and issubclass(found, BaseException):
+            continue
+        if callable(found):
+            yield from inspect.signature(found).parameters
+        if inspect.isclass(found):
+            yield from (each for each in dir(found) if not each.startswith("_"))
+            yield from re.findall(r"^ {4}(\w+_) : ", found.__doc__ or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_are_those_of_the_field(module):
+    names = set(public_names(module))
+    assert names.isdisjoint(OLD_NAMES)
+    parts = {part.lower(): name for name in names for part in re.findall(r"[A-Z]?[a-z0-9]+", name)}
+    assert {word: parts[word] for word in WORDS.keys() & parts.keys()} == {}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_use_words_of_the_field(path):
+    words = set(re.findall(r"[A-Za-z]\w*", path.read_text(encoding="utf-8")))
+    assert words.isdisjoint(OLD_NAMES)
+    assert {word: WORDS[word] for word in WORDS.keys() & {each.lower() for each in words}} == {}
