@@ -396,6 +396,11 @@ class Batch:
         """The first row of each user in its own order, in the units of the data."""
         return self._source._rows_of(self._at[:, :1], self.good)[:, 0]
 
+    @property
+    def first_targets(self) -> FloatArray:
+        """The target of that row, in the units of the data."""
+        return self._source._targets_of(self._at[:, :1], self.good)[:, 0]
+
     def alone(self, i: int) -> Batch:
         """Return one of the users, for whom nothing is kept."""
         one, mine = copy.copy(self), slice(i, i + 1)
@@ -514,3 +519,9 @@ def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
     """
     for batch in batches:
         yield np.where(batch.good[:, None], batch.first_rows, np.nan)
+
+
+def one_target_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield the target of the same row of each user."""
+    for batch in batches:
+        yield np.where(batch.good[:, None], batch.first_targets, np.nan)

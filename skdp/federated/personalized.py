@@ -35,7 +35,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
-from skdp.solvers.personalization import GlobalModel, Pooled, TargetLengths, TargetMeans, View
+from skdp.solvers.personalization import GlobalModel, Pooled, View
 from skdp.solvers.shared_subspace import SecondMoment, Votes
 from skdp.solvers.user_heads import (
     ClassMeans,
@@ -110,15 +110,9 @@ class FirstFitUsers(PrivateQuery):
         """Return the query over the columns of one row of each user."""
         return self._users.columns()
 
-    def target(self, center: FloatArray) -> NumberQuery:
-        """Return the query over lengths of targets about a public centre."""
-        query: NumberQuery = TargetLengths(center).asked(self._users)
-        return query
-
-    def target_mean(self) -> NumberQuery:
-        """Return the query over mean targets."""
-        query: NumberQuery = TargetMeans().asked(self._users)
-        return query
+    def targets(self) -> ColumnQuery:
+        """Return the query over the targets of one row of each user."""
+        return self._users.targets()
 
     def coef(self, *view_and_subspace: Any) -> NumberQuery:
         """Return the query over norms of heads."""
@@ -288,8 +282,7 @@ SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
         "columns": (),
         "seen": (is_center, is_units, is_units),
-        "target": (_LEVEL,),
-        "target_mean": (),
+        "targets": (),
         "coef": (is_whitener, is_orthonormal),
         "pooled": (is_center, _LEVEL, is_positive),
         "second_moment": (),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import RowNumbers, narrowed
-from skdp.data.units import Batch, UserRows, one_row_each
+from skdp.data.units import Batch, UserRows, one_row_each, one_target_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
@@ -191,6 +191,11 @@ class UserQuery(SumQuery):
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user: a user is one row of it."""
         rows = narrowed(self._source, one_row_each, self.n_features)
+        return self._beside(ColumnQuery, rows)
+
+    def targets(self) -> ColumnQuery:
+        """Return the query over the targets of that row: a user is one row of it, too."""
+        rows = narrowed(self._source, one_target_each, self.n_outputs)
         return self._beside(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:

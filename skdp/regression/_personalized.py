@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp._validation import Seed, Split, check_option
-from skdp.regression._personalized_base import PersonalizedBase, learn_base, warn_of_verdict
+from skdp.regression._personalized_base import PersonalizedBase, learn_base
 from skdp.regression._scores import ScoredRegressorMixin
 
 # Convex losses of residuals that users minimise, and what has to hold of them.
@@ -292,9 +292,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         return isinstance(loss, str) or getattr(loss, "homogeneous", False)
 
     def _base_model(self, ask, query, shares):
-        base = learn_base(self, ask, query, shares)
-        warn_of_verdict(self, base)
-        return base.model, base.sight
+        return learn_base(self, ask, query, shares)
 
     def _encoded(self, y, *, reset):
         return self._block_encoding()[0](y)

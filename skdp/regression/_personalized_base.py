@@ -58,9 +58,9 @@ from skdp.solvers.personalization import (
     GlobalModel,
     TargetUnit,
     View,
-    find_target_unit,
     pooled_model,
     sight_of,
+    target_unit,
 )
 from skdp.solvers.shared_subspace import SecondMoment, vote_start, whitener_of
 from skdp.solvers.sight import REACH, Sight
@@ -81,12 +81,11 @@ _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
 class Base(NamedTuple):
-    """The model of all, and what was seen of the targets and columns on the way to it."""
+    """What all share before their subspace: None for what labels do not have."""
 
-    model: GlobalModel
-    unit: TargetUnit
-    columns: Any
     sight: Sight
+    model: GlobalModel | None = None
+    unit: TargetUnit | None = None
 
 
 def base_shares(estimator):
@@ -98,38 +97,37 @@ def base_shares(estimator):
 
 def learn_sight(estimator, ask, query, share):
     """Release where columns lie; return it, and how users see their rows."""
-    columns = _columns(estimator, ask, query, share)
+    columns = _place(estimator, ask.columns(), query, query.n_features, share)
     return columns, sight_of(columns)
 
 
 def learn_base(estimator, ask, query, shares):
     """Release where targets lie, and the linear model of all."""
-    unit = _target_unit(estimator, ask, query.n_outputs, shares)
+    unit = _target_unit(estimator, ask, query, shares)
     columns, sight = learn_sight(estimator, ask, query, shares["columns"])
     model = pooled_model(
         ask.seen(*sight), columns.found, unit, shares["global"], intercept=estimator.fit_intercept
     )
-    return Base(model, unit, columns, sight)
+    return Base(sight, model, unit)
 
 
-def _target_unit(estimator, ask, p, shares):
-    bounds = spread_range(
-        estimator, "target_bounds", check_range(estimator, "target_bounds"), p, "targets"
-    )
+def _target_unit(estimator, ask, query, shares):
+    p, given = query.n_outputs, check_range(estimator, "target_bounds")
+    bounds = spread_range(estimator, "target_bounds", given, p, "targets")
     if bounds is None:
-        return find_target_unit(ask, shares["targets"], centered=estimator.fit_intercept)
+        return target_unit(_place(estimator, ask.targets(), query, p, shares["targets"]))
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     reach = float(np.max(np.maximum(high - center, center - low)))
     return TargetUnit(center, reach / _SCALES, True, 0)
 
 
-def _columns(estimator, ask, query, share):
-    d = query.n_features
-    n = float(query.n_rows) if estimator.adjacency == "replace" else None
+def _place(estimator, ask, query, d, share):
+    """Release where columns (or targets) of one row of each user lie."""
     if estimator.fit_intercept:
-        return find_columns(ask.columns(), d, share, n)
-    return columns_about_zero(ask.columns(), d, share)
+        n = float(query.n_rows) if estimator.adjacency == "replace" else None
+        return find_columns(ask, d, share, n)
+    return columns_about_zero(ask, d, share)
 
 
 def warn_of_verdict(estimator, base):
@@ -137,18 +135,19 @@ def warn_of_verdict(estimator, base):
     if estimator.epsilon == math.inf or base.model.seen:
         return
     name, unit, grade = type(estimator).__name__, base.unit, PartialSignalWarning
-    if not unit.found:
+    remedy = "more users, a larger 'epsilon'"
+    if unit is not None and not unit.found:
         said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
-        said += "users with targets other than 0: use more users, a larger 'epsilon', or public "
-        said += "'target_bounds'."
-    elif unit.far:
+        said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
+    elif unit is not None and unit.far:
         said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
         said += "released() and heads start from about where they lie. Subtract a public number "
         said += "from them, or give public 'target_bounds'."
     else:
-        said = f"{name} learnt nothing that all users share: released() predicts about the mean of "
-        said += "the targets. Use more users, a larger 'epsilon' or fewer columns."
+        level = "how frequent classes are" if unit is None else "the mean of the targets"
+        said = f"{name} learnt nothing that all users share: released() predicts about {level}. "
+        said += f"Use {remedy} or fewer columns."
         grade = NoSignalWarning
     warn_caller(said, grade)
 
@@ -257,7 +256,6 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         attributes = self._target_attributes() | self._fit_session(session, query)
         self._close_session(session, attributes)
         self._private = self._fitted_heads(query, users)
-        self._warn_if_few(attributes["n_users_"])
         del self._unit
         return self
 
@@ -345,17 +343,18 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         self._check_n_components(query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        base, sight = self._base_model(ask, query, shares)
+        base = self._base_model(ask, query, shares)
+        model, sight, own = base.model, base.sight, {}
         ask = ask.seen(*sight)
-        whitener, shared = self._subspace(ask, query, shares, base)
+        whitener, shared = self._subspace(ask, query, shares, model)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
             self._warn_of_delta(query.n_rows, session.unit)
-        view = self._view(whitener, base)
-        model, own = base, {}
-        if base is None:
+        view = self._view(whitener, model)
+        if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+        warn_of_verdict(self, base._replace(model=model))
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
         rules = all_rules(shared, view)
         if self.head == "voted":
@@ -398,17 +397,6 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             whitener = whitener_of(released)
         view = self._view(whitener, base)
         return whitener, vote_start(ask, view, d, self.n_components, shares["votes"])
-
-    def _warn_if_few(self, n_users):
-        """Say that there are too few users for the budget, from public numbers alone."""
-        needed = 2 * self.components_.size
-        if n_users * self.epsilon < needed:
-            warn_caller(
-                f"{type(self).__name__}: about {n_users} users are too few for epsilon="
-                f"{self.epsilon:g} and {self.components_.size} shared numbers (users times epsilon "
-                f"should exceed {needed}): the shared subspace may be noise.",
-                PartialSignalWarning,
-            )
 
     # -- heads -----------------------------------------------------------------------------
 

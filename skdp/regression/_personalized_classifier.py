@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from skdp._validation import Seed, Split, check_classes, class_numbers
 from skdp.base import learn_scale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._personalized_base import PersonalizedBase, learn_sight
+from skdp.regression._personalized_base import Base, PersonalizedBase, learn_sight
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
@@ -122,7 +122,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     >>> rng = np.random.default_rng(0)
     >>> users = np.repeat(np.arange(2000), 10)
     >>> X = rng.standard_normal((20000, 8))
-    >>> taste = rng.standard_normal((2000, 1)) * [5.0, 5.0, 0, 0, 0, 0, 0, 0]
+    >>> taste = 5.0 * (1 + rng.standard_normal((2000, 1))) * np.eye(8)[0]
     >>> y = np.sum(X * taste[users], axis=1) > 0
     >>> model = DPPersonalizedClassifier(n_components=1, epsilon=2.0, classes=[False, True])
     >>> bool(model.fit(X, y, groups=users).score(X, y, groups=users) > 0.85)
@@ -190,7 +190,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
     def _base_model(self, ask, query, shares):
         _, sight = learn_sight(self, ask, query, shares["columns"])
-        return None, sight  # logits of all are not those of each
+        return Base(sight)  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

@@ -26,7 +26,8 @@ from skdp._validation import (
     check_split,
     column_bounds,
 )
-from skdp.base import BaseDPEstimator, learn_scale, warn_unclear_columns
+from skdp.answer import Answer
+from skdp.base import BaseDPEstimator, column_weights, learn_scale, warn_unclear_columns
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
@@ -38,7 +39,7 @@ from skdp.solvers.spectral import bought_sums
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
 
-_MODEL = ("readout", "sums", "count")  # shares that a longer search takes from
+_MODEL = ("readout", "sums", "count", "target_mean")  # shares that a longer search takes from
 _AGAIN = 2.0  # times as clear must the next search be, at least
 _MOST = 0.5  # of what is left may a search take if a model is to follow
 
@@ -110,6 +111,18 @@ def target_scale(targets, reach, *, centered):
     return TargetScale.in_box(center - reach, center + reach, centered=centered)
 
 
+def target_mean(ask, columns, part, share):
+    """Return the mean of the targets about their centres, under wider bounds, and its noise.
+
+    One number bears wider bounds than d products with columns do, so that the predictions of what
+    is skewed keep its total. `part` is the share over that of the search.
+    """
+    reach = columns.mean_reach(columns.sums_noise(part))
+    sums = ask.moments(columns.center, reach, column_weights(len(reach)).rows, share=share)
+    means = reach * np.clip(sums.value[: len(reach)] / columns.n, -1.0, 1.0)
+    return Answer(means, float(reach.max()) * sums.noise_scale / columns.n)
+
+
 def warn_unclear_targets(estimator, targets):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
     unclear, needed, outcome = (
@@ -161,6 +174,9 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
 _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
+_LOOSE = (
+    0.01  # of a row for each column, over the noise: bounds wider than that cost next to nothing
+)
 _REACH = 6.0  # learnt units from the centre at which an entry is cut
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
@@ -183,6 +199,8 @@ class Released(NamedTuple):
         Of rows in `units`.
     scale : TargetScale
         Of the targets.
+    mean : Answer or None
+        Mean of the targets under wider bounds, about the centre of `scale`, where it was released.
     kept : ndarray of int
         Columns that the moments hold.
     units : RowScale
@@ -193,6 +211,7 @@ class Released(NamedTuple):
     noise_scale: float
     clip_norm: float
     scale: TargetScale
+    mean: Answer | None
     kept: np.ndarray
     units: RowScale
 
@@ -238,6 +257,8 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             shares["columns"] = 0.2
         if self._is_auto("target_bounds"):
             shares["target_bounds"] = 0.06
+            if self.fit_intercept:
+                shares["target_mean"] = 0.04
         shares["readout"] -= math.fsum(shares.values()) - 1.0
         return shares
 
@@ -266,15 +287,17 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         query = self._asked(ReadoutQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units = self._public_units(d)
+        units, wider = self._public_units(d), 1.0
         if learns:
-            units = self._units(ask, d, shares["columns"], n)
+            units, rows = self._units(ask, d, shares["columns"], n)
+            wider = max(1.0, math.sqrt(_LOOSE * rows / (d * session.noise_multiplier)))
+            units = units._replace(reach=wider * units.reach)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        clip_norm = self._clip_norm_of(session, ask, d, shares)
-        left = model_share(shares)
+        clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
+        left, mean = model_share(shares), None
         if scale is None:
-            scale, left = self._target_scale(session, ask.targets(), (d, q), shares, n)
+            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, n)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["readout"] if left else 0.0
         if wide and left:
@@ -282,7 +305,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
         moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, kept, units)
+        return Released(moments, noise, clip_norm, scale, mean, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""
@@ -332,12 +355,13 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
     def _units(self, ask, d, share, n):
-        """Return the centre and about the deviation of each column.
+        """Return the centre and about the deviation of each column, and the number of rows.
 
         Noise is the same on all columns, so that they should be equally long.
         """
         columns = self._found(ask.columns(), d, share, n)
-        return RowScale(columns.center, columns.deviation, _REACH)
+        rows = columns.n if math.isfinite(columns.n) else 0.0
+        return RowScale(columns.center, columns.deviation, _REACH), rows
 
     def _warn_unseen(self, solution, d, clip_norm, noise_scale):
         """Say that a read-out is nothing but noise, or may have lost much: from released numbers.

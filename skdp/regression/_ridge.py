@@ -21,12 +21,13 @@ from skdp.regression._readout import (
     find_targets,
     left_for_model,
     model_share,
+    target_mean,
     target_scale,
     warn_unclear_targets,
 )
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers
-from skdp.solvers.postprocess import solve_readout, steadied
+from skdp.solvers.postprocess import solve_readout, steadied, with_mean
 
 _TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
 
@@ -97,8 +98,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
-        `bounds`, or nowhere (infinite).
+        Where entries are cut, in the fit and in predictions: 6 units or more from a released
+        centre, at `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int
@@ -207,6 +208,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         solution, scale = None, released.scale
         if released.moments is not None:
             moments = steadied(released.moments, scale.size / math.sqrt(q))
+            if released.mean is not None:
+                moments = with_mean(moments, released.mean)
             solution = solve_readout(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
@@ -222,13 +225,13 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
     def _target_scale(self, session, ask, shape, shares, n):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        Beside them what the search leaves for the model.
+        Beside them what the search leaves for the model, and the mean under wider bounds.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
         d, q = shape
         if session.budget.exact:
-            return TargetScale.in_ball(math.inf, q), model_share(shares)
+            return TargetScale.in_ball(math.inf, q), model_share(shares), None
         targets = find_targets(
             lambda share: self._found(ask, q, share, n),
             partial(find_centers, ask, q) if self.fit_intercept else None,
@@ -236,10 +239,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
             model_share(shares),
         )
         warn_unclear_targets(self, targets)
-        columns, left = targets.columns, left_for_model(shares, targets.left)["readout"]
-        part = max(left, shares["target_bounds"]) / targets.share
+        columns, left = targets.columns, left_for_model(shares, targets.left)
+        part = max(left["readout"], shares["target_bounds"]) / targets.share
         reach = columns.reach(d * columns.sums_noise(part), _TARGET_REACH)
-        return target_scale(targets, reach, centered=self.fit_intercept), targets.left
+        scale, mean = target_scale(targets, reach, centered=self.fit_intercept), None
+        if self.fit_intercept and targets.left:
+            share = left["target_mean"]
+            mean = target_mean(ask, columns, share / targets.share, share)
+        return scale, targets.left, mean
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

@@ -126,8 +126,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
-        `bounds`, or nowhere (infinite).
+        Where entries are cut, in the fit and in predictions: 6 units or more from a released
+        centre, at `bounds`, or nowhere (infinite).
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -137,7 +137,6 @@ class PublicationMixin:
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.n_features
         self._close_session(session, self._target_attributes() | released)
-        self._warn_if_few(released["n_users_"])
         del self._unit
         return self
 

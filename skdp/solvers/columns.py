@@ -109,6 +109,10 @@ class Columns(NamedTuple):
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
         return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
 
+    def mean_reach(self, noise: float) -> FloatArray:
+        """Return how far entries should count in a mean: its noise is small beside a spread."""
+        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST, _FARTHEST) * self.spread)
+
 
 class ColumnMoments(NamedTuple):
     """Released means and variances, the noise on the variances, and the number of rows."""

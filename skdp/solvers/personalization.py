@@ -36,7 +36,6 @@ from skdp.solvers.local_fits import (
     own_spread,
     shrunk_means,
 )
-from skdp.solvers.place import FARTHEST, AsksRank, find_places, find_scale
 from skdp.solvers.postprocess import readout_moments, solve_readout
 from skdp.solvers.sight import REACH, Sight, digest
 
@@ -404,21 +403,15 @@ class Shared:
 # model is left to their own models.
 
 
-_WIDEST = 4.0  # scales from 0 within which the median target is looked for
-_ZOOMS, _ZOOM = 2, 4  # searches for it, and how many steps of one the next one spans to each side
 _REACH = 4.0  # scales from the centre at which targets are cut
 _ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
-_SEEN = 2.0  # deviations of its noise
-_ALIKE = 2.0  # octaves that scales of columns may differ by without harm
+SEEN = 2.0  # deviations of its noise
+_ALIKE = 2.0  # octaves that scales of columns may differ by, and scales that centres may
 _CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
 
 
 class AsksBase(Protocol):
     """What the solver asks for; see `skdp.queries.users.UserQuery`."""
-
-    def numbers(self, name: str, local: Local) -> Any:
-        """Narrow the question to one number of each user."""
-        ...
 
     def grams(self, name: str, local: Local, width: int, *, share: float) -> Answer:
         """Return the noisy sum of unit-norm matrices F'F."""
@@ -435,15 +428,15 @@ class TargetUnit(NamedTuple):
     Attributes
     ----------
     center : array of shape (p,)
-        Released mean over users, or 0.
+        Released median of one target of each user, or 0.
     size : float
-        About the median distance of a user's targets from it.
+        About their median distance from it.
     found : bool
         Whether the released ranks leave little doubt.
     needed : int
         About how many users would show it.
     far : bool
-        Whether the last steps were too wide to tell the spread of targets from how far they lie.
+        Whether what is open of the median may be all of the spread.
     """
 
     center: FloatArray
@@ -453,88 +446,35 @@ class TargetUnit(NamedTuple):
     far: bool = False
 
 
-@dataclass(frozen=True)
-class TargetLengths(NumberMessage):
-    """The root mean square of each user's targets about a public centre."""
+def target_unit(targets: Columns) -> TargetUnit:
+    """Return the unit of targets from where one of each user lies.
 
-    center: FloatArray
-
-    name = "target"
-
-    @property
-    def public(self) -> tuple[FloatArray]:
-        """Its arrays."""
-        return (self.center,)
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the lengths."""
-        gaps = times_powers(batch.Y, batch.y_exponent) - self.center
-        largest = np.abs(gaps).max(axis=(1, 2))
-        shape = gaps / np.where(largest > 0, largest, 1.0)[:, None, None]
-        return np.asarray(largest * np.sqrt((shape * shape).mean(axis=(1, 2))))
-
-
-@dataclass(frozen=True)
-class TargetMeans(NumberMessage):
-    """The mean target of each user."""
-
-    name = "target_mean"
-    public = ()
-
-    def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the means."""
-        return np.asarray(np.ldexp(batch.Y.mean(axis=1)[:, 0], batch.y_exponent))
-
-
-def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUnit:
-    """Find where the targets of users lie: the median of their means, and the scale about it."""
-    steps = 2 + _ZOOMS if centered else 1
-    part, center, placed, step = share / steps, np.zeros(1), True, 0.0
-    first = scale = find_scale(TargetLengths(center).asked(ask).kept_below, part)
-    if centered:
-        rank = TargetMeans().asked(ask).kept_below
-        middle, placed, step = _middle(rank, _WIDEST * float(first.value), part)
-        center = np.full(1, middle if first.found else 0.0)
-        about = TargetLengths(center).asked(ask).kept_below
-        scale = find_scale(about, part, near=float(first.value))
-    found = bool(first.found and placed and scale.found)
-    far = bool(scale.value <= step)
-    return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed), far)
-
-
-def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool, float]:
-    """Return about the median of numbers in [-reach, reach], whether it was seen at all, a step.
-
-    It was if released ranks enclose it: one that nothing moved may lie anywhere. Zooms that are
-    finer than the numbers are apart say little, and do little. The step is that of the last zoom.
+    A spread within what is open of a centre far from 0 may be nothing but a distance from it.
     """
-    center, step, seen, last = 0.0, reach / FARTHEST, False, 0.0
-    for _ in range(_ZOOMS):
+    found = bool(targets.found.all())
+    far = found and not (targets.placed | ~_apart(targets.center, targets.spread)).all()
+    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed, far)
 
-        def steps(
-            thresholds: FloatArray, *, share: float, c: float = center, by: float = step
-        ) -> Answer:
-            return rank(c + by * float(thresholds[0]), share=share)
 
-        at, narrow, enclosed = find_places(steps, 1, share)
-        seen = seen or bool(enclosed[0])
-        center, last = center + step * float(at[0]), step
-        step *= _ZOOM / FARTHEST if narrow[0] else 1.0
-    return center, seen, last
+def _apart(center: FloatArray, scale: FloatArray) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(center) > _ALIKE * scale)
 
 
 def sight_of(columns: Columns) -> Sight:
-    """Return how columns are seen: in their common scale, unless they are clearly apart from it.
+    """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
 
-    A whitener of few users cannot undo what is wrong with a scale.
+    A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
+    rest on a centre: both are left alone where they may as well be noise.
     """
-    found = columns.found
+    found = columns.found & (2 * columns.n >= columns.needed)  # fewer users show no scale
     if not found.any():
-        return Sight(columns.center, np.ones(len(found)), np.full(len(found), math.inf))
-    common = np.median(columns.spread[found])
-    apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
-    scale = np.where(apart, columns.spread, common)
-    return Sight(columns.center, scale, np.full(len(found), REACH))
+        scale, limit = np.ones(len(found)), math.inf
+    else:
+        common, limit = np.median(columns.spread[found]), REACH
+        apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
+        scale = np.where(apart, columns.spread, common)
+    center = np.where(_apart(columns.center, scale), columns.center, 0.0)
+    return Sight(center, scale, np.full(len(found), limit))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
@@ -591,7 +531,7 @@ def pooled_model(
     corner = _CORNER if intercept else 0.0
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
-    seen = not intercept or released.value[-1, -1] >= _SEEN * released.noise_scale
+    seen = not intercept or released.value[-1, -1] >= SEEN * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
         return level_model(unit, d)
     moments = readout_moments(

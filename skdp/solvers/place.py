@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,99 +27,21 @@ from skdp.answer import Answer
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7
-FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
-OCTAVES = np.arange(-FARTHEST, FARTHEST + 1)
+_FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
 _FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
 _NEVER = 1e-9  # chance of a cell that is taken for impossible
-_ASIDE = np.array([0, -1, 1, -2, 2, -3, 3, -4])  # octaves: the first that was not asked about
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 # Parts of the posterior, and then cells beside the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
-_POWERS = np.ldexp(1.0, np.arange(-FARTHEST, FARTHEST + 1))
+_POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
 _CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
 ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
-
-
-class _Likely:
-    """What the released ranks leave likely, for each column and step of the grid."""
-
-    def __init__(self, d: int, prior: FloatArray) -> None:
-        self._asked: list[IntArray] = []
-        self._posterior = np.tile(prior, (d, 1))
-
-    def quantile(self, q: Any) -> IntArray:
-        """Return the step of each column below which q of the posterior lies."""
-        reached = self._posterior.cumsum(axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
-        return np.asarray(reached.argmax(axis=1))
-
-    def question(self) -> IntArray:
-        """Return the next threshold of each column, near its median.
-
-        At the very median an answer is that of an empty column: none is asked about twice.
-        """
-        d = len(self._posterior)
-        middle = self.quantile(0.5)
-        near = np.minimum(np.maximum(middle[:, None] + _ASIDE, 0), len(OCTAVES) - 1)
-        if not self._asked:
-            return np.asarray(near[:, 0])
-        known = (np.stack(self._asked)[:, :, None] == near).any(axis=0)
-        return np.asarray(near[np.arange(d), known.argmin(axis=1)])
-
-    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Return the median of what is likely, and whether that is narrow."""
-        middle = self.quantile(0.5)
-        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
-        return middle, np.asarray(np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE)
-
-
-class Bisection(_Likely):
-    """Medians of columns that are known to hold numbers, whatever their distribution.
-
-    A median lies at or below a threshold with the chance that the rank without its noise is
-    positive.
-    """
-
-    def __init__(self, d: int) -> None:
-        super().__init__(d, np.full(len(OCTAVES), 1 / len(OCTAVES)))
-        self._logs = np.zeros((d, len(OCTAVES)))
-        self._lowest, self._highest = np.zeros(d), np.zeros(d)  # ranks, in deviations
-
-    def enclosed(self) -> NDArray[np.bool_]:
-        """Return whether clear ranks lie on both sides of the median."""
-        return (self._lowest < -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
-
-    def question(self) -> IntArray:
-        """Return the next threshold of each column; the last one looks for the other side.
-
-        A median next to the first thresholds is come upon from one side alone, and seems to lie
-        beyond the grid.
-        """
-        asked = super().question()
-        if len(self._asked) < QUESTIONS - 1:
-            return asked
-        above = (self._highest <= _CLEAR_RANK) & (self._lowest < -_CLEAR_RANK)
-        below = (self._lowest >= -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
-        middle = self.quantile(0.5)
-        asked = np.where(above, (middle + len(OCTAVES)) // 2, asked)
-        return np.asarray(np.where(below, middle // 2, asked))
-
-    def learn(self, asked: IntArray, answer: Answer) -> None:
-        """Take in one more answer for each column."""
-        self._asked.append(asked)
-        ranks = np.atleast_1d(answer.value) / max(answer.noise_scale, _EXACT)
-        self._lowest = np.minimum(self._lowest, ranks)
-        self._highest = np.maximum(self._highest, ranks)
-        z = ranks[:, None]
-        below = np.arange(len(OCTAVES)) <= asked[:, None]
-        self._logs += np.where(below, log_ndtr(z), log_ndtr(-z))
-        self._logs -= self._logs.max(axis=1, keepdims=True)
-        self._posterior = _normalised(np.exp(np.maximum(self._logs, _LEAST)))
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
@@ -264,7 +186,7 @@ def steps(reach: FloatArray, cells: int = 64) -> Likely:
 
 
 def _mild() -> FloatArray:
-    mild = np.exp(-np.abs(np.arange(-FARTHEST, FARTHEST + 2) - 0.5) / _FALL)
+    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _FALL)
     return np.asarray(0.5 * mild / mild.sum() + 0.5 / len(mild))
 
 
@@ -278,7 +200,6 @@ def _kernels(cells: int) -> FloatArray:
 
 _TAILS, _PARTS = 0.01, 16  # of what is likely of a scale: the cells that the last question parts
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
-_STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
@@ -300,14 +221,6 @@ class AsksGrid(Protocol):
 
     def ranks(self, which: IntArray, *, share: float) -> Answer:
         """Return half of the entries at most a point minus half of those above, by column."""
-        ...
-
-
-class AsksRanks(Protocol):
-    """Noisy ranks, of one threshold in each column."""
-
-    def __call__(self, thresholds: FloatArray, *, share: float) -> Answer:
-        """Return the rank of each threshold among the entries of its column."""
         ...
 
 
@@ -371,41 +284,7 @@ def find_between(rank: AsksRank, between: Sequence[float], questions: int, share
     prior[[0, -1]] = 0.0
     likely = Likely(points[None], prior)
     likely.search(_Alone(rank, likely.points), questions, share)
-    return float(np.sqrt(likely.low_end(0.5) * likely.high_end(0.5))[0])
-
-
-class Places(NamedTuple):
-    """Released medians.
-
-    Attributes
-    ----------
-    at : array of shape (d,)
-        Steps from where they were looked for.
-    narrow : array of bool, shape (d,)
-        Whether little doubt is left about the step.
-    enclosed : array of bool, shape (d,)
-        Whether clear ranks say that it lies above one threshold and below another.
-    """
-
-    at: FloatArray
-    narrow: NDArray[np.bool_]
-    enclosed: NDArray[np.bool_]
-
-
-def find_places(ranks: AsksRanks, d: int, share: float, *, stay: float = _STAY) -> Places:
-    """Return the median of each column in steps from a place, and how certain it is.
-
-    `ranks` takes whole numbers of steps, up to `FARTHEST` to each side. A median that may as well
-    be here stays: entries are often alike, and next to what most of them are lies nothing. It moves
-    if less than `stay` of what is likely lies on one side of here (0.5: always).
-    """
-    likely = Bisection(d)
-    for _ in range(QUESTIONS):
-        asked = likely.question()
-        likely.learn(asked, ranks(OCTAVES[asked].astype(float), share=share / QUESTIONS))
-    middle, narrow = likely.result()
-    moved = (likely.quantile(stay) > FARTHEST) | (likely.quantile(1 - stay) < FARTHEST)
-    return Places(np.where(moved, OCTAVES[middle], 0.0), narrow, likely.enclosed())
+    return float(np.sqrt(likely.low_end(0.25) * likely.high_end(0.75))[0])
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:

@@ -15,6 +15,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.verdict import nonnegative
 
@@ -336,6 +337,7 @@ def sketch_attributes(
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _CLEAR = 2.0  # twice the logarithm of how much likelier a signal must be than none
 _PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
+_APART = 2.0  # deviations of noise that a difference of two means of the targets may be
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
@@ -417,6 +419,18 @@ def steadied(released: Readout, half: FloatArray) -> Readout:
     scatter = released.scatter + n * (np.outer(mean, mean) - np.outer(near, near))
     cross = released.cross + n * (np.outer(mean, target_mean) - np.outer(near, near_target))
     return released._replace(scatter=scatter, cross=cross, row_mean=near, target_mean=near_target)
+
+
+def with_mean(released: Readout, mean: Answer) -> Readout:
+    """Return the moments with the mean of the targets under wider bounds, as far as it differs.
+
+    What the moments cut off is no noise. A difference is kept as far as it exceeds two deviations:
+    one that noise explains would only move the intercepts.
+    """
+    noise = np.hypot(mean.noise_scale, released.cross_noise / (released.weight * released.corner))
+    gap = mean.value - released.target_mean
+    clear = np.maximum(1 - (_APART * noise) ** 2 / np.maximum(gap**2, 1e-300), 0.0)
+    return released._replace(target_mean=released.target_mean + clear * gap)
 
 
 class Solution(NamedTuple):

@@ -297,7 +297,7 @@ def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
     """
     wide = of_design + (not placed)  # of medians that may lie anywhere
     near = placed + (max_iter + 1 if max_iter else 0) + 2 * (of_design and placed)
-    return wide * QUESTIONS + _FINER * near
+    return wide * (QUESTIONS + _FINER) + _FINER * near
 
 
 def private_median(
@@ -314,9 +314,10 @@ def private_median(
             raise UnreadableError
         return answer
 
-    if between:
-        return find_between(rank, between, _FINER, _FINER * rank_share)
-    return find_scale(rank, QUESTIONS * rank_share).value
+    if not between:
+        scale = find_scale(rank, QUESTIONS * rank_share).value
+        between = scale / 2, scale * 2
+    return find_between(rank, between, _FINER, _FINER * rank_share)
 
 
 # -- the descent --------------------------------------------------------------------------

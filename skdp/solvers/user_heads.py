@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
+    SEEN,
     Count,
     GlobalModel,
     Local,
@@ -36,7 +37,7 @@ _PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many
 _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
-_OWN_TRUST = 1.0  # over the root of a user's rows: what a choice of its own has to gain, in logs
+_OWN_TRUST = 0.5  # over the root of a user's rows: what a choice of its own has to gain, in logs
 _NEGLIGIBLE = 1e-4  # share of the variance of coefficients: less of it is not worth a fit
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
 
@@ -459,13 +460,15 @@ def global_model(
         logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
-    V = _kept(released.value[: k * p], released.noise_scale) / count.value
+    sums, chance = released.value[: k * p], released.noise_scale**2
+    seen = float(sums @ sums) > chance * (k * p + SEEN * math.sqrt(2 * k * p))
+    V = _kept(sums, released.noise_scale) / count.value
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_clip_norm
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
         logits = logits + gap * _LOGIT / message.beside
-    return GlobalModel(coef, logits, noise)
+    return GlobalModel(coef, logits, noise, seen=seen)
 
 
 def _kept(sums: FloatArray, noise: float) -> FloatArray:

@@ -36,7 +36,7 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "moment": [(0.85,), (KEPT, 1.0, np.zeros(3))], "projected_gram": [(V,)],
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)],
-    "target": [(LEVEL,)], "coef": [(np.eye(D), LINE)], "seen": [(ZERO, ONE, 9 * ONE)],
+    "targets": [()], "coef": [(np.eye(D), LINE)], "seen": [(ZERO, ONE, 9 * ONE)],
     "pooled": [(ONE, LEVEL, 1.0)],
     "second_moment": [()], "votes": [(), VIEW],
     "head_votes": [(*VIEW, LINE, RULES)],

@@ -51,8 +51,10 @@ def make_local(name, p=1):
         "class_frequency_sum": ClassMeans(p).asked,
         "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
         "kept_below": lambda q: HeadNorms(heads).asked(q).kept_below(1.0),
-        "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
-        "target_means": lambda q: base.TargetMeans().asked(q).kept_below(-0.1),
+        "target_ranks": lambda q: (
+            q.targets().distances(np.zeros(p), np.ones((p, 1))).ranks(np.zeros(p, int))
+        ),
+        "target_places": lambda q: q.targets().grid(np.full((p, 1), -0.1)).ranks(np.zeros(p, int)),
         "pooled": lambda q: base.pooled_model(
             Recorder(q), FOUND, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
@@ -88,7 +90,7 @@ FOUND = np.arange(D) < D - 1  # one of them was not found
 SCALE = np.linspace(1.0, 2.0, D)
 NAMES = [
     "second_moment", "seen", "votes", "head_votes", "class_frequency_sum", "mean_head",
-    "kept_below", "target_lengths", "target_means", "pooled", "column_centered_ranks",
+    "kept_below", "target_ranks", "target_places", "pooled", "column_centered_ranks",
     "moments", "count",
 ]  # fmt: skip
 
@@ -209,8 +211,6 @@ def test_a_bad_user_sends_nothing(name, bad):
         query = query_of([user])
         for step in (0.0, 1e-8):
             assert not bounded(name, query).answer(step).any()
-        lengths = base.TargetLengths(np.ones(1)).asked(query)
-        assert lengths.kept_below(10.0).answer(0.0) == 0
         net_of_axes = net.candidate_scores(
             shared.View(None, False, "squared"), np.eye(D)[:, :, None]
         )

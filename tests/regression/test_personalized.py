@@ -17,7 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
+from skdp.exceptions import (
+    NoSignalWarning,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+    UtilityWarning,
+)
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
@@ -69,7 +75,7 @@ class Users:
 
 
 # Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
-EXPECTED = ".*no noise|.*random_state|.*too few|.*could not|.*learnt nothing|.*classes from y"
+EXPECTED = ".*no noise|.*random_state|.*lie far|.*could not|.*learnt nothing|.*classes from y"
 
 
 def quiet(function, *args, **kwargs):
@@ -94,22 +100,19 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
-# Bounds of models with rounds, which are met by some noises and not by others since rounds went.
-WITHOUT_ROUNDS = pytest.mark.xfail(reason="models without rounds miss it by up to a tenth")
-
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound", "beside_alone"),
     [
-        pytest.param(50, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
-        pytest.param(100, 5, True, 2.0, 1.15, marks=WITHOUT_ROUNDS),
+        (50, 15, True, 2.0, 1.15),
+        (100, 15, True, 2.0, 1.15),
         (200, 5, True, 2.0, 0.9), (300, 7, True, 0.30, 0.5),
-        pytest.param(1000, 3, True, 0.070, 0.1, marks=WITHOUT_ROUNDS),
+        (1000, 3, True, 0.070, 0.1),
         (3000, 1, True, 0.065, 0.1),
-        pytest.param(300, 7, False, 0.22, 0.4, marks=WITHOUT_ROUNDS),
-        pytest.param(1000, 3, False, 0.064, 0.1, marks=WITHOUT_ROUNDS),
-        (3000, 1, False, 0.042, 0.1),
+        (300, 7, False, 0.22, 0.4),
+        (1000, 3, False, 0.064, 0.1),
+        (3000, 3, False, 0.042, 0.1),
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
@@ -120,8 +123,10 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
     assert np.median(risks / [each.alone() for each in users]) <= beside_alone
 
 
+# 1.17 in the median with any split that other tables bear; before columns had centres
+# 1.10 to 1.22: users vote once, and what a second look at them gained went with the rounds.
 @pytest.mark.thorough
-@WITHOUT_ROUNDS
+@pytest.mark.xfail(reason="models without rounds are 1.17 times as far")
 def test_rotated_features_of_unequal_variance():
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
     users = Users(4000, m=15, root=(Q * np.sqrt(np.linspace(1, 0.05, 20))) @ Q.T)
@@ -493,7 +498,7 @@ def test_large_ids_in_a_user_column_stay_apart():
 
 def test_unknown_users_get_the_global_model():
     model = seeded()
-    with pytest.raises(ValueError, match="strings in one place"):
+    with pytest.raises(ValueError, match="one type, in fit"):
         model.predict(SMALL.X, SMALL.groups.astype(str))
     expected = SMALL.X @ model.global_coef_ + model.global_intercept_
     with pytest.warns(UserWarning, match="without users"):
@@ -667,6 +672,7 @@ def test_classifier_learns_personal_labels(classes, floor):
     assert model.global_coef_.shape == ((8,) if classes == 2 else (3, 8))
 
 
+@pytest.mark.filterwarnings("ignore:.*learnt nothing:skdp.exceptions.NoSignalWarning")
 def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):
@@ -704,12 +710,26 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match):
     assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
 
 
-def test_too_few_users_for_the_budget():
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)),
+        DPPersonalizedClassifier(epsilon=0.01, classes=[0, 1]),
+    ],
+)
+def test_too_few_users_for_the_budget(model):
+    """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
-    with seeded_entropy(0), pytest.warns(UtilityWarning) as caught:
-        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)).fit(*SMALL.all)
-    said = " ".join(str(warning.message) for warning in caught)
-    assert "too few" in said and "learnt nothing that all users share" in said
+    X, y, groups = SMALL.all
+    labels = hasattr(model, "classes")
+    with seeded_entropy(0), pytest.warns(NoSignalWarning, match="nothing that all users share"):
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)
+    rng = np.random.default_rng(0)
+    X, groups = rng.standard_normal((9000, 3)), np.repeat(np.arange(1500), 6)
+    y = X @ [2.0, 1.0, 0.0] + rng.standard_normal(9000)
+    with seeded_entropy(0):
+        model.set_params(epsilon=2.0, n_components=1)
+        model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
 
 
 COMBINATIONS = [

@@ -303,7 +303,9 @@ def test_entries_are_cut_alike_in_fit_and_predictions():
     model = DPRidge().fit(X, y)
     assert model.score(X, y) > 0.9
     low, high = model.feature_bounds_
-    np.testing.assert_allclose(high - low, 12 * model.scale_)
+    width = (high - low) / model.scale_
+    np.testing.assert_allclose(width, width[0])
+    assert width[0] > 12
     far = np.where(np.arange(6) == 5, 1e12, X[:1])
     np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
     np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
@@ -393,6 +395,24 @@ def test_weights_without_noise(fit_intercept, n_classes):
     if fit_intercept and n_classes == 2:
         scores = balanced.decision_function(X)
         assert scores[y == 0].mean() == pytest.approx(-scores[y == 1].mean(), abs=1e-9)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_bounds_of_skewed_columns_and_targets_widen_with_epsilon():
+    """In the limit nothing is cut: R2 and the total of predictions are those without noise."""
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.standard_normal((20_000, 3)))
+    y = (X / X.std(axis=0)).sum(axis=1) + np.exp(1.5 * rng.standard_normal(20_000))
+    best = LinearRegression().fit(X, y).score(X, y)
+    widths, gaps = [], []
+    for epsilon in (1.0, 10.0, 1000.0):
+        model = DPRidge(epsilon=epsilon).fit(X, y)
+        widths.append(float(np.diff(model.feature_bounds_, axis=0).min() / model.scale_.max()))
+        gaps.append(best - model.score(X, y))
+        assert abs(model.predict(X).sum() / y.sum() - 1) < 0.1
+    assert widths[0] < widths[1] < widths[2]
+    assert gaps[2] < 0.02
 
 
 @pytest.mark.thorough

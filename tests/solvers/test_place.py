@@ -9,11 +9,9 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.place import (
-    FARTHEST,
     QUESTIONS,
     RAISING,
     find_between,
-    find_places,
     find_scale,
     private_clip_level,
     raised_level,
@@ -149,22 +147,6 @@ def test_a_median_between_two_numbers(questions):
         assert abs(math.log2(level / median)) < math.log2(9) / 2**questions + 0.1
         assert [share for _, share in ask.asked] == pytest.approx([1 / questions] * questions)
     assert 1 / 3 < find_between(Ranks(np.full((9, 1), 50.0), 10.0, rng), (1 / 3, 3.0), 6, 1.0) < 3
-
-
-@pytest.mark.parametrize("share_at_32", [0.6, 0.9])
-def test_places_of_columns_that_are_mostly_one_value(share_at_32):
-    """A rank may be a tenth on one side of the median, and a half on the other."""
-    column = np.where(np.arange(2000) < share_at_32 * 2000, 32.0, 0.0)
-    rng, noise = np.random.default_rng(8), 30.0
-    for shift in (0, 13, -50):
-
-        def ranks(steps, *, share, shift=shift):
-            exact = np.count_nonzero(column - shift <= steps[0]) - len(column) / 2
-            return Answer(exact + noise * rng.standard_normal(1), noise)
-
-        found = find_places(ranks, 1, 1.0)
-        assert found.at[0] == min(32 - shift, FARTHEST)
-        assert found.narrow[0] and found.enclosed[0] == (shift != -50)
 
 
 # -- clip levels -----------------------------------------------------------------------------------

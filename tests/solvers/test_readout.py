@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+from skdp.answer import Answer
 from skdp.regression._ridge_classifier import label_codes
 from skdp.solvers.postprocess import (
     Readout,
@@ -15,6 +16,7 @@ from skdp.solvers.postprocess import (
     solve_readout,
     steadied,
     true_forms,
+    with_mean,
 )
 
 RNG = np.random.default_rng(0)
@@ -140,6 +142,22 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
     np.testing.assert_allclose(near.row_mean, kept * mean)
     exact = released._replace(noise=0.0)
     assert steadied(exact, np.ones(2)) is exact
+
+
+def test_a_mean_under_wider_bounds_counts_as_far_as_noise_does_not_explain_it():
+    released, noise, draws = problem(200, 3, 5.0)[0], 0.3, 20_000
+    released = released._replace(weight=200.0, corner=0.5)
+    own = float(released.cross_noise[0]) / (200.0 * 0.5)
+    rng = np.random.default_rng(0)
+
+    def moved(gap):
+        wide = Answer(released.target_mean + gap, noise)
+        return with_mean(released, wide).target_mean - released.target_mean
+
+    chance = np.array([moved(g)[0] for g in math.hypot(noise, own) * rng.standard_normal(draws)])
+    assert abs(np.mean(chance != 0) - math.erfc(math.sqrt(2))) < 6 * math.sqrt(0.05 / draws)
+    assert np.mean(chance**2) < 0.1 * (noise**2 + own**2)
+    np.testing.assert_allclose(moved(100.0), 100.0, rtol=1e-3)
 
 
 @pytest.mark.parametrize("alpha", [1e300, 1.7e308])

@@ -6,7 +6,7 @@ from skdp.data.units import UserRows
 from skdp.regression._users import within_bounds
 from skdp.solvers.columns import Columns
 from skdp.solvers.local_fits import TakenUsers
-from skdp.solvers.personalization import sight_of
+from skdp.solvers.personalization import sight_of, target_unit
 from skdp.solvers.sight import REACH, SeenUsers, Sight
 
 D, M, N = 4, 12, 200
@@ -43,12 +43,33 @@ def test_far_entries_are_folded():
 
 def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found):
-        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found)
+        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, np.ones(D))
 
     none = sight_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
     some = sight_of(seen(np.arange(D) > 0))
     assert (some.scale == 2).all() and (some.limit == REACH).all()
+
+
+def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
+    """Scales that fewer users found than show one are noise, and centres next to 0 may be."""
+    center, spread = np.array([0.5, -1.9, 2.1, 2000.0]), np.ones(D)
+    found = np.ones(D, bool)
+    seen = sight_of(Columns(center, spread, found, 50.0, 1.0, 100, found, spread))
+    assert np.array_equal(seen.center, [0, 0, 2.1, 2000.0]) and np.isfinite(seen.limit).all()
+    few = sight_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
+    assert (few.scale == 1).all() and np.isinf(few.limit).all()
+    assert np.array_equal(few.center, seen.center)
+
+
+def test_targets_are_far_where_their_spread_may_be_a_distance():
+    def unit(*values):
+        center, spread, found, placed = np.array(values)[:, None]
+        return target_unit(Columns(center, spread, found > 0, 9.0, 1.0, 30, placed > 0, spread))
+
+    assert unit(1e5, 64.0, True, False).far and not unit(1e5, 64.0, True, True).far
+    assert not unit(1.0, 1.0, True, False).far and not unit(1e5, 64.0, False, False).far
+    assert unit(3.0, 2.0, True, True)[1:4] == (2.0, True, 30)
 
 
 def test_users_as_they_are_seen_keep_what_their_rows_say():

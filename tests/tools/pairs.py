@@ -298,7 +298,8 @@ def _user_pairs(estimator):
 
 
 _RECORDS = 40  # of a person whose weight is at its bound
-_MEDIANS = 1.25  # a learnt clip norm, where half of the rows have length 1
+# A learnt clip norm, where half of the rows have length 1: it widens with the budget.
+_MEDIANS = (1.25, 2.5)
 # The release changes most where the rows, with their corner, have the inner product t^2 (and
 # opposite targets) or -t^2 (and equal ones); see `skdp.queries.readout`.
 _COSINES = (0.3024, 0.36, -0.4824, -0.36)
@@ -307,17 +308,21 @@ _COSINES = (0.3024, 0.36, -0.4824, -0.36)
 @register_pairs(ReadoutBase)
 def _readout_pairs(estimator):
     """Records as long as the clip norm (a longer one is weighted down), with huge targets."""
+    learnt = estimator.clip_norm == "auto" and estimator.bounds is None
+    for length in _MEDIANS if learnt else (estimator.clip_norm,):
+        yield from _readout_pairs_of(estimator, length)
+
+
+def _readout_pairs_of(estimator, clip_norm):
     rng = np.random.default_rng(0)
     n, d = 1000, settings_of(estimator).n_features
     X, order = rng.standard_normal((n, d)), rng.permutation(n)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     units = estimator._public_units(d)
-    clip_norm = estimator.clip_norm
-    if clip_norm == "auto":
-        clip_norm = _MEDIANS
-    row, other = clip_norm * np.eye(d)[:2]
     if estimator.bounds is not None:  # entries are cut to 1: the corners are the longest rows
         row, other = np.ones(d), (-1.0) ** np.arange(d)
+    else:
+        row, other = clip_norm * np.eye(d)[:2]
     X, row, other = X * units.size, row * units.size, other * units.size
     X, row, other = (rows + units.center for rows in (X, row, other))
     if get_tags(estimator).estimator_type == "classifier":
