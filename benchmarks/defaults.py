@@ -190,7 +190,7 @@ def search(rng, numbers):
         return Answer(np.asarray(exact + scale * rng.standard_normal()), scale)
 
     found = find_scale(rank, 1.0)
-    wrong = kept.size and abs(math.log2(found.value / np.median(kept)) - 0.5) > 3
+    wrong = kept.size and abs(math.log2(found.value / np.median(kept))) > 3
     return bool(wrong) and bool(found.found), not found.found
 
 

@@ -31,7 +31,7 @@ from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
-from skdp.solvers.place import find_scale, finer_scale
+from skdp.solvers.place import find_scale
 from skdp.units import UNITS, UNKNOWN, offered
 
 __all__ = ["DocLinkMixin"]
@@ -460,18 +460,16 @@ class FitsElsewhereMixin:
 
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
-_FINER = 0.25  # of the share of a scale: for its place in an octave
 _SHOWN = 10  # column numbers in a warning
 _BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 
 
-def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
+def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
     """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
 
-    `of` says what of, `remedy` which public parameter takes its place, `finer` what part of the
-    share asks for its place in an octave (0: the octave's end).
+    `of` says what of, `remedy` which public parameter takes its place.
     """
-    found = find_scale(rank, (1 - finer) * share, near=near)
+    found = find_scale(rank, share, near=near)
     if not found.found:
         warn_caller(
             f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
@@ -479,7 +477,7 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0, finer=_FINER):
             f"Give a public {remedy}.",
             PartialSignalWarning,
         )
-    return found._replace(value=finer_scale(rank, found, finer * share)) if finer else found
+    return found
 
 
 def column_weights(d):

@@ -296,13 +296,13 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
 
 
 def middle_norm(estimator, session, ask, share, near=1.0):
-    """Return the clip norm of some rows: given, or the end of the octave of their median norm."""
+    """Return the clip norm of some rows: given, or about their median norm."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
     return learn_scale(
-        estimator, ask.kept_below, share, of="the rows", remedy="'clip_norm'", near=near, finer=0.0
+        estimator, ask.kept_below, share, of="the rows", remedy="'clip_norm'", near=near
     ).value
 
 
@@ -311,7 +311,7 @@ def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
     if session.budget.exact:
         return middle
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, middle / math.sqrt(2), goal, share)
+    return raised_level(ask.norms_above, middle, goal, share)
 
 
 def row_noise(session, adjacency, n, clip_norm):

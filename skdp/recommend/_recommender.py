@@ -41,7 +41,7 @@ _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 # Least share of the counts beside a moment, and how clear tastes must be expected to be. Rows of
 # length 1 are scaled up to pairs of norm 1.
-_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.05, 1.0)
+_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
 
 
 def release_route(name, session, whole, n_users):

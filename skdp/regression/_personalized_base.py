@@ -77,7 +77,7 @@ from skdp.units import offered
 
 _COLUMNS = 0.1
 _GLOBAL_SHARES = {"targets": 0.08, "columns": _COLUMNS, "global": 0.1}
-_SCALES = 4.0  # half the width of public bounds, in scales of the targets
+_SCALES = 8.0  # half the width of public bounds, in scales of the targets
 
 
 class Base(NamedTuple):

@@ -403,11 +403,11 @@ class Shared:
 # model is left to their own models.
 
 
-_REACH = 4.0  # scales from the centre at which targets are cut
+_REACH = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
 _ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
 SEEN = 2.0  # deviations of its noise
 _ALIKE = 2.0  # octaves that scales of columns may differ by, and scales that centres may
-_CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
+_CORNER, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
 
 
 class AsksBase(Protocol):

@@ -1,22 +1,23 @@
 """The scale of private numbers, from few noisy ranks. Everything but the ranks is free.
 
 A rank is the noisy sum, over the numbers that are not zero, of 1/2 below a threshold and -1/2 above
-it. The threshold is always the median of what the released ranks leave likely, octave by octave, so
-that seven of them find one octave among ninety. What they leave likely also says how sure that is:
-a doubt that is public. Ties go downwards: clipping at a level that is too low shortens signal and
-noise alike, one that is too high drowns the signal.
+it. The threshold is always near the median of what the released ranks leave likely, octave by
+octave, so that six of them find one octave among ninety. What they leave likely also says how sure
+that is: a doubt that is public. Ties go downwards: clipping at a level that is too low shortens
+signal and noise alike, one that is too high drowns the signal.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr
+from scipy.special import log_ndtr
 
 from skdp.answer import Answer
 
@@ -26,159 +27,21 @@ from skdp.answer import Answer
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7
-FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
-OCTAVES = np.arange(-FARTHEST, FARTHEST + 1)
-_WIDTHS = (0.1, 0.4, 1.2, 3.0)  # how far numbers spread about their median, in octaves
+_FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
 _FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
 _NEVER = 1e-9  # chance of a cell that is taken for impossible
-_ASIDE = np.array([0, -1, 1, -2, 2, -3, 3, -4])  # octaves: the first that was not asked about
-_APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 # Parts of the posterior, and then cells beside the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
-_POWERS = np.ldexp(1.0, np.arange(-FARTHEST, FARTHEST + 1))
+_POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
-_BLOCK = 128  # columns at a time
-_TOGETHER = 64  # numbers of at least .001 whose product is a normal float
 _CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
 ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
-
-# Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
-_GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
-_RANKS = np.stack([expit(_GAPS / width) - 0.5 for width in _WIDTHS])
-
-
-class _Likely:
-    """What the released ranks leave likely, for each column and step of the grid."""
-
-    _apart = 0.0
-
-    def __init__(self, d: int, prior: FloatArray) -> None:
-        self._asked: list[IntArray] = []
-        self._posterior = np.tile(prior, (d, 1))
-
-    def quantile(self, q: Any) -> IntArray:
-        """Return the step of each column below which q of the posterior lies."""
-        reached = self._posterior.cumsum(axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
-        return np.asarray(reached.argmax(axis=1))
-
-    def question(self) -> IntArray:
-        """Return the next threshold of each column: near its median, not the same for all.
-
-        Columns that share what they show learn more of it from different thresholds. At the very
-        median an answer is that of an empty column: no threshold is asked about twice.
-        """
-        d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
-        apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
-        middle = self.quantile(0.5 + self._apart * left * apart)
-        near = np.minimum(np.maximum(middle[:, None] + _ASIDE, 0), len(OCTAVES) - 1)
-        if not self._asked:
-            return np.asarray(near[:, 0])
-        known = (np.stack(self._asked)[:, :, None] == near).any(axis=0)
-        return np.asarray(near[np.arange(d), known.argmin(axis=1)])
-
-    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Return the median of what is likely, and whether that is narrow."""
-        middle = self.quantile(0.5)
-        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
-        return middle, np.asarray(np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE)
-
-
-class Search(_Likely):
-    """The scales of columns, of which some may be empty, and which share what they show."""
-
-    _apart = _APART
-
-    def __init__(self, d: int) -> None:
-        mild = np.exp(-np.abs(OCTAVES) / _FALL)
-        self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
-        super().__init__(d, self._base)
-        self.noise_scale = 0.0
-        # Sums over the answers so far of f^2 and f a, for each width, column and octave.
-        self._squares = np.zeros((len(_WIDTHS), d, len(OCTAVES)))
-        self._products = np.zeros_like(self._squares)
-
-    @property
-    def needed(self) -> int:
-        """Return about how many numbers that are not zero would be found under this noise."""
-        return math.ceil(ENOUGH * self.noise_scale)
-
-    def learn(self, asked: IntArray, answer: Answer) -> None:
-        """Take in one more answer for each column."""
-        self.noise_scale = noise = max(answer.noise_scale, _EXACT)
-        self._asked.append(asked)
-        scaled = (np.atleast_1d(answer.value) / noise)[:, None]
-        likelihood = np.empty_like(self._posterior)
-        for some in _blocks(len(asked)):
-            gaps = asked[some, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
-            f = _RANKS.take(gaps, axis=1)
-            self._products[:, some] += f * scaled[some]
-            self._squares[:, some] += np.multiply(f, f, out=f)
-            logs = self._log_likelihood(some)
-            logs -= logs.max(axis=1, keepdims=True)
-            np.exp(np.maximum(logs, _LEAST, out=logs), out=likelihood[some])
-        self._posterior = _pooled(likelihood, self._base)
-
-    def _log_likelihood(self, columns: slice) -> FloatArray:
-        """Return log P(answers | octave) of some columns, summed over widths and counts.
-
-        An answer is N f + noise, f the logistic rank of its threshold. For N whose logarithm is
-        uniform the sum over N is sqrt(2 pi) exp(z^2/2)/z with z = f'a/|f|, once that is clear; a
-        column that shows nothing adds as much to every octave.
-        """
-        products = np.maximum(self._products[:, columns], 0.0)
-        logs = products * products / self._squares[:, columns]
-        roots = np.sqrt(1 + logs)
-        logs *= 0.5
-        largest = np.max(logs, axis=0)
-        logs -= largest
-        likely = np.exp(logs, out=logs)
-        likely /= roots
-        return np.asarray(largest + np.log(likely.sum(axis=0) + _NOTHING * np.exp(-largest)))
-
-
-def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the posterior of each column, for scales that scatter about a common one.
-
-    The common scale has the prior `base`; how far columns scatter about it is not known either.
-    """
-    if len(likelihood) == 1:
-        return _normalised(likelihood * base)
-    totals = likelihood @ _KERNELS  # (columns, spreads and common scales)
-    logs = _log_product(totals).reshape(len(_SCATTER), -1) + np.log(base)
-    weights = np.exp(logs - logs.max())
-    weights = (weights / weights.sum()).ravel()
-    posterior = likelihood
-    for some in _blocks(len(likelihood)):
-        posterior[some] *= np.divide(weights, totals[some], out=totals[some]) @ _KERNELS.T
-    return _normalised(posterior)
-
-
-def _blocks(n: int) -> list[slice]:
-    return [slice(i, i + _BLOCK) for i in range(0, n, _BLOCK)]
-
-
-def _log_product(rows: FloatArray) -> FloatArray:
-    """Return the sum of logarithms of rows: few are taken, as products of some stay floats.
-
-    What a kernel leaves of a likelihood with the maximum 1 is at least .1 / 93.
-    """
-    some = range(0, len(rows), _TOGETHER)
-    return np.asarray(sum(np.log(rows[i : i + _TOGETHER].prod(axis=0)) for i in some))
-
-
-def _kernel(spread: float) -> FloatArray:
-    """P(octave of a column | common octave), in columns; one in ten may lie anywhere."""
-    near = np.exp(-np.abs(OCTAVES[:, None] - OCTAVES) / spread)
-    return np.asarray(0.9 * near / near.sum(axis=0) + 0.1 / len(OCTAVES))
-
-
-_KERNELS = np.hstack([_kernel(spread) for spread in _SCATTER])
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
@@ -275,15 +138,18 @@ class Likely:
         last = self.points.shape[1] - 1
         return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
 
+    def narrow(self) -> NDArray[np.bool_]:
+        """Return whether little doubt is left about the cell."""
+        off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
+        return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
+
     def found(self) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
 
         A column in which no rank stands clear of its noise has the doubts of the others.
         """
-        off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
-        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
         low, high = self.lowest < -_CLEAR_RANK, self.highest > _CLEAR_RANK
-        return np.asarray(narrow & (low | high) | low & high)
+        return np.asarray(self.narrow() & (low | high) | low & high)
 
     def zoomed(self, tails: float, cells: int = 64) -> Likely:
         """Return the same in cells that are about equally likely, between round numbers."""
@@ -320,7 +186,7 @@ def steps(reach: FloatArray, cells: int = 64) -> Likely:
 
 
 def _mild() -> FloatArray:
-    mild = np.exp(-np.abs(np.arange(-FARTHEST, FARTHEST + 2) - 0.5) / _FALL)
+    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _FALL)
     return np.asarray(0.5 * mild / mild.sum() + 0.5 / len(mild))
 
 
@@ -332,6 +198,7 @@ def _kernels(cells: int) -> FloatArray:
     return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
 
 
+_TAILS, _PARTS = 0.01, 16  # of what is likely of a scale: the cells that the last question parts
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
@@ -339,7 +206,6 @@ _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
 # Deviations of a count that raises a level: more in the first steps, where a mistake makes noise
 # 256 times as large, than in the last, for half an octave.
 _LEVEL_DOUBTS = (3.5, 3.0, 2.5, 2.0)
-_FINER = 2  # questions about parts of an octave
 
 
 class AsksRank(Protocol):
@@ -358,14 +224,6 @@ class AsksGrid(Protocol):
         ...
 
 
-class AsksRanks(Protocol):
-    """Noisy ranks, of one threshold in each column."""
-
-    def __call__(self, thresholds: FloatArray, *, share: float) -> Answer:
-        """Return the rank of each threshold among the entries of its column."""
-        ...
-
-
 class AsksCount(Protocol):
     """A noisy count of the numbers above a threshold."""
 
@@ -379,72 +237,54 @@ class Scale(NamedTuple):
 
     Attributes
     ----------
-    value : float or array
-        The end of the octave that holds the median; where it was not found a low guess.
-    found : bool or array of bool
+    value : float
+        A number just above the median; where it was not found a low guess.
+    found : bool
         Whether the released ranks leave little doubt.
     needed : int
         About how many numbers that are not zero would show it, under this noise.
-    noise_scale : float
-        Of one rank.
     """
 
-    value: FloatArray
-    found: NDArray[np.bool_]
+    value: float
+    found: bool
     needed: int
-    noise_scale: float = 0.0
 
 
-def _one(rank: AsksRank) -> AsksRanks:
-    """Return ranks of a single column."""
+class _Alone(NamedTuple):
+    """Numbers whose ranks are asked for by threshold, as the only column of a grid."""
 
-    def ranks(thresholds: FloatArray, *, share: float) -> Answer:
-        return rank(float(thresholds[0]), share=share)
+    rank: AsksRank
+    points: FloatArray
 
-    return ranks
+    def ranks(self, which: IntArray, *, share: float) -> Answer:
+        """Return the rank of one point."""
+        answer = self.rank(float(self.points[0, which[0]]), share=share)
+        return Answer(np.atleast_1d(answer.value), answer.noise_scale)
 
 
 def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
-    """Return the scale of some private numbers; see `find_scales`."""
-    found = find_scales(_one(rank), 1, share, near=near)
-    return found._replace(value=found.value[0], found=found.found[0])
+    """Return the scale of some private numbers, from ranks of equal shares.
 
-
-def find_scales(
-    ranks: AsksRanks,
-    d: int,
-    share: float,
-    *,
-    near: float | FloatArray = 1.0,
-) -> Scale:
-    """Return the scale of each of d columns, whose ranks come together in a fixed number of steps.
-
-    `near` is a public guess, from which half of the prior falls off by six octaves. Columns
-    share what they show: one too short to be found by itself takes the scale that most have.
+    All but one find its octave, and the last one where in there it lies. `near` is a public guess,
+    from which half of the prior falls off by six octaves.
     """
-    unit = np.ldexp(1.0, np.rint(np.log2(np.broadcast_to(near, d))).astype(int))
-    search = Search(d)
-    for _ in range(QUESTIONS):
-        asked = search.question()
-        thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
-        search.learn(asked, ranks(thresholds, share=share / QUESTIONS))
-    middle, found = search.result()
-    octave = np.where(found, middle, search.quantile(_LOW))
-    value = unit * np.ldexp(1.0, OCTAVES[octave])
-    return Scale(value, found, search.needed, search.noise_scale)
+    likely, each = octaves(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
+    likely.search(_Alone(rank, likely.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
+    found = bool((likely.narrow() | likely.found())[0])
+    size = likely.zoomed(_TAILS, _PARTS)
+    size.search(_Alone(rank, size.points), 1, each)
+    value = float(size.high_end(0.5 if found else _LOW)[0])
+    return Scale(value, found, math.ceil(ENOUGH * likely.noise_scale))
 
 
-def finer_scale(rank: AsksRank, scale: Scale, share: float, *, questions: int = _FINER) -> float:
-    """Return where in its octave the median lies, to an eighth of the octave's end by default.
-
-    A wrong answer leads to another part of the octave, at worst: nothing has to stand clear.
-    """
-    low, high = 0.5, 1.0
-    for _ in range(questions):
-        middle = (low + high) / 2
-        below = rank(float(scale.value) * middle, share=share / questions)
-        low, high = (low, middle) if below.value >= 0 else (middle, high)
-    return float(scale.value) * (high if scale.found else 1.0)
+def find_between(rank: AsksRank, between: Sequence[float], questions: int, share: float) -> float:
+    """Return about the median of private numbers that lies between two public ones."""
+    points = np.geomspace(between[0], between[-1], _PARTS + 1)
+    prior = np.ones(_PARTS + 2)
+    prior[[0, -1]] = 0.0
+    likely = Likely(points[None], prior)
+    likely.search(_Alone(rank, likely.points), questions, share)
+    return float(np.sqrt(likely.low_end(0.25) * likely.high_end(0.75))[0])
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from skdp.answer import Answer
-from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import (
     Directions,
     PairMoment,
@@ -159,6 +159,7 @@ _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
 _LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute tastes
 _SLOW = 1e-300
+_BLURRED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
 
 class Route(NamedTuple):
@@ -191,18 +192,21 @@ class Route(NamedTuple):
         return kept_items(signal, n_items, most, _LARGE_ROWS if self.pairs else _LARGE)
 
     def counts(self, first: Answer, n_users: float) -> float:
-        """Return the share of the counts, from their first total: all where no taste would show.
+        """Return the share of the counts, from the first ones: all where no taste would show.
 
-        The count of a mean item shall reach its noise. A taste that decides histories holds degree
+        The list of popular items shall be clear. A taste that decides histories holds degree
         / (number of items that have most of the counts) of the squared length, and stands out of
         the noise of the n' kept items from 2 s sqrt(n') on.
         """
         n_items = len(first.value)
-        total = max(float(first.value.sum()), _TINY)
-        share = self.least * max(1.0, min(first.noise_scale * n_items / total, 1e3)) ** 2
+        total = float(first.value.sum())
+        if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
+            return 1.0
+        blurred = self._blurred(first, total)
+        share = max(self.least, blurred / (blurred + _BLURRED))
         degree = total / n_users
         degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
-        if share >= 1.0:
+        if share > 1.0 - self.least:
             return 1.0
         signal = self.signal(degree, n_items, 1 - share)
         n_kept = self.kept(signal, n_items, self.most(1 - share))
@@ -211,6 +215,19 @@ class Route(NamedTuple):
         common = total**2 / max(squares, total**2 / n_items)
         clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
         return share if clear else 1.0
+
+    def _blurred(self, first: Answer, total: float) -> float:
+        """Return what noise costs the list of popular items, were the whole budget the counts'.
+
+        Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
+        unit of counts there, of the total. It weighs as much as the list holds: what popularity
+        leaves open, tastes may say.
+        """
+        ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
+        start, end = size // 2, min(2 * size, len(ordered)) - 1
+        density = (end - start) / max(float(ordered[start] - ordered[end]), _TINY)
+        held = max(float(ordered[:size].sum()), 0.0) / total
+        return min(density * self.least * first.noise_scale**2 / (2 * total) * held, 1e6)
 
 
 class Fitted(NamedTuple):

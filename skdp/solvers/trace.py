@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
-from skdp.solvers.place import QUESTIONS, find_scale, finer_scale
+from skdp.solvers.place import QUESTIONS, find_between, find_scale
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.
 #
@@ -99,7 +99,7 @@ def curved_step(
 
 
 _Z = 0.6744897501960817
-_FINER = 3  # ranks that find a median in its octave, or between two public numbers
+_FINER = 3  # ranks that find a median between two public numbers
 _EXPECTED = (1 / 3, 3.0)  # of what the targets let expect lies a median
 _LAST = (0.5, 1.4)  # of the last one lies the next: residuals become smaller
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -315,13 +315,9 @@ def private_median(
         return answer
 
     if not between:
-        found = find_scale(rank, QUESTIONS * rank_share)
-        return finer_scale(rank, found, _FINER * rank_share, questions=_FINER)
-    low, high = between
-    for _ in range(_FINER):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if rank(middle, share=rank_share).value >= 0 else (middle, high)
-    return math.sqrt(low * high)
+        scale = find_scale(rank, QUESTIONS * rank_share).value
+        between = scale / 2, scale * 2
+    return find_between(rank, between, _FINER, _FINER * rank_share)
 
 
 # -- the descent --------------------------------------------------------------------------

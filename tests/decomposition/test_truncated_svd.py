@@ -538,7 +538,7 @@ BAD = {
         ({"privacy_unit": "entry_change", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"privacy_unit": "entry_change", "clip_norm": 2.0}, "bounds nothing"),
         ({"clip_norm": "mean"}, r"or a str among \{'auto'\}"),
-        ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use a number, or 'auto'"),
+        ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"),
         ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
         ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
         ({"clip_norm": 2.0, "privacy_unit": "interaction"}, "bounds nothing .*'group' and 'entry'"),

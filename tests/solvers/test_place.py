@@ -11,10 +11,8 @@ from skdp.answer import Answer
 from skdp.solvers.place import (
     QUESTIONS,
     RAISING,
-    Scale,
+    find_between,
     find_scale,
-    find_scales,
-    finer_scale,
     private_clip_level,
     raised_level,
 )
@@ -84,54 +82,71 @@ def test_what_is_not_found_is_guessed_low():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("d", [1, 3])
-def test_the_number_of_questions_is_fixed(d):
-    for signs in itertools.product([-1e9, 1e9], repeat=QUESTIONS):
+def test_the_number_of_questions_is_fixed():
+    for signs in itertools.product([-1e9, 0.0, 1e9], repeat=QUESTIONS):
         asked, answers = [], iter(signs)
 
-        def ranks(thresholds, *, share, asked=asked, answers=answers):
+        def rank(threshold, *, share, asked=asked, answers=answers):
             asked.append(share)
-            return SimpleNamespace(value=np.full(d, next(answers)), noise_scale=1.0)
+            return Answer(np.asarray(next(answers)), 1.0)
 
-        level, found, *_ = find_scales(ranks, d, 0.7)
-        assert asked == [0.7 / QUESTIONS] * QUESTIONS
-        assert np.all(np.isfinite(level)) and np.all(level > 0)
-        assert level.shape == found.shape == (d,)
+        level, _, needed = find_scale(rank, 0.7)
+        assert asked == pytest.approx([0.7 / QUESTIONS] * QUESTIONS)
+        assert 0 < level < math.inf and needed > 0
 
 
 def test_without_noise_and_with_a_guess():
     rng = np.random.default_rng(2)
     numbers = np.full((1, 1), 3e7)
     for near in (1.0, 1e6):
-        level, found, *_ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
+        level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
         assert found
-        assert 0.5 < level / 3e7 < 4
+        assert 0.75 < level / 3e7 < 1.34  # half of an octave is left, and its middle is taken
 
 
-def test_thresholds_are_powers_of_two():
-    ranks = Ranks(np.ones((9, 4)), 1.0, np.random.default_rng(0))
-    find_scales(ranks, 4, 1.0, near=np.array([1.0, 3.0, 1e-5, 1e9]))
-    assert all(np.all(np.frexp(thresholds)[0] == 0.5) for thresholds, _ in ranks.asked)
-
-
-def test_columns_share_what_they_show():
-    """A hundred columns of one scale, none of which shows it alone (numbers times mu: 2.2)."""
+def test_equal_numbers_are_hardly_shortened():
+    """As norms of scaled rows are: half of an octave is left, and its middle is taken."""
     rng = np.random.default_rng(3)
-    X = 1000 * rng.standard_normal((300, 100))
-    level, found, *_ = find_scales(Ranks(X, 0.075, rng), 100, 1.0)
-    near = np.abs(np.log2(level / 674)) < 3
-    assert near.mean() > 0.95
-    assert not np.any(found & ~near)
+    for number in (0.3, 1.0, 5.0, 8.0):
+        levels = [
+            find_scale(Ranks(np.full((60, 1), number), 1.0, rng), 1.0).value for _ in range(30)
+        ]
+        assert np.quantile(np.array(levels) / number, 0.1) > 0.75
+        assert max(levels) < 1.34 * number
 
 
-def test_medians_are_found_in_their_octave():
-    rng = np.random.default_rng(9)
-    for median in (0.51, 0.7, 0.8, 0.9, 1.0):
-        column = np.exp(np.log(median) + 0.3 * rng.standard_normal((4001, 1)))
-        found = Scale(1.0, True, 0)
-        fine = finer_scale(Ranks(column, 10.0, rng), found, 1.0)
-        assert fine == pytest.approx(math.ceil(8 * median) / 8, abs=0.126)
-        assert finer_scale(Ranks(column, 10.0, rng), found._replace(found=False), 1.0) == 1
+@pytest.mark.thorough
+def test_one_far_number_in_a_hundred_does_nothing():
+    rng = np.random.default_rng(4)
+    for n in (60, 300, 3000):
+        numbers = np.linalg.norm(rng.standard_normal((n, 8)), axis=1)
+        numbers[:: min(100, n - 1)] = 1e8
+        levels = [find_scale(Ranks(numbers[:, None], 0.2, rng), 1.0).value for _ in range(40)]
+        off = np.abs(np.log2(np.array(levels) / np.median(numbers)))
+        assert np.quantile(off, 0.9) < 0.5
+
+
+def test_two_heaps_far_apart_show_the_one_with_the_median():
+    """A search by the slope of ranks ended between the two, eight times too low, and was sure."""
+    rng = np.random.default_rng(5)
+    numbers = np.where(np.arange(3000) % 20 < 9, 1e-3, 1.0) * np.exp(
+        0.2 * rng.standard_normal(3000)
+    )
+    for _ in range(40):
+        level, found, _ = find_scale(Ranks(numbers[:, None], 0.028, rng), 1.0)
+        assert not found or abs(math.log2(level / np.median(numbers))) < 3
+
+
+@pytest.mark.parametrize("questions", [3, 6])
+def test_a_median_between_two_numbers(questions):
+    rng = np.random.default_rng(6)
+    for median in (0.4, 0.7, 1.3, 2.9):
+        column = np.exp(np.log(median) + 0.1 * rng.standard_normal((4001, 1)))
+        ask = Ranks(column, 10.0, rng)
+        level = find_between(ask, (1 / 3, 3.0), questions, 1.0)
+        assert abs(math.log2(level / median)) < math.log2(9) / 2**questions + 0.1
+        assert [share for _, share in ask.asked] == pytest.approx([1 / questions] * questions)
+    assert 1 / 3 < find_between(Ranks(np.full((9, 1), 50.0), 10.0, rng), (1 / 3, 3.0), 6, 1.0) < 3
 
 
 # -- clip levels -----------------------------------------------------------------------------------

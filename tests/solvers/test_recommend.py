@@ -1,5 +1,7 @@
 """What a recommender decides from released numbers."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -28,27 +30,46 @@ ROWS, CELLS, FLIPS = (
         ("gram", 0.2, 0.5, True), ("gram", 0.05, 1.0, False), ("one_shot", 0.05, 1.0, False)
     )
 )  # fmt: skip
-SHARES = {
-    "rows": (ROWS, 2.0, 3.0, 0.2),
-    "noisy counts of rows": (ROWS, 2.0, 9.6, 0.288),
-    "noise alone": (ROWS, 2.0, 18.0, 1.0),
-    "short rows": (ROWS, 1.4, 3.0, 1.0),
-    "interactions": (CELLS, 5.0, 3.0, 0.05),
-    "few interactions": (CELLS, 4.0, 3.0, 1.0),
-    "noisy counts of interactions": (CELLS, 5.0, 40.0, 0.2),
-    "flips": (FLIPS, 5.0, 3.0, 0.05),
-    "no interactions": (FLIPS, 0.0, 3.0, 1.0),
-    "no noise": (FLIPS, 5.0, 0.0, 0.05),
-    "popularity": (Route("popularity", signal_of(0.0), lambda _: 1), 5.0, 3.0, 1.0),
+POPULARITY = Route("popularity", signal_of(0.0), lambda _: 1)
+SHARES = {  # route, mean count of a user, deviations of noise between neighbours in order, share
+    "rows": (ROWS, 2.0, 2.0, 0.2),
+    "noisy counts of rows": (ROWS, 2.0, 0.1, 0.583),
+    "noise alone": (ROWS, 2.0, 1e-3, 1.0),
+    "short rows": (ROWS, 1.3, 2.0, 1.0),
+    "interactions": (CELLS, 5.0, 2.0, 0.05),
+    "few interactions": (CELLS, 4.0, 2.0, 1.0),
+    "no interactions": (FLIPS, 0.0, 2.0, 1.0),
+    "no noise": (FLIPS, 5.0, math.inf, 0.05),
+    "popularity": (POPULARITY, 5.0, 2.0, 1.0),
 }
 
 
+def falling(of_a_user, steps):
+    """Counts of 100 items and 400 users that fall evenly, and noise of 1/steps of a step."""
+    mean = 4 * of_a_user
+    step = mean / 100
+    return Answer(mean + step * (49.5 - np.arange(100.0)), step / steps)
+
+
 @pytest.mark.parametrize("case", SHARES)
-def test_the_share_of_the_counts_follows_from_their_total(case):
-    """The count of a mean item reaches its noise; all of it where no taste would stand out."""
-    route, of_a_user, noise, share = SHARES[case]
-    counts = Answer(np.full(100, 4 * of_a_user), noise)  # 400 users
-    assert route.counts(counts, 400.0) == pytest.approx(share)
+def test_the_share_of_the_counts_keeps_the_list_clear(case):
+    """All of it where no taste would stand out, or the list is noise."""
+    route, of_a_user, steps, share = SHARES[case]
+    assert route.counts(falling(of_a_user, steps), 400.0) == pytest.approx(share, rel=0.01)
+
+
+@pytest.mark.parametrize("steps", [0.3, 1.0])
+def test_what_noise_costs_the_list_of_popular_items(steps):
+    """Beside draws: how much of all counts the 20 items have that are taken for the first."""
+    rng, (exact, noise) = np.random.default_rng(0), falling(5.0, steps)
+    lost = []
+    for _ in range(2000):
+        taken = np.argsort(-(exact + noise * rng.standard_normal(100)))[:20]
+        lost.append(exact[:20].sum() - exact[taken].sum())
+    whole = POPULARITY._blurred(Answer(exact, noise), exact.sum())
+    held = exact[:20].sum() / exact.sum()
+    assert whole == pytest.approx(held * np.mean(lost) / exact.sum(), rel=0.2)
+    assert ROWS._blurred(Answer(exact, noise), exact.sum()) == pytest.approx(0.2 * whole)
 
 
 class Public:
@@ -78,7 +99,7 @@ def fitted(ask, route):
 @pytest.mark.parametrize("taste", [0.0, 20.0])
 def test_what_is_bought_does_not_depend_on_tastes(taste):
     signs = np.where(np.arange(60) % 2, 1.0, -1.0)
-    ask = Public(400 - 0.3 * np.arange(60.0), taste * (np.outer(signs, signs) - np.eye(60)))
+    ask = Public(400 - 3 * np.arange(60.0), taste * (np.outer(signs, signs) - np.eye(60)))
     found, names, shares = fitted(ask, CELLS)
     assert names == ["counts", "moment"]
     assert shares == pytest.approx([0.05, 0.95])
@@ -87,11 +108,11 @@ def test_what_is_bought_does_not_depend_on_tastes(taste):
 
 def test_counts_are_bought_twice_where_the_first_are_noise():
     """For a pure budget in the two parts that counts and cells would have, whatever the total."""
-    ask = Public(np.full(60, 2.5), np.zeros((60, 60)))  # the first have noise 4.7
+    ask = Public(40 - np.arange(60.0) / 2, np.zeros((60, 60)))  # the first have noise 4.7
     found, names, shares = fitted(ask, ROWS._replace(least=0.05, needed=0.0))
     assert names == ["counts", "counts", "moment"]
-    assert shares == pytest.approx([0.05, 0.128, 0.822], abs=1e-3)
-    assert found.counts.noise_scale == pytest.approx((0.9 * 0.178) ** -0.5, rel=1e-2)
+    assert shares == pytest.approx([0.05, 0.52, 0.43], abs=0.01)
+    assert found.counts.noise_scale == pytest.approx((0.9 * 0.57) ** -0.5, rel=1e-2)
     found, names, shares = fitted(Public(np.zeros(60), np.zeros((60, 60))), FLIPS)
     assert names == ["counts", "counts"]
     assert shares == pytest.approx([0.05, 0.95])
