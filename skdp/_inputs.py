@@ -60,7 +60,7 @@ def advised(estimator, check, *data, **options):
         raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
     text = (
         f"{name} needs numbers, and found text: encode categories by a public list first, with "
-        "OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, beside "
+        "OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, with "
         "PublicScaler for the numbers."
     )
     advice = {

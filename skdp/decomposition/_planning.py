@@ -109,7 +109,7 @@ class DecompositionPlans(PlansMixin):
             floor = getattr(self, "unit_bound", None) or mean_degree(X.nnz, rows)
             lengths = np.sqrt(np.maximum(np.diff(X.indptr), floor))
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
-        kind = "tastes that share no column" if apart else "tastes that overlap"
+        kind = "latent factors that " + ("share no column" if apart else "overlap")
         said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "
         score = self._score_rows(seen, centred=False)
         return Made(partial(fit_rows, X=X), score, (said + kind,), n / rows)

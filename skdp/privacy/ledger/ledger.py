@@ -36,8 +36,10 @@ def _cells(fit: LedgerFit) -> tuple[str, ...]:
 
 
 def _table(balance: Balance) -> list[tuple[str, ...]]:
-    rows = enumerate(map(_cells, balance.entries.values()), 1)
-    return [_COLUMNS, *((str(i), *cells) for i, cells in rows)]
+    fits = map(_cells, balance.entries.values())
+    rows = [_COLUMNS, *((str(i), *cells) for i, cells in enumerate(fits, 1))]
+    noted = any(row[-1] for row in rows[1:])
+    return rows if noted else [row[:-1] for row in rows]
 
 
 def summary(balance: Balance, delta: float | None = None) -> str:

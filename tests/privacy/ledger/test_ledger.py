@@ -378,8 +378,11 @@ def test_report():
     with ledger:
         pca().fit(X)
     head, line, summary = ledger.report().splitlines()
-    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state", "note"]
+    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state"]
     assert line.split() == ["1", "DPPCA", "row", "add_remove", "gaussian", "0.1241", "fitted"]
     assert "spent gaussian 0.1241: (0.5, 1e-06)-differential privacy" in summary
     assert ledger._repr_html_().count("<tr>") == 2
+    with PrivacyLedger(2, 1e-6, note="who") as noted:
+        pca().fit(X)
+    assert [line.split()[-1] for line in noted.report().splitlines()[:2]] == ["note", "who"]
     assert repr(ledger) == "PrivacyLedger(epsilon=2.0, delta=1e-06)"
