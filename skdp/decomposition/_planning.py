@@ -106,7 +106,7 @@ class DecompositionPlans(PlansMixin):
             X = _of_length(X, clip if math.isfinite(clip) else 1.0)
         seen = X
         if unit.bound is DEGREE:
-            floor = self.unit_bound or mean_degree(X.nnz, rows)
+            floor = getattr(self, "unit_bound", None) or mean_degree(X.nnz, rows)
             lengths = np.sqrt(np.maximum(np.diff(X.indptr), floor))
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "latent factors that " + ("share no column" if apart else "overlap")
