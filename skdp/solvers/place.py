@@ -278,13 +278,16 @@ def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
 
 
 def find_between(rank: AsksRank, between: Sequence[float], questions: int, share: float) -> float:
-    """Return about the median of private numbers that lies between two public ones."""
-    points = np.geomspace(between[0], between[-1], _PARTS + 1)
-    prior = np.ones(_PARTS + 2)
-    prior[[0, -1]] = 0.0
-    likely = Likely(points[None], prior)
-    likely.search(_Alone(rank, likely.points), questions, share)
-    return float(np.sqrt(likely.low_end(0.25) * likely.high_end(0.75))[0])
+    """Return about the median of private numbers that lies between two public ones.
+
+    A wrong answer leads to another part of the range, at worst: nothing has to stand clear.
+    """
+    low, high = between[0], between[-1]
+    for _ in range(questions):
+        middle = math.sqrt(low * high)
+        below = rank(middle, share=share / questions).value >= 0
+        low, high = (low, middle) if below else (middle, high)
+    return math.sqrt(low * high)
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
