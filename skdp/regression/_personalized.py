@@ -229,8 +229,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     >>> rng = np.random.default_rng(0)
     >>> users = np.repeat(np.arange(2000), 10)
     >>> X = rng.standard_normal((20000, 8))
-    >>> taste = rng.standard_normal((2000, 1)) * [1.0, 1.0, 0, 0, 0, 0, 0, 0]
-    >>> y = np.sum(X * taste[users], axis=1)
+    >>> weights = (1 + rng.standard_normal((2000, 1))) * [1.0, 1.0, 0, 0, 0, 0, 0, 0]
+    >>> y = np.sum(X * weights[users], axis=1)
     >>> model = DPPersonalizedRegressor(n_components=1, epsilon=2.0).fit(X, y, groups=users)
     >>> bool(model.score(X, y, groups=users) > 0.9)
     True

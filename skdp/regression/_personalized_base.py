@@ -134,7 +134,7 @@ def warn_of_verdict(estimator, base):
     """Say what the model of all could not see, from released numbers: the first that holds."""
     if estimator.epsilon == math.inf or base.model.seen:
         return
-    name, unit, grade = type(estimator).__name__, base.unit, PartialSignalWarning
+    name, unit = type(estimator).__name__, base.unit
     remedy = "more users, a larger 'epsilon'"
     if unit is not None and not unit.found:
         said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
@@ -146,10 +146,9 @@ def warn_of_verdict(estimator, base):
         said += "from them, or give public 'target_bounds'."
     else:
         level = "how frequent classes are" if unit is None else "the mean of the targets"
-        said = f"{name} learnt nothing that all users share: released() predicts about {level}. "
-        said += f"Use {remedy} or fewer columns."
-        grade = NoSignalWarning
-    warn_caller(said, grade)
+        said = f"{name} could use no model common to all users: released() predicts about {level}; "
+        said += f"models of single users remain. Use {remedy} or fewer columns."
+    warn_caller(said, PartialSignalWarning)
 
 
 _SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}

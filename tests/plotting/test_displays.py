@@ -38,7 +38,7 @@ X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
 
 def users(estimator):
     X, y, groups = make_user_tasks(500, 6, random_state=0)
-    with pytest.warns(UtilityWarning, match="learnt nothing that all users share"):
+    with pytest.warns(UtilityWarning, match="could use no model common to all users"):
         return estimator.fit(X, y, groups=groups)  # their models are about zero
 
 

@@ -309,7 +309,7 @@ def test_a_fit_says_so_where_users_share_no_model_and_only_there():
     model = DPPersonalizedRegressor(2, epsilon=3.0, target_bounds=(-9, 9))
     with (
         seeded_entropy(4),
-        pytest.warns(UtilityWarning, match="learnt nothing that all users share"),
+        pytest.warns(UtilityWarning, match="could use no model common to all users"),
     ):
         model.fit(*users.all)
     assert model.score(users.X, users.y, users.groups) > 0.6
