@@ -128,16 +128,16 @@ def wide_rows():
     """Wide sparse rows of length 1: few columns hold most, or nearly all hold something."""
     m, n = sized((16_000, 19_000), (3000, 1000))
     sets = {
-        "few tastes": make_interactions(m, n, 25 * m, 20, random_state=0),
+        "few factors": make_interactions(m, n, 25 * m, 20, random_state=0),
         "histories": make_user_items(m, n, 20, random_state=0),
         "review site": review_site(m, n),
     }
     for name, R in sets.items():
-        row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10), apart=name == "few tastes")
+        row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10), apart=name == "few factors")
 
 
 def review_site(m, n):
-    """Short histories, heavy tails, tastes that overlap: little in the leading directions."""
+    """Short histories, heavy tails, factors that overlap: little in the leading directions."""
     options = {"mean_length": 14, "n_factors": 60, "overlap": 0.7, "tail": 0.65}
     return make_user_items(m, n, **options, random_state=0)
 
@@ -234,8 +234,8 @@ def entries():
     rng = np.random.default_rng(0)
     binary = make_user_items(m, n, 20, 10, overlap=0.3, spread=2.5, tail=0.7, random_state=0)
     entry_table("binary", binary, 5)
-    tastes = rng.gamma(0.3, size=(m, 5)) @ rng.gamma(0.3, size=(5, n))
-    entry_table("bounded", np.minimum(tastes + 0.2 * rng.random((m, n)), 1.0), 5)
+    factors = rng.gamma(0.3, size=(m, 5)) @ rng.gamma(0.3, size=(5, n))
+    entry_table("bounded", np.minimum(factors + 0.2 * rng.random((m, n)), 1.0), 5)
 
 
 def entry_table(title, A, k):
@@ -367,7 +367,7 @@ def digits_table(rng):
 def users():
     """Personal models beside one private model for all, and the zero model; minus the risk."""
     n = sized(3000, 600)
-    for name, mean in (("tastes of their own", 0.0), ("much in common", 2.0)):
+    for name, mean in (("factors of their own", 0.0), ("much in common", 2.0)):
         people = personalization.Users(n, mean=mean, seed=0)
         methods = {
             "zero model": lambda epsilon: -1.0,

@@ -341,7 +341,7 @@ def table_labels(sizes=(300, 1000, 3000), seeds=3):
                 model.fit(X[:, train].reshape(-1, d), labels[:, train].ravel(), groups)
             rest = X[:, test].reshape(-1, d), labels[:, test].ravel()
             own = np.repeat(np.arange(n), 10)
-            scores.append([model.score(*rest, groups=own), model.released().score(*rest)])
+            scores.append([model.score(*rest, groups=own), model.public_copy().score(*rest)])
         for row, value in zip(rows.values(), np.median(scores, axis=0), strict=True):
             row.append(value)
     for name, row in rows.items():

@@ -31,23 +31,23 @@ USERS = 1500  # that are scored
 UNITS = ("row", "interaction")
 SHORT, LONG = {"n_users": 6000, "n_items": 3000}, {"n_users": 2000, "n_items": 1500}
 SETS = {
-    "short, strong tastes": lambda: make_user_items(
+    "short, strong factors": lambda: make_user_items(
         **SHORT, mean_length=9, n_factors=5, overlap=0.1, spread=3.0, tail=0.7, random_state=0
     ),
-    "short, weak tastes": lambda: make_user_items(
+    "short, weak factors": lambda: make_user_items(
         **SHORT, mean_length=9, overlap=0.6, spread=1.0, random_state=0
     ),
-    "short, no tastes": lambda: make_user_items(
+    "short, no factors": lambda: make_user_items(
         **SHORT, mean_length=9, overlap=1.0, random_state=0
     ),
-    "short, disjoint tastes": lambda: make_interactions(6000, 3000, 54_000, 20, random_state=0),
-    "long, strong tastes": lambda: make_user_items(
+    "short, disjoint factors": lambda: make_interactions(6000, 3000, 54_000, 20, random_state=0),
+    "long, strong factors": lambda: make_user_items(
         **LONG, mean_length=100, n_factors=20, overlap=0.2, spread=2.5, tail=0.7, random_state=0
     ),
-    "long, weak tastes": lambda: make_user_items(
+    "long, weak factors": lambda: make_user_items(
         **LONG, mean_length=100, overlap=0.6, spread=1.0, random_state=0
     ),
-    "long, no tastes": lambda: make_user_items(
+    "long, no factors": lambda: make_user_items(
         **LONG, mean_length=100, overlap=1.0, random_state=0
     ),
 }

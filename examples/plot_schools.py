@@ -61,7 +61,7 @@ for epsilon in epsilons:
     model = DPPersonalizedRegressor(n_components=2, epsilon=epsilon)
     model.fit(X[train], y[train], groups=school[train])
     personal.append(model.score(X[test], y[test], groups=school[test]))
-    published.append(model.released().score(X[test], y[test]))
+    published.append(model.public_copy().score(X[test], y[test]))
 
 print("R2 on pupils kept back")
 print(f"{'each school alone, not private':<40}{score_alone:>8.3f}")
@@ -71,10 +71,10 @@ for epsilon, own, shared in zip(epsilons, personal, published, strict=True):
     print(f"{epsilon:>12}  {own:>9.3f}  {shared:>16.3f}")
 
 # %%
-# What may be published is ``model.released()``: the shared directions and the global model, with
+# What may be published is ``model.public_copy()``: the shared directions and the global model, with
 # the guarantee on its card. A school's own head goes to that school and to nobody else; the scores
 # above come from private rows, and are shown because these pupils are simulated.
-public = model.released()
+public = model.public_copy()
 print()
 print(public.privacy_report())
 

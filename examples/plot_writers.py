@@ -62,7 +62,7 @@ for epsilon in epsilons:
     model = DPPersonalizedClassifier(n_components=2, epsilon=epsilon, classes=["easy", "hard"])
     model.fit(X[train], y[train], groups=writer[train])
     personal.append(model.score(X[test], y[test], groups=writer[test]))
-    published.append(model.released().score(X[test], y[test]))
+    published.append(model.public_copy().score(X[test], y[test]))
 
 print("accuracy on marks kept back")
 print(f"{'best possible':<36}{best:>8.3f}")
@@ -79,8 +79,9 @@ print()
 print("writer 3 on its own device:", head.predict(X[writer == 3][:5]))
 
 # %%
-# What may be published is ``model.released()``: the two shapes, the global model and the receipt.
-# A writer's head, and the scores above, come from that writer's marks: they are not for others.
+# What may be published is ``model.public_copy()``: the two shapes, the global model and the
+# receipt. A writer's head, and the scores above, come from that writer's marks: they are not for
+# others.
 if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 

@@ -102,7 +102,7 @@ class PrintProgress:
     DPPCA: release 2, tangent_norm_count_above
     DPPCA: release 9, tangent_product
     DPPCA: release 10, projected_gram
-    DPPCA: release 11, trace
+    DPPCA: release 11, total_variance
     DPPCA: done
     """
 
@@ -287,7 +287,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     _pure_dp = False  # whether delta=0 is offered
     _splits_budget = False  # whether a huge epsilon is split into copies
     _reservation_key = None  # of clones and pickles made inside a PrivacyLedger
-    _publish = "Publish what its released() returns."
+    _publish = "Publish what its public_copy() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
     def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):

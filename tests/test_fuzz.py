@@ -81,7 +81,7 @@ STRANGE = [None, True, "auto", "x", "", b"1", [], {}, (), [1.0], 1j, object, np.
            "none", "dp", "mle", "replace", "add_remove", "LU", 0.5, np.int64(2), np.bool_(True),
            np.nan, np.array("auto"), {"moment": math.nan, "clip_norm": 1.0}]  # fmt: skip
 LATER = ("transform", "inverse_transform", "score_samples", "score", "predict", "get_covariance",
-         "get_precision", "privacy_report", "get_feature_names_out", "released")  # fmt: skip
+         "get_precision", "privacy_report", "get_feature_names_out", "public_copy")  # fmt: skip
 
 
 @st.composite
@@ -202,7 +202,7 @@ def use_everything(fitted, X):
         takes_data = name in ("transform", "inverse_transform", "score", "score_samples", "predict")
         if method is None:
             continue
-        allowed = (ValueError, TypeError, PrivacyError)  # released() of a seeded fit
+        allowed = (ValueError, TypeError, PrivacyError)  # public_copy() of a seeded fit
         with contextlib.suppress(*allowed), np.errstate(all="ignore"):
             method(X) if takes_data else method()
 

@@ -292,7 +292,7 @@ COMPARED = {
     ),
     "ridge, small budget": lambda: of_table(DPRidge(epsilon=0.5), 3000, 8),
     "ridge classifier": lambda: of_table(DPRidgeClassifier(classes=[0, 1], epsilon=0.2), 2000, 8),
-    "trace": lambda: of_matrix(DPTraceRegressor(1, epsilon=0.5), 3000, (12, 10)),
+    "trace": lambda: of_matrix(DPTraceRegressor(1, epsilon=0.8), 3000, (20, 15)),
     "users": lambda: of_users(DPPersonalizedRegressor(2), 300, 10, 8),
     "user classes": lambda: of_users(DPPersonalizedClassifier(1, epsilon=0.3), 400, 10, 10),
     "graph": lambda: of_graph(DPSpectralEmbedding(1, epsilon=1.2), 400),

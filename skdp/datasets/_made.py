@@ -62,9 +62,9 @@ def make_interactions(
     factor_fraction: float = 0.75,
     random_state: Any = None,
 ) -> Any:
-    """Binary user-item matrix: Zipf popularity, planted tastes, log-normal activity.
+    """Binary user-item matrix: Zipf popularity, planted factors, log-normal activity.
 
-    Each user has one taste, a part of the catalogue; a share of the user's items is drawn from it,
+    Each user has one factor, a part of the catalogue; a share of the user's items is drawn from it,
     the rest from the whole catalogue, always by popularity.
 
     Parameters
@@ -74,7 +74,7 @@ def make_interactions(
     popularity : float
         Exponent of the popularity: item i is drawn with weight ``i ** -popularity``.
     factor_fraction : float
-        Share of a user's items that comes from the user's taste.
+        Share of a user's items that comes from the user's factor.
     random_state : int, Generator or None
         Seed of the data.
 
@@ -99,9 +99,9 @@ def make_interactions(
     users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
     items = drawn(weights, len(users), rng)
     own = rng.random(len(users)) < factor_fraction
-    for taste in range(n_factors):
-        mine = np.flatnonzero(own & (taste_of_user[users] == taste))
-        members = np.flatnonzero(taste_of_item == taste)
+    for factor in range(n_factors):
+        mine = np.flatnonzero(own & (taste_of_user[users] == factor))
+        members = np.flatnonzero(taste_of_item == factor)
         items[mine] = members[drawn(weights[members], len(mine), rng)]
     return first_distinct(users, items, degrees, (n_users, n_items))
 
@@ -119,7 +119,7 @@ def make_user_items(
 ) -> Any:
     """Binary histories that are as hard to tell apart as those of real shops.
 
-    Popularity is heavy-tailed, every taste reaches every item, users mix a few tastes, and most
+    Popularity is heavy-tailed, every factor reaches every item, users mix a few factors, and most
     histories are short: little of the matrix lies in its leading directions. `make_interactions`
     is the easy case, where each user keeps to one part of the catalogue.
 
@@ -131,12 +131,12 @@ def make_user_items(
         Average number of items of a user; lengths are log-normal, at least 2 and at most a quarter
         of the items.
     n_factors : int
-        Number of tastes.
+        Number of factors.
     overlap : float
         Share of the items that is drawn by popularity alone; with 1 there is nothing to learn.
     spread : float
-        How far tastes are apart: each weighs an item by its popularity times exp(spread z), z
-        standard normal. With 0 all tastes are the same.
+        How far factors are apart: each weighs an item by its popularity times exp(spread z), z
+        standard normal. With 0 all factors are the same.
     tail : float
         Exponent of the popularity: the item of rank i is drawn with weight ``i ** -tail``.
     random_state : int, Generator or None
@@ -169,10 +169,10 @@ def make_ratings(
     popularity: float = 0.8,
     random_state: Any = None,
 ) -> Any:
-    """Ratings from 1 to 5: Zipf popularity, planted tastes, and items that some like better.
+    """Ratings from 1 to 5: Zipf popularity, planted factors, and items that some like better.
 
     What is rated comes from `make_interactions`. A rating is 3, plus the quality of the item, plus
-    the product of the tastes of user and item, plus noise, rounded and cut to 1 to 5.
+    the product of the factors of user and item, plus noise, rounded and cut to 1 to 5.
 
     Parameters
     ----------

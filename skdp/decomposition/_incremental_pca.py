@@ -80,7 +80,7 @@ _LEVEL, _START = 0.07, 0.11  # shares of a clip norm, and of where rows lie
 def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
     if d > MOMENT_FEATURES:
-        shares = {"sketch": 0.9, "trace": 0.01, "count": 0.01}
+        shares = {"sketch": 0.9, "total_variance": 0.01, "count": 0.01}
         shares |= {"sums": 0.08} if centers else {}
     else:
         shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
@@ -109,7 +109,7 @@ def statistics(X, facts, n_jobs=None):
     if center is not None:
         query = query.centered(center)
     if facts["sketch"] is not None:
-        out = {"sketch": query.gram_product(facts["sketch"]), "trace": query.square_sum()}
+        out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"sums": query.sums()} if facts["centers"] else {}
     elif facts["centers"]:
         corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
@@ -198,7 +198,7 @@ def _released(answers, facts):
 def _from_sketch(released, answers, facts):
     n, Q = released.n, facts["sketch"]
     Y = centered_sketch(released.scatter, Q, released.mean, n)
-    total = float(answers["trace"].value) - n * float(released.mean @ released.mean)
+    total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
     return sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
 
 
@@ -407,8 +407,8 @@ class DPIncrementalPCA(
     Notes
     -----
     While more releases are to come, the estimator holds exact sums of private rows: it refuses to
-    be pickled. `released` gives a copy to publish, `checkpoint` keeps the stream in a secret file.
-    After the last release, and after `fit`, it can be pickled like any other.
+    be pickled. `public_copy` gives a copy to publish, `checkpoint` keeps the stream in a secret
+    file. After the last release, and after `fit`, it can be pickled like any other.
 
     References
     ----------

@@ -105,7 +105,7 @@ class PCAParametersMixin:
         elif self._wants_spectrum(d):
             shares = {"gram": 0.91, "count": 0.01}
         else:
-            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
+            shares = {"subspace": 0.87, "spectrum": 0.03, "total_variance": 0.01, "count": 0.01}
         if self._centers() and not one_release:
             shares["mean"] = 0.08
         if self._total_is_public():
@@ -451,8 +451,8 @@ class DPPCA(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total, rank = ask.square_sum(share=shares["trace"]), self._rank(noise.n, d)
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
+        total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
         whole = float(total.value)
         attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean

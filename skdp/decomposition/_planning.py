@@ -33,7 +33,7 @@ from skdp.units import DEGREE, INTERVAL, unit_of
 MEASURE = "share of the best captured squared length"
 _MOST_CELLS, _MOST_ONES = 1_000_000, 400_000  # of a made matrix
 _USUAL_ONES = 10  # a row
-_APART = 20  # tastes, where they share no column
+_APART = 20  # factors, where they share no column
 _SPREAD = 0.3  # beside that of normal rows, where nothing is stated and the clip norm is learnt
 
 
@@ -50,7 +50,7 @@ class DecompositionPlans(PlansMixin):
     None lets shares fall like 1/i; other units: the singular value of each component), or
     `spectrum` (the variances in all directions; the singular values), `spread` (rows: deviation of
     the logarithms of lengths, of which the median is a given clip norm), `nnz` (how many numbers
-    of a sparse matrix are not 0: histories with popular columns), `apart` (whether tastes of these
+    of a sparse matrix are not 0: histories with popular columns), `apart` (whether factors of these
     share no column).
     """
 

@@ -190,7 +190,7 @@ class StreamingMixin:
             setattr(self, _ACTS, group.acts)
         return group.acts
 
-    def released(self) -> Any:
+    def public_copy(self) -> Any:
         """Return a copy with what was released and nothing else: it can be pickled and published.
 
         Returns

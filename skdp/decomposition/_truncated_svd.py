@@ -377,7 +377,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
             )
 
     def _default_shares(self, route):
-        shares = {"subspace": 0.92, "ritz": 0.03, "trace": 0.01}
+        shares = {"subspace": 0.92, "spectrum": 0.03, "total_variance": 0.01}
         if not self._total_is_public():
             shares["count"] = 0.01
         if route != "screened":  # which releases them on its way
@@ -414,8 +414,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        ritz = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = ask.square_sum(share=shares["trace"])
+        ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
+        total = ask.square_sum(share=shares["total_variance"])
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
         facts = sums / n, float(total.value) / n, n, noise / n
         attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)

@@ -65,7 +65,7 @@ from skdp.units import DEGREE, unit_of
 
 _DEGREE_SHARE = 0.01  # of the budget of interactions, for their number; .05 show sums and the total
 _REST = 0.95
-_EXTRA = 10  # columns of products: popular items come first, tastes after them
+_EXTRA = 10  # columns of products: popular items come first, factors after them
 _ITEM_RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 

@@ -425,8 +425,8 @@ class FederatedRounds:
     >>> rng = np.random.default_rng(0)
     >>> def people(n):
     ...     X, users = rng.standard_normal((10 * n, 6)), np.repeat(np.arange(n), 10)
-    ...     taste = (1 + rng.standard_normal((n, 1))) * np.eye(6)[0]
-    ...     return X, np.sum(X * taste[users], axis=1), users
+    ...     factor = (1 + rng.standard_normal((n, 1))) * np.eye(6)[0]
+    ...     return X, np.sum(X * factor[users], axis=1), users
     >>> config = AggregationConfig(n_clients=8, n_colluders=2)
     >>> houses = [people(250) for _ in range(8)]
     >>> estimator = DPPersonalizedRegressor(1, epsilon=2.0, target_bounds=(-3, 3))

@@ -330,6 +330,8 @@ class FederatedPowerMethod:
 def _as_sums(estimator: Any, unit: Unit) -> None:
     """Have a fit ask for sums of clients: flips of cells are no sum, nor moments of split rows."""
     routes = unit.federated
+    if unit.bound is DEGREE and getattr(estimator, "unit_bound", 0) is None:
+        estimator.set_params(unit_bound=DEGREE.default)  # that of clients: none is learnt
     if estimator.algorithm in ("auto", "randomized"):
         estimator.set_params(algorithm=routes[0])
     elif estimator.algorithm not in routes:

@@ -72,7 +72,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                     )
         return meaning
 
-    _publish = "Publish what released() of the private estimator in best_estimator_ returns."
+    _publish = "Publish what public_copy() of the private estimator in best_estimator_ returns."
 
     @property
     def _fit_keeps(self):

@@ -60,7 +60,7 @@ _SYMMETRIC = ("gram", "moment", "votes", "pairs")
 _SKETCHES = ("matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
 # Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).
-_READ_OFF = {"projected_gram": math.sqrt(2), "ritz": math.sqrt(2), "core": 2.0}
+_READ_OFF = {"projected_gram": math.sqrt(2), "spectrum": math.sqrt(2), "core": 2.0}
 
 
 def released_values(estimator):
@@ -177,9 +177,9 @@ def cumulative_share(estimator):
     total = float(values.sum() / np.sum(ratios))
     shares, number = np.cumsum(values) / total, np.arange(1, len(values) + 1)
     noise = {line.name: release_noise(estimator, line) for line in estimator.releases_}
-    if "trace" in noise:
+    if "total_variance" in noise:
         scale, order = noise.get("projected_gram", math.nan), len(values)
-        square = scale**2 * number + (shares * noise["trace"]) ** 2
+        square = scale**2 * number + (shares * noise["total_variance"]) ** 2
     else:
         scale, order = noise.get("gram", noise.get("moment", math.nan)), estimator.n_features_in_
         square = scale**2 * ((1 - shares) ** 2 * number + shares**2 * np.maximum(order - number, 0))

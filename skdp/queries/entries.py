@@ -253,7 +253,7 @@ class EntryQuery(PrivateQuery):
 
         k, error = X.shape[1], self._core_error(X, X)
         l2, l1 = self.unit.ritz(X), self.unit.ritz(X, 1)
-        return rounded_release("ritz", (k, k), l2, error, compute, l1=l1, symmetric=True)
+        return rounded_release("spectrum", (k, k), l2, error, compute, l1=l1, symmetric=True)
 
     def _core_error(self, U: FloatArray, X: FloatArray) -> float:
         columns = np.outer(np.abs(U).sum(axis=0), np.abs(X).sum(axis=0))
@@ -269,7 +269,7 @@ class EntryQuery(PrivateQuery):
             return to_grid(float(np.square(A.data if sp.issparse(A) else A).sum()), step)
 
         l2 = largest * (2.0 if self.symmetric else 1.0) + error
-        return Bounded(Bound("trace", (), l2), answer)
+        return Bounded(Bound("total_variance", (), l2), answer)
 
     def cells(self, dither: int) -> Bounded:
         """Return which cells (for a graph, pairs) are one, to be flipped: a unit is one of them.
@@ -498,7 +498,7 @@ class NormQuery(PrivateQuery):
         l2, l1 = (
             self.unit.ritz(X, order, _row_error(X)) * _moved(X, order) ** 2 for order in (2, 1)
         )
-        bound = self._bound("ritz", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
+        bound = self._bound("spectrum", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
         return Bounded(bound, self._answer(X, X, transpose=False))
 
     def square_sum(self) -> Bounded:
@@ -507,7 +507,7 @@ class NormQuery(PrivateQuery):
         def answer(_: float) -> NDArray[Any]:
             return np.asarray(np.square(stored(cleaned(self._raw, self.unit))).sum())
 
-        return Bounded(Bound("trace", (), math.inf), answer)
+        return Bounded(Bound("total_variance", (), math.inf), answer)
 
 
 def _power_of_two(exponent: int) -> float:
@@ -654,4 +654,4 @@ class EntryRowQuery(PrivateQuery):
 
         l2 = moment_change(self.unit, self.clip_norm) * spectral
         error = self._error() * float(np.linalg.norm(V)) ** 2
-        return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)
+        return rounded_release("spectrum", (k, k), l2, error, compute, symmetric=True)

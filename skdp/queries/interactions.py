@@ -230,7 +230,7 @@ class InteractionQuery(PrivateQuery):
 
         l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
         error = self._error(float(np.linalg.norm(X))) * spectral
-        return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)
+        return rounded_release("spectrum", (k, k), l2, error, compute, symmetric=True)
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""
@@ -239,15 +239,15 @@ class InteractionQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
-        return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)
+        return Bounded(Bound("total_variance", (), 1 / self.degree_floor + error), answer)
 
 
 # Pairs of items that are in one history: the moment of non-negative rows without its diagonal.
 #
-# What an item has with itself says nothing of tastes, and its count is known; nor does what follows
-# from how popular items are, a public direction v. Without them a row may be longer: what is left
-# of its product with itself has norm 1. A history of two items is worth twice as much in squares,
-# one of d items d / (d - 1) times, and more where much of it is popular.
+# What an item has with itself says nothing of factors, and its count is known; nor does what
+# follows from how popular items are, a public direction v. Without them a row may be longer: what
+# is left of its product with itself has norm 1. A history of two items is worth twice as much in
+# squares, one of d items d / (d - 1) times, and more where much of it is popular.
 
 
 _BAND = 256  # columns that are mapped together

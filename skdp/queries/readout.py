@@ -197,7 +197,7 @@ class ReadoutQuery(GroupQuery):
             return sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
 
         l2 = largest_change(math.hypot(C, c), t, self.neighbours)
-        bounded = self._square("readout", size, l2, answer)
+        bounded = self._square("regression_moments", size, l2, answer)
         if not c or self.by_group:
             return bounded
         return replace(bounded, decode=partial(exact_corner, corner=c))

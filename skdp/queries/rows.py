@@ -159,7 +159,7 @@ class RowQuery(GroupQuery):
                 return self._sum(lambda block: square_norms(rows(block)).sum(), (), step)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
-        return self._number("trace", 0.0, C * C, answer)
+        return self._number("total_variance", 0.0, C * C, answer)
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.

@@ -297,7 +297,7 @@ class ListsMixin:
         options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
         return best_items(self.filter_.scorer(), rows, self._checked_number(n), **options)
 
-    def popular(self, n: int = 20) -> Any:
+    def popular_items(self, n: int = 20) -> Any:
         """Return the most popular items by the released counts.
 
         Parameters
@@ -327,15 +327,15 @@ class ListsMixin:
         Returns
         -------
         indices, similarities : ndarray of shape (n,)
-            Item numbers and cosines of their tastes, largest first; an item in which no taste was
+            Item numbers and cosines of their factors, largest first; an item in which no factor was
             read is similar to none.
         """
         check_is_fitted(self)
         self._checked_items([item])
-        tastes = np.zeros((self.filter_.rank, self.n_features_in_))
-        tastes[:, self.selected_items_] = self.filter_.item_tastes()
-        lengths = np.linalg.norm(tastes, axis=0)
-        cosines = (tastes[:, item] @ tastes) / np.maximum(lengths * lengths[item], 1e-300)
+        factors = np.zeros((self.filter_.rank, self.n_features_in_))
+        factors[:, self.selected_items_] = self.filter_.item_factors()
+        lengths = np.linalg.norm(factors, axis=0)
+        cosines = (factors[:, item] @ factors) / np.maximum(lengths * lengths[item], 1e-300)
         cosines[item] = -np.inf
         best = np.argsort(-cosines, kind="stable")[: self._checked_number(n)]
         return best, cosines[best]

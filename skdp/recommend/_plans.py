@@ -40,6 +40,8 @@ class RecommenderPlans(PlansMixin):
             return recall_at_n(model.recommend(shown[judged], size)[0], hidden[judged])
 
         popular = recall_at_n(order[:, :size], hidden[judged])
-        said = f"{rows} histories with {nnz / n:.3g} items each, popular ones and those of tastes; "
+        said = (
+            f"{rows} histories with {nnz / n:.3g} items each, popular ones and those of factors; "
+        )
         said += f"the most popular items, without noise, would find {popular:.2g}"
         return Made(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)

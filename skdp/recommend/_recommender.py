@@ -1,4 +1,4 @@
-"""A private recommender: noisy popularity, and the tastes that can be read beside it."""
+"""A private recommender: noisy popularity, and the factors that can be read beside it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
-# Least share of the counts beside a moment, and how clear tastes must be expected to be. Rows of
+# Least share of the counts beside a moment, and how clear factors must be expected to be. Rows of
 # length 1 are scaled up to pairs of norm 1.
 _OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
 
@@ -119,7 +119,7 @@ def choose_route(estimator, shape):
     if name != "auto":
         return Choice(name, f"{name}: as asked for")
     if estimator._whole:
-        return Choice("gram", "gram: rows have no other release of tastes")
+        return Choice("gram", "gram: rows have no other release of factors")
     degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
@@ -130,13 +130,13 @@ def choose_route(estimator, shape):
     moment = _moment(estimator._checked_session(), False, shape[0])
     other = _usual_signal(moment, shape[1], degree)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
-        return Choice("popularity", "popularity: only a taste of a tenth of all could be read")
+        return Choice("popularity", "popularity: only a factor of a tenth of all could be read")
     name = "one_shot" if ours > other else "gram"
     reason = f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
     return Choice(name, reason)
 
 
-# A private recommender: noisy popularity, and the tastes that can be read beside it.
+# A private recommender: noisy popularity, and the factors that can be read beside it.
 
 
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
@@ -164,7 +164,7 @@ class DPRecommender(
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity.
     Shares of the budget follow from it, the shape and released totals alone; where these leave no
-    hope of tastes, counts take all of it. Where nothing can be read the recommendations are those
+    hope of factors, counts take all of it. Where nothing can be read the recommendations are those
     of noisy popularity, and a warning says so.
 
     Parameters
@@ -186,7 +186,7 @@ class DPRecommender(
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
         only. "auto" chooses by the larger signal, from public numbers.
     item_exponent : float, default=0.5
-        Popular items count less among the tastes: by their count, and some of the noise, to this
+        Popular items count less among the factors: by their count, and some of the noise, to this
         power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
     degree_floor : "auto" or int, default="auto"
         Interactions: users with fewer of the kept items weigh as if they had so many. "auto" takes
@@ -209,15 +209,15 @@ class DPRecommender(
         Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
         others have less.
     selected_items_ : ndarray of int
-        The most popular items, among which tastes were looked for.
+        The most popular items, among which factors were looked for.
     filter_ : object
         The public filter: `scores(rows)` of all items.
     rank_ : int
-        Number of tastes in the filter.
+        Number of factors in the filter.
     route_ : str
         Which algorithm was used, and why.
     components_ : ndarray of shape (n_components, n_features)
-        The first row measures popularity, the others tastes; rows beyond `rank_` are zero.
+        The first row measures popularity, the others factors; rows beyond `rank_` are zero.
     randomized_interactions_ : Flipped or None
         Of "one_shot": the flipped histories on the kept items, which may be published.
     n_users_ : int
@@ -344,14 +344,14 @@ class DPRecommender(
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
-        self._warn_of_no_tastes(session, fitted.filter)
+        self._warn_of_no_factors(session, fitted.filter)
         return self._attributes(fitted, n_users, n_items) | {"route_": reason}
 
-    def _warn_of_no_tastes(self, session, found):
+    def _warn_of_no_factors(self, session, found):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
         warn_caller(
-            "DPRecommender knows no tastes: all users get the most popular items that they do not "
+            "DPRecommender knows no factors: all users get the most popular items that they do not "
             "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
             "algorithm='popularity' if that is enough.",
             PartialSignalWarning,
@@ -423,7 +423,7 @@ class DPRecommender(
     # -- the public map ------------------------------------------------------------------------
 
     def transform(self, R: Any) -> Any:
-        """Measure the popularity and the tastes of histories.
+        """Measure the popularity and the factors of histories.
 
         The map is public, but its output for private rows is not covered by epsilon.
 
@@ -434,7 +434,7 @@ class DPRecommender(
 
         Returns
         -------
-        tastes : ndarray of shape (n_users, n_components)
+        factors : ndarray of shape (n_users, n_components)
             For blocks as in `DPPCA`.
         """
         check_is_fitted(self)

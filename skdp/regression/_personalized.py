@@ -127,7 +127,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
     few messages of bounded norm, and only their noisy sums are seen. Each user's own model, its
     head, is fitted from the public attributes and the user's rows, and is shown to that user alone
-    (joint differential privacy): **the fitted object holds private heads; publish** ``released()``.
+    (joint differential privacy): **the fitted object holds private heads;
+    publish** ``public_copy()``.
     Not covered: ``predict`` for a fitted user, ``score``, and whether a user is known.
 
     Parameters
@@ -234,7 +235,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     >>> model = DPPersonalizedRegressor(n_components=1, epsilon=2.0).fit(X, y, groups=users)
     >>> bool(model.score(X, y, groups=users) > 0.9)
     True
-    >>> model.released().privacy_spent_
+    >>> model.public_copy().privacy_spent_
     (ε=2, δ=1e-06) group
     """
 

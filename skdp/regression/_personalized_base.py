@@ -42,7 +42,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
-from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
@@ -137,16 +137,18 @@ def warn_of_verdict(estimator, base):
     name, unit = type(estimator).__name__, base.unit
     remedy = "more users, a larger 'epsilon'"
     if unit is not None and not unit.found:
-        said = f"{name} could not see where targets lie: released() predicts a guess, and heads "
+        said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
         said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
     elif unit is not None and unit.far:
         said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
-        said += "released() and heads start from about where they lie. Subtract a public number "
+        said += "public_copy() and heads start from about where they lie. Subtract a public number "
         said += "from them, or give public 'target_bounds'."
     else:
         level = "how frequent classes are" if unit is None else "the mean of the targets"
-        said = f"{name} could use no model common to all users: released() predicts about {level}; "
+        said = (
+            f"{name} could use no model common to all users: public_copy() predicts about {level}; "
+        )
         said += f"models of single users remain. Use {remedy} or fewer columns."
     warn_caller(said, PartialSignalWarning)
 
@@ -237,7 +239,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         Returns
         -------
         self : object
-            The fitted estimator. Its heads are private: publish ``released()``.
+            The fitted estimator. Its heads are private: publish ``public_copy()``.
 
         Notes
         -----
@@ -488,7 +490,8 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         if labels is None:  # a scorer of scikit-learn never passes users
             warn_caller(
                 f"{type(self).__name__} has heads, but was asked to predict without users: all "
-                "rows get the global model. Pass 'groups', set 'group_column', or use released().",
+                "rows get the global model. Pass 'groups', set 'group_column', or use "
+                "public_copy().",
                 UserWarning,
             )
             return eta

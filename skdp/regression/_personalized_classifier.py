@@ -25,7 +25,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
     few messages of bounded norm, one for all classes together, and only their noisy sums are seen.
     Each user's head is fitted from the public attributes and the user's rows, and is shown to that
-    user alone: **the fitted object holds private heads; publish** ``released()``. Not covered:
+    user alone: **the fitted object holds private heads; publish** ``public_copy()``. Not covered:
     predictions for a fitted user, ``score``, and whether a user is known.
 
     Parameters
@@ -122,8 +122,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     >>> rng = np.random.default_rng(0)
     >>> users = np.repeat(np.arange(2000), 10)
     >>> X = rng.standard_normal((20000, 8))
-    >>> taste = 5.0 * (1 + rng.standard_normal((2000, 1))) * np.eye(8)[0]
-    >>> y = np.sum(X * taste[users], axis=1) > 0
+    >>> factor = 5.0 * (1 + rng.standard_normal((2000, 1))) * np.eye(8)[0]
+    >>> y = np.sum(X * factor[users], axis=1) > 0
     >>> model = DPPersonalizedClassifier(n_components=1, epsilon=2.0, classes=[False, True])
     >>> bool(model.fit(X, y, groups=users).score(X, y, groups=users) > 0.85)
     True

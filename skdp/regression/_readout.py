@@ -39,7 +39,12 @@ from skdp.solvers.spectral import bought_sums
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
 
-_MODEL = ("readout", "sums", "count", "target_mean")  # shares that a longer search takes from
+_MODEL = (
+    "regression_moments",
+    "sums",
+    "count",
+    "target_mean",
+)  # shares that a longer search takes from
 _AGAIN = 2.0  # times as clear must the next search be, at least
 _MOST = 0.5  # of what is left may a search take if a model is to follow
 
@@ -161,7 +166,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     if n is None:
         n = released_count(*ask.count(share=shares["count"]))
     sums = bought_sums(ask.rows(clip_norm).sums, shares["sums"])
-    left = shares["readout"] + shares["sums"] - sums.spent
+    left = shares["regression_moments"] + shares["sums"] - sums.spent
     signal = n * math.sqrt(left) / unit_noise
     size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), _MOST_KEPT)
     order = np.argsort(-np.abs(sums.value), kind="stable")
@@ -248,7 +253,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return self.fit_intercept
 
     def _default_shares(self, columns, wide):
-        shares = {"readout": 1.0}
+        shares = {"regression_moments": 1.0}
         if wide:
             shares |= wide_shares(self._total_is_public())
         if self._learns_lengths():
@@ -259,7 +264,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
                 shares["target_mean"] = 0.04
-        shares["readout"] -= math.fsum(shares.values()) - 1.0
+        shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
     def _is_auto(self, name):
@@ -299,7 +304,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         if scale is None:
             scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, n)
         shares = left_for_model(shares, left)
-        kept, share = np.arange(d), shares["readout"] if left else 0.0
+        kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
             noise = query.neighbours.positive(session.noise_multiplier)
             kept, share = kept_of(ask, clip_norm, shares, n, noise)

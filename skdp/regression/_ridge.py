@@ -240,7 +240,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
         )
         warn_unclear_targets(self, targets)
         columns, left = targets.columns, left_for_model(shares, targets.left)
-        part = max(left["readout"], shares["target_bounds"]) / targets.share
+        part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
         reach = columns.reach(d * columns.sums_noise(part), _TARGET_REACH)
         scale, mean = target_scale(targets, reach, centered=self.fit_intercept), None
         if self.fit_intercept and targets.left:

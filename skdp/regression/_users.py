@@ -64,7 +64,7 @@ class UserHead(BaseEstimator):
     Parameters
     ----------
     public : estimator
-        What ``released()`` returns.
+        What ``public_copy()`` returns.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class PublicationMixin:
         del self._unit
         return self
 
-    def released(self) -> Any:
+    def public_copy(self) -> Any:
         """Return the copy that may be published: no heads, no user labels, no counts.
 
         Returns
@@ -173,7 +173,7 @@ class PublicationMixin:
         head : UserHead
             ``head.fit(X, y)`` fits the user's own rows; ``head.predict(X)`` predicts.
         """
-        public = self.released()
+        public = self.public_copy()
         if public.group_column is not None:  # a device has no column of users
             public.group_column = None
             public.n_features_in_ = public.components_.shape[1]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 _LIST = 20  # items that are looked at
-_NARROW = 4  # times as many items as are kept: tastes are then added to these alone
-_PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
+_NARROW = 4  # times as many items as are kept: factors are then added to these alone
+_PRIOR = 2.0  # a history counts as if it had this many items more, of average factor
 
 
 def list_length(n_items: int) -> int:
@@ -24,9 +24,9 @@ def list_length(n_items: int) -> int:
 class ItemFilter:
     """A public map from the items of a user to scores of all items.
 
-    With W = q^-a on the diagonal, v0 the direction of popularity and V of tastes in that metric:
+    With W = q^-a on the diagonal, v0 the direction of popularity and V of factors in that metric:
     scores of a history r are r W [(1 + 2/|r|) v0 v0' + V g V'] W^-1, and the part of v0
-    reaches all items. Without tastes the order is that of the noisy counts.
+    reaches all items. Without factors the order is that of the noisy counts.
     """
 
     kept: NDArray[np.intp]
@@ -37,7 +37,7 @@ class ItemFilter:
 
     @property
     def rank(self) -> int:
-        """Number of tastes."""
+        """Number of factors."""
         return len(self.outward)
 
     @property
@@ -45,13 +45,13 @@ class ItemFilter:
         """How many items a list of it has."""
         return list_length(len(self.popularity))
 
-    def item_tastes(self) -> FloatArray:
-        """Return the tastes of the kept items (r, n'): sqrt(g) V', which makes V g V'."""
+    def item_factors(self) -> FloatArray:
+        """Return the factors of the kept items (r, n'): sqrt(g) V', which makes V g V'."""
         inward = self.inward[:, 1:].T
         return np.asarray(np.sign(inward) * np.sqrt(np.abs(inward * self.outward)))
 
     def coordinates(self, rows: Any) -> FloatArray:
-        """Return the weight of popularity and the tastes of histories (CSR, kept columns)."""
+        """Return the weight of popularity and the factors of histories (CSR, kept columns)."""
         sizes = np.maximum(np.diff(rows.indptr), 1)
         return self.weighed(np.asarray(rows @ self.inward), sizes)
 

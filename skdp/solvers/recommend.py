@@ -42,7 +42,7 @@ FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
 _OWN = (
-    0.1  # of the edge: what an item has with itself is added so far; more takes chance for tastes
+    0.1  # of the edge: what an item has with itself is added so far; more takes chance for factors
 )
 
 
@@ -76,10 +76,10 @@ def own_of(counts: FloatArray, n_users: float) -> FloatArray:
     return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
 
 
-def tastes_beside(
+def factors_beside(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
-    """Return the filter of the tastes that can be read of a moment; None reads nothing."""
+    """Return the filter of the factors that can be read of a moment; None reads nothing."""
     weights = (items.own + (_FLOOR * moment.edge if moment else 0.0)) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
     return _filter(found, items, weights, n_components)
@@ -125,18 +125,18 @@ def _filter(
     first = first / length
     sizes = items.own * weights**2
     sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
-    tastes, gains = _tastes(directions, weights, first, n_components, sampled)
-    inward = np.ascontiguousarray(np.column_stack([first, tastes]) * weights[:, None])
-    return ItemFilter(kept, popularity, inward, (tastes * gains).T / weights, 1 / length)
+    factors, gains = _tastes(directions, weights, first, n_components, sampled)
+    inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
+    return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
 
 
 def _tastes(
     directions: Directions, weights: FloatArray, first: FloatArray, n_components: int, edge: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return orthonormal tastes off the popularity, and how far to trust each.
+    """Return orthonormal factors off the popularity, and how far to trust each.
 
     The shrunk moment is brought to the metric of the weights, and shrunk by the noise of sampling,
-    whose spectrum ends at `edge`. A taste counts by its reliability (the mean squared cosine of
+    whose spectrum ends at `edge`. A factor counts by its reliability (the mean squared cosine of
     what it is made of) and slowly by its eigenvalue.
     """
     V, theta, cosines = directions
@@ -157,7 +157,7 @@ def _tastes(
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
-_LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute tastes
+_LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute factors
 _SLOW = 1e-300
 _BLURRED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
@@ -175,7 +175,7 @@ class Route(NamedTuple):
     least : float
         Share of the counts beside a moment, at least.
     needed : float
-        How far above the edge of the noise a taste must be expected to be worth a moment.
+        How far above the edge of the noise a factor must be expected to be worth a moment.
     pairs : bool
         Whether a moment is released without its diagonal, of rows of length 1.
     """
@@ -192,9 +192,9 @@ class Route(NamedTuple):
         return kept_items(signal, n_items, most, _LARGE_ROWS if self.pairs else _LARGE)
 
     def counts(self, first: Answer, n_users: float) -> float:
-        """Return the share of the counts, from the first ones: all where no taste would show.
+        """Return the share of the counts, from the first ones: all where no factor would show.
 
-        The list of popular items shall be clear. A taste that decides histories holds degree
+        The list of popular items shall be clear. A factor that decides histories holds degree
         / (number of items that have most of the counts) of the squared length, and stands out of
         the noise of the n' kept items from 2 s sqrt(n') on.
         """
@@ -221,7 +221,7 @@ class Route(NamedTuple):
 
         Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
         unit of counts there, of the total. It weighs as much as the list holds: what popularity
-        leaves open, tastes may say.
+        leaves open, factors may say.
         """
         ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
         start, end = size // 2, min(2 * size, len(ordered)) - 1
@@ -300,7 +300,7 @@ def fit_filter(
     """Release counts, and the moment of the most popular items.
 
     Shares follow from the total of the first counts; these take all that is available where no
-    taste would stand out. The parts of a pure budget do not depend on it.
+    factor would stand out. The parts of a pure budget do not depend on it.
     """
     first = available * route.least
     counts, rest = ask.counts(share=first), available - first
@@ -312,7 +312,7 @@ def fit_filter(
     options = (n_components, exponent)
     if not rest:
         items = known_items(counts, order[:1], n_users)
-        return Fitted(tastes_beside(None, items, *options), counts)
+        return Fitted(factors_beside(None, items, *options), counts)
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     items = known_items(counts, kept, n_users)
@@ -322,9 +322,9 @@ def fit_filter(
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
         counts = with_flips(counts, flipped, kept, n_users)
         items = known_items(counts, kept, n_users)
-        return Fitted(tastes_beside(moment, items, *options), counts, flipped)
+        return Fitted(factors_beside(moment, items, *options), counts, flipped)
     answer = ask.moment(kept, floor or usual, items.popular, share=rest)
-    return Fitted(tastes_beside(_moment(route, answer), items, *options), counts)
+    return Fitted(factors_beside(_moment(route, answer), items, *options), counts)
 
 
 def _moment(route: Route, answer: Answer) -> PairMoment:

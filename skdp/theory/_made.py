@@ -16,7 +16,7 @@ from skdp._validation import column_bounds
 
 FloatArray = NDArray[np.float64]
 _SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
-# Of histories that plans are made with: between blocks of tastes and popularity alone.
+# Of histories that plans are made with: between blocks of factors and popularity alone.
 _FILLED = 0.3  # of the half-width of public bounds: a deviation of a column
 _TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
@@ -102,8 +102,8 @@ def made_histories(
 ) -> Any:
     """Draw histories as a CSR array of n x d with about `nnz` ones.
 
-    The column of rank i is drawn with weight ``i ** -tail``. `apart` tastes share no column, and a
-    row has one of them; 0 are tastes that overlap, and rows that mix them.
+    The column of rank i is drawn with weight ``i ** -tail``. `apart` factors share no column, and a
+    row has one of them; 0 are factors that overlap, and rows that mix them.
     """
     popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
     activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
@@ -189,16 +189,16 @@ def drawn_histories(
     overlap: float,
     spread: float,
 ) -> Any:
-    """Draw the items of users: popularity, and tastes that they mix (see `make_user_items`)."""
+    """Draw the items of users: popularity, and factors that they mix (see `make_user_items`)."""
     users = _users_of_draws(lengths)
     mixes = rng.gamma(0.2, size=(len(lengths), n_factors)) + 1e-9
     edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
-    tastes = _taste_of_draw(edges, users, rng)
+    factors = _factor_of_draw(edges, users, rng)
 
     def items_of(_: int, n: int) -> NDArray[np.int64]:
         return drawn(popularity * np.exp(spread * rng.standard_normal(len(popularity))), n, rng)
 
-    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
+    return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
 
 
 def apart_histories(
@@ -209,15 +209,15 @@ def apart_histories(
     *,
     overlap: float,
 ) -> Any:
-    """Draw the items of histories of one taste each, which is a part of the items."""
+    """Draw the items of histories of one factor each, which is a part of the items."""
     taste_of_item = rng.permutation(len(popularity)) % n_factors
-    tastes = rng.integers(0, n_factors, len(lengths))[_users_of_draws(lengths)]
+    factors = rng.integers(0, n_factors, len(lengths))[_users_of_draws(lengths)]
 
-    def items_of(taste: int, n: int) -> NDArray[np.int64]:
-        members = np.flatnonzero(taste_of_item == taste)
+    def items_of(factor: int, n: int) -> NDArray[np.int64]:
+        members = np.flatnonzero(taste_of_item == factor)
         return np.asarray(members[drawn(popularity[members], n, rng)])
 
-    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
+    return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
 
 
 def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -225,33 +225,33 @@ def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
 
 
-def _of_tastes(
+def _of_factors(
     rng: np.random.Generator,
     lengths: NDArray[np.int64],
     popularity: FloatArray,
     overlap: float,
-    tastes: NDArray[np.int64],
+    factors: NDArray[np.int64],
     items_of: Callable[[int, int], NDArray[np.int64]],
 ) -> Any:
-    """Draw a share `overlap` of the items by popularity alone, the others by the draw's taste."""
+    """Draw a share `overlap` of the items by popularity alone, the others by the draw's factor."""
     users = _users_of_draws(lengths)
     items = drawn(popularity, len(users), rng)
     own = rng.random(len(users)) >= overlap
-    for taste in range(int(tastes.max(initial=-1)) + 1):
-        mine = np.flatnonzero(own & (tastes == taste))
-        items[mine] = items_of(taste, len(mine))
+    for factor in range(int(factors.max(initial=-1)) + 1):
+        mine = np.flatnonzero(own & (factors == factor))
+        items[mine] = items_of(factor, len(mine))
     return first_distinct(users, items, lengths, (len(lengths), len(popularity)))
 
 
-def _taste_of_draw(
+def _factor_of_draw(
     edges: FloatArray, users: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw a taste for each draw of a user, from the user's mix (cumulative shares)."""
+    """Draw a factor for each draw of a user, from the user's mix (cumulative shares)."""
     words = rng.random(len(users))
-    tastes = np.zeros(len(users), np.int64)
+    factors = np.zeros(len(users), np.int64)
     for edge in edges[:, :-1].T:
-        tastes += words > edge[users]
-    return tastes
+        factors += words > edge[users]
+    return factors
 
 
 def drawn(weights: FloatArray, size: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -126,8 +126,8 @@ def test_ratings_are_one_to_five():
 
 
 @pytest.mark.deep
-def test_tastes_are_planted():
-    """Users of one taste share a part of the catalogue: the spectrum has a gap after the tastes."""
+def test_factors_are_planted():
+    """Users of one factor share a part of the catalogue: the spectrum has a gap after them."""
     sizes = (4000, 600, 80_000, 5)
     planted = make_interactions(*sizes, popularity=0.0, factor_fraction=0.75, random_state=0)
     mixed = make_interactions(*sizes, popularity=0.0, factor_fraction=0.0, random_state=0)

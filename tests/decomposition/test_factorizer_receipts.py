@@ -101,7 +101,7 @@ ROUTES = {
     "coordinator of a smaller budget": lambda: secure(coordinator(epsilon=0.1)).release(),
     "restored": lambda: restored(DPLowRankFactorizer.release),
     "restored and released": restored,
-    "public part": lambda: stream().release().released(),
+    "public part": lambda: stream().release().public_copy(),
     "pickled": lambda: pickle.loads(pickle.dumps(secure().release())),
 }
 

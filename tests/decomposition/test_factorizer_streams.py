@@ -166,7 +166,7 @@ def test_goes_on_from_a_checkpoint(way, tmp_path):
         model = DPLowRankFactorizer.restore(path)
         before = fitted_attributes(model)
         model.release()
-        model.released()
+        model.public_copy()
         assert difference(before, fitted_attributes(model))
     kept = {k: v for k, v in fitted_attributes(model).items() if not k.startswith("_")}
     expected = fitted_attributes(whole)
@@ -192,7 +192,7 @@ def test_secrets_stay_and_released_models_go():
     model = run(STEPS[:3])
     with pytest.raises(PrivacyError, match="copied or pickled"):
         pickle.dumps(model)
-    public = pickle.loads(pickle.dumps(model.released()))
+    public = pickle.loads(pickle.dumps(model.public_copy()))
     assert np.array_equal(public.left_, model.left_)
     assert not {"_private", "_state"} & set(vars(public))
     with pytest.raises(PrivacyError):

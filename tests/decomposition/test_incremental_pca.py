@@ -340,7 +340,7 @@ def test_a_running_stream_is_secret_and_a_released_model_is_free():
     for duplicate in (pickle.dumps, copy.deepcopy):
         with pytest.raises(PrivacyError, match="copied or pickled"):
             duplicate(pca)
-    public = pickle.loads(pickle.dumps(pca.released()))
+    public = pickle.loads(pickle.dumps(pca.public_copy()))
     assert difference(fitted_attributes(pca), fitted_attributes(public)) is None
     with pytest.raises(PrivacyError, match="ended"):
         public.partial_fit(X)

@@ -231,7 +231,7 @@ def test_automatic_route_stays_on_public_facts(wide):
 
 
 def binary(m, n, k, seed=0):
-    """A binary matrix of k tastes that differ in size: a spectrum with a gap behind k."""
+    """A binary matrix of k factors that differ in size: a spectrum with a gap behind k."""
     rng = np.random.default_rng(seed)
     users, items = rng.integers(0, k, m), np.arange(n) % k
     chance = np.where(users[:, None] == items, np.linspace(0.5, 0.3, k)[users][:, None], 0.03)
@@ -312,7 +312,7 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
     R = make_interactions(300, 60, 9000, 4, random_state=0)
     options = {"privacy_unit": "interaction", "algorithm": "gram"}
     lines = fit(R, epsilon=50.0, **options).releases_
-    assert [line.name for line in lines] == ["trace", "gram", "trace", "sums"]
+    assert [line.name for line in lines] == ["total_variance", "gram", "total_variance", "sums"]
     assert lines[0].sensitivity == pytest.approx(1 / 60)
     assert lines[3].sensitivity == pytest.approx((R.nnz / 300) ** -0.5, rel=0.1)
     assert exact(R, 3, **options).user_level_mu_ == math.inf
@@ -481,7 +481,7 @@ def test_user_level_mu(adjacency, floor):
 
 # -- receipts ----------------------------------------------------------------------------------
 
-SHARES = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_norm": 2}
+SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "sums": 3, "clip_norm": 2}
 
 
 def test_budget_split():
@@ -491,7 +491,7 @@ def test_budget_split():
         ("sums", 0.3),
         ("count", 0.1),
         ("norm_centered_rank", 0.16),
-        ("trace", 0.1),
+        ("total_variance", 0.1),
     ):
         spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
@@ -557,7 +557,7 @@ BAD = {
         ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
         ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'ritz', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
-        ({"budget_split": {**SHARES, "ritz": 0}}, "positive"),
+        ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
         ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
@@ -574,7 +574,7 @@ def test_bad_values(name):
 @pytest.mark.thorough
 def test_shares_of_the_automatic_route(wide):
     """Which releases there are depends on the public shape; the error names them."""
-    shares = {"subspace": 8, "ritz": 1, "trace": 1, "count": 1}
+    shares = {"subspace": 8, "spectrum": 1, "total_variance": 1, "count": 1}
     svd = fit(wide, 5, budget_split=shares, clip_norm=1.0)
     assert "gram" in {entry.name for entry in svd.releases_}
     with pytest.raises(ValueError, match=r"keys .*'count', 'ritz', 'subspace', 'trace'"):

@@ -38,8 +38,8 @@ def people(n, seed, m=8):
     """Rows of n users whose models lie on the first axis, about a common one on the second."""
     rng = np.random.default_rng(seed)
     X, users = rng.standard_normal((m * n, D)) * [1, 2, 1, 1, 3], np.repeat(np.arange(n), m)
-    taste = rng.standard_normal((n, 1)) * np.eye(D)[0] + 0.5 * np.eye(D)[1]
-    return X, np.sum(X * taste[users], axis=1) + 0.1 * rng.standard_normal(m * n) + 3.0, users
+    factor = rng.standard_normal((n, 1)) * np.eye(D)[0] + 0.5 * np.eye(D)[1]
+    return X, np.sum(X * factor[users], axis=1) + 0.1 * rng.standard_normal(m * n) + 3.0, users
 
 
 def with_sizes_that_products_lose(house):

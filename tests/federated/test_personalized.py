@@ -31,8 +31,8 @@ def people(n, seed, m=8):
     """Rows of n users whose models lie on the first axis."""
     rng = np.random.default_rng(seed)
     X, users = rng.standard_normal((m * n, D)), np.repeat(np.arange(n), m)
-    taste = rng.standard_normal((n, 1)) * np.eye(D)[0]
-    return X, np.sum(X * taste[users], axis=1) + 0.1 * rng.standard_normal(m * n), users
+    factor = rng.standard_normal((n, 1)) * np.eye(D)[0]
+    return X, np.sum(X * factor[users], axis=1) + 0.1 * rng.standard_normal(m * n), users
 
 
 MODEL = DPPersonalizedRegressor(1, target_bounds=(-10, 10))

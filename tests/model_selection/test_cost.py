@@ -108,7 +108,7 @@ def test_refit_costs_what_the_dearest_candidate_does():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:Counting (released|learnt):skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_cost_is_not_exceeded_by_what_a_row_meets():
     """Count, fit by fit, the training sets that hold the row: the claim, and no more."""
     held = np.zeros(90)
@@ -165,7 +165,7 @@ CELLS = (np.random.default_rng(1).random((40, 40)) < 0.1).astype(float)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.filterwarnings("ignore:(delta=.*no less|.*no tastes):UserWarning")
+@pytest.mark.filterwarnings("ignore:(delta=.*no less|.*no factors):UserWarning")
 @pytest.mark.parametrize(
     "estimator",
     [

@@ -110,16 +110,16 @@ def test_lists_are_those_of_a_sort(n_items, n):
 
 @pytest.mark.parametrize("n_kept", [5, 30])
 def test_scores_of_blocks_are_the_scores(n_kept):
-    """Whether tastes are added to the kept items alone, or come with zeros for the others."""
+    """Whether factors are added to the kept items alone, or come with zeros for the others."""
     rng = np.random.default_rng(0)
     kept = np.sort(rng.permutation(40)[:n_kept])
     inward, outward = rng.standard_normal((n_kept, 3)), rng.standard_normal((2, n_kept))
-    tastes = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7)
+    factors = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7)
     rows = sp.csr_array((rng.random((9, 40)) < 0.3).astype(float))
-    np.testing.assert_allclose(tastes.scorer()(rows), tastes.scores(rows), atol=1e-12)
+    np.testing.assert_allclose(factors.scorer()(rows), factors.scores(rows), atol=1e-12)
     flips = (1.5, 0.2)
-    wanted = tastes.flipped_scores(rows, *flips)
-    np.testing.assert_allclose(tastes.scorer(flips)(rows), wanted, atol=1e-12)
+    wanted = factors.flipped_scores(rows, *flips)
+    np.testing.assert_allclose(factors.scorer(flips)(rows), wanted, atol=1e-12)
 
 
 # -- scores of lists -------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from tools.outcomes import assert_refused
 # There are more cells than one over the usual delta, which an interaction unit is told.
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
 
-NO_TASTES = "ignore::skdp.exceptions.UtilityWarning"
+NO_FACTORS = "ignore::skdp.exceptions.UtilityWarning"
 
 
 @pytest.fixture(scope="module")
-def tastes():
+def factors():
     R = make_interactions(4000, 400, 80_000, 8, random_state=0)
     return split_interactions(R, random_state=0)
 
@@ -46,24 +46,24 @@ def recall(model, split):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
-def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
+def test_factors_beat_popularity_and_come_near_the_exact_filter(factors, unit):
     with seeded_entropy(0):
         found = {
             epsilon: recall(
-                DPRecommender(epsilon=epsilon, privacy_unit=unit).fit(tastes[0]), tastes
+                DPRecommender(epsilon=epsilon, privacy_unit=unit).fit(factors[0]), factors
             )
             for epsilon in (0.5, 3.0, 10.0)
         }
     with pytest.warns(PrivacyWarning):
-        exact = recall(DPRecommender(epsilon=math.inf, privacy_unit=unit).fit(tastes[0]), tastes)
-    popular = popularity_recall(tastes)
+        exact = recall(DPRecommender(epsilon=math.inf, privacy_unit=unit).fit(factors[0]), factors)
+    popular = popularity_recall(factors)
     assert found[0.5] > popular - 0.01
     assert found[3.0] > popular + 0.05
     assert found[10.0] > 0.9 * exact
     assert found[0.5] - 0.01 < found[3.0] < found[10.0] + 0.01
 
 
-@pytest.mark.filterwarnings(NO_TASTES)
+@pytest.mark.filterwarnings(NO_FACTORS)
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
@@ -80,12 +80,12 @@ def test_never_below_popularity(plain, unit, epsilon):
 
 def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     R = sp.random_array((60, 40), density=0.1, rng=0, format="csr")
-    with seeded_entropy(0), pytest.warns(UtilityWarning, match="knows no tastes"):
+    with seeded_entropy(0), pytest.warns(UtilityWarning, match="knows no factors"):
         model = DPRecommender(epsilon=0.1).fit(R)
     assert model.rank_ == 0
     items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
     np.testing.assert_array_equal(items[0], np.argsort(-model.counts_, kind="stable"))
-    np.testing.assert_array_equal(model.popular(40)[0], items[0])
+    np.testing.assert_array_equal(model.popular_items(40)[0], items[0])
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -100,8 +100,8 @@ def test_with_nothing_to_read_the_order_is_that_of_the_counts():
         ({"algorithm": "popularity"}, "popularity", 1e-6),
     ],
 )
-def test_routes_and_receipts(tastes, params, route, delta):
-    model = DPRecommender(**params).fit(tastes[0])
+def test_routes_and_receipts(factors, params, route, delta):
+    model = DPRecommender(**params).fit(factors[0])
     assert model.route_.startswith(route)
     assert model.privacy_spent_.delta == delta
     assert model.privacy_spent_.epsilon == pytest.approx(params.get("epsilon", 1.0))
@@ -116,15 +116,15 @@ def test_what_is_spent_does_not_depend_on_what_is_found():
     for params in ({"algorithm": "gram"}, {"delta": 0.0}):
         model = DPRecommender(privacy_unit="interaction", epsilon=1.0, **params)
         first = clone(model).fit(strong)
-        with pytest.warns(UtilityWarning, match="knows no tastes"):
+        with pytest.warns(UtilityWarning, match="knows no factors"):
             second = clone(model).fit(weak)
         names = [[line.name for line in model.releases_] for model in (first, second)]
         assert names[0] != names[1]
         assert first.privacy_spent_.losses == second.privacy_spent_.losses
 
 
-def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(tastes):
-    train, _ = tastes
+def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(factors):
+    train, _ = factors
     model = DPRecommender(epsilon=3.0).fit(train)
     items, scores = model.recommend(train[:50], n=7)
     assert items.shape == scores.shape == (50, 7)
@@ -146,11 +146,11 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(taste
 
 
 @pytest.mark.deep
-def test_similar_items_share_a_taste(tastes):
+def test_similar_items_share_a_factor(factors):
     with seeded_entropy(0):
-        model = DPRecommender(epsilon=10.0, privacy_unit="interaction").fit(tastes[0])
-    co = np.asarray((tastes[0].T @ tastes[0]).todense())
-    lift = len(tastes[0].indptr) * co / np.outer(np.diag(co) + 1, np.diag(co) + 1)
+        model = DPRecommender(epsilon=10.0, privacy_unit="interaction").fit(factors[0])
+    co = np.asarray((factors[0].T @ factors[0]).todense())
+    lift = len(factors[0].indptr) * co / np.outer(np.diag(co) + 1, np.diag(co) + 1)
     item = int(np.argmax(np.diag(co)))
     near, cosines = model.item_similarity(item, 10)
     assert item not in near
@@ -158,11 +158,11 @@ def test_similar_items_share_a_taste(tastes):
     assert np.median(lift[item, near]) > 1.5 * np.median(lift[item])
 
 
-def test_the_map_is_the_filter(tastes):
-    model = DPRecommender(8, epsilon=3.0).fit(tastes[0])
-    mapped = model.transform(tastes[0][:20])
+def test_the_map_is_the_filter(factors):
+    model = DPRecommender(8, epsilon=3.0).fit(factors[0])
+    mapped = model.transform(factors[0][:20])
     assert mapped.shape == (20, 8)
-    kept = tastes[0][:20][:, model.selected_items_]
+    kept = factors[0][:20][:, model.selected_items_]
     raw = kept @ model.filter_.inward
     np.testing.assert_allclose(mapped[:, : raw.shape[1]], raw, atol=1e-12)
     assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
@@ -186,9 +186,9 @@ def test_bad_parameters(params, message):
 
 
 @pytest.mark.parametrize("unit", ["row", "interaction"])
-def test_blocks_of_rows(tastes, unit, tmp_path):
+def test_blocks_of_rows(factors, unit, tmp_path):
     """Files, dense or sparse, and arrays in memory give the same fit."""
-    train, paths, found = tastes[0][:500], [tmp_path / "0.npz", tmp_path / "1.npz"], []
+    train, paths, found = factors[0][:500], [tmp_path / "0.npz", tmp_path / "1.npz"], []
     for path, part in zip(paths, (train[:200], train[200:]), strict=True):
         sp.save_npz(path, part)
     np.save(tmp_path / "2.npy", train.toarray())
@@ -200,12 +200,12 @@ def test_blocks_of_rows(tastes, unit, tmp_path):
         np.testing.assert_allclose(model.components_, found[0].components_, atol=1e-12)
 
 
-@pytest.mark.filterwarnings(NO_TASTES)
+@pytest.mark.filterwarnings(NO_FACTORS)
 @pytest.mark.deep
-def test_lists_of_flipped_histories_need_no_true_one(tastes):
+def test_lists_of_flipped_histories_need_no_true_one(factors):
     """They are what is released: worse than lists of true histories, better than popularity."""
     with seeded_entropy(0):
-        model = DPRecommender(epsilon=6.0, privacy_unit="interaction", delta=0.0).fit(tastes[0])
+        model = DPRecommender(epsilon=6.0, privacy_unit="interaction", delta=0.0).fit(factors[0])
     assert model.privacy_spent_.delta == 0.0
     published, scores = model.recommend_all()
     assert published.shape == scores.shape == (4000, 20)
@@ -213,17 +213,17 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
         :, np.searchsorted(model.selected_items_, published[0])
     ]
     assert not reported[0].any()
-    found = recall_at_n(published, tastes[1])
-    assert popularity_recall(tastes) + 0.05 < found < recall(model, tastes) + 0.01
+    found = recall_at_n(published, factors[1])
+    assert popularity_recall(factors) + 0.05 < found < recall(model, factors) + 0.01
     with pytest.raises(ValueError, match="one_shot"):
-        DPRecommender().fit(tastes[0][:300]).recommend_all()
+        DPRecommender().fit(factors[0][:300]).recommend_all()
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
+def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     """They are all that is released: each history adds 1 in all, as for n_users users."""
-    R = tastes[0][:1500]
-    with fixed_noise(0), pytest.warns(UtilityWarning, match="knows no tastes"):
+    R = factors[0][:1500]
+    with fixed_noise(0), pytest.warns(UtilityWarning, match="knows no factors"):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
     assert {line.mechanism for line in model.releases_} == {"laplace"}
@@ -235,16 +235,16 @@ def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
 
 
 @pytest.mark.deep
-def test_a_public_length_of_histories_is_used(tastes):
+def test_a_public_length_of_histories_is_used(factors):
     with fixed_noise(0):
         model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
-        line = {line.name: line for line in model.fit(tastes[0]).releases_}["gram"]
+        line = {line.name: line for line in model.fit(factors[0]).releases_}["gram"]
     assert line.sensitivity == pytest.approx(math.sqrt(59) / 30, rel=1e-3)
     long, short = (
         DPRecommender(privacy_unit="interaction", epsilon=3.0, degree_floor=d) for d in (90, 2)
     )
-    assert long.fit(tastes[0]).route_.startswith("one_shot")
-    assert short.fit(tastes[0]).route_.startswith("gram")
+    assert long.fit(factors[0]).route_.startswith("one_shot")
+    assert short.fit(factors[0]).route_.startswith("gram")
 
 
 @pytest.mark.parametrize("nnz", [0, 101, 5.0, True])

@@ -134,10 +134,10 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     X, y = rng.standard_normal((300, 6)), 40 + rng.standard_normal(300)
     off, without = [], 0
     for seed in range(9):
-        with seeded_entropy(seed), pytest.warns(PrivacyWarning) as caught:
+        with seeded_entropy(seed), pytest.warns(UtilityWarning) as caught:
             model = DPRidge(epsilon=0.5, adjacency="replace").fit(X, y)
         said = any("all budget went into" in str(each.message) for each in caught)
-        assert said == ("readout" not in {line.name for line in model.releases_})
+        assert said == ("regression_moments" not in {line.name for line in model.releases_})
         assert not said or not model.coef_.any()
         without += said
         off.append(abs(model.intercept_ - 40))
@@ -233,7 +233,9 @@ BAD_RIDGE = {
         (1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), "none", None, 3.0, (1.0,),
         (0, 1, 2), (True, 2.0), ("0", "1"), ([[0.0]], [[1.0]]), ([], []), (0.0, 1e-70), (0, 1e61),
     ],
-    "budget_split": [{}, {"readout": 1.0}, {"readout": 0.5, "clip_norm": -1.0}, 0.5],
+    "budget_split": [
+        {}, {"regression_moments": 1.0}, {"regression_moments": 0.5, "clip_norm": -1.0}, 0.5,
+    ],
     "adjacency": ["swap", None],
     "delta": [0.0, 1.0, -1.0],
     "n_jobs": [0, 0.5],
@@ -275,7 +277,7 @@ def test_public_bounds_are_free_and_give_the_units():
     X, y = data(20_000)
     X = X * [1, 1, 1, 1, 100]
     model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
-    assert [line.name for line in model.releases_] == ["readout"]
+    assert [line.name for line in model.releases_] == ["regression_moments"]
     assert model.score(X, y) > 0.97
     assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
     np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
@@ -339,7 +341,7 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
     names = [line.name for line in model.releases_]
-    assert names[-1] == "readout" and set(names[:-1]) <= {"count", "sums"}
+    assert names[-1] == "regression_moments" and set(names[:-1]) <= {"count", "sums"}
     assert 30 <= np.count_nonzero(model.coef_) < 100
 
 
@@ -388,7 +390,7 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
-    assert [line.name for line in plan.releases] == ["count", "sums", "readout"]
+    assert [line.name for line in plan.releases] == ["count", "sums", "regression_moments"]
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")

@@ -171,8 +171,8 @@ def test_pairs_have_the_claimed_deviation():
 
 
 def blocks(m, n, rng):
-    taste = rng.integers(0, 3, m)
-    return (rng.random((m, n)) < np.where(np.arange(n) % 3 == taste[:, None], 0.3, 0.03)) * 1.0
+    factor = rng.integers(0, 3, m)
+    return (rng.random((m, n)) < np.where(np.arange(n) % 3 == factor[:, None], 0.3, 0.03)) * 1.0
 
 
 def readable(Y, noise_scale, floor, k):

@@ -13,9 +13,9 @@ from skdp.solvers.one_shot import Flipped, flip_deviation
 from skdp.solvers.recommend import (
     Items,
     Route,
+    factors_beside,
     fit_filter,
     own_of,
-    tastes_beside,
     with_flips,
 )
 
@@ -53,7 +53,7 @@ def falling(of_a_user, steps):
 
 @pytest.mark.parametrize("case", SHARES)
 def test_the_share_of_the_counts_keeps_the_list_clear(case):
-    """All of it where no taste would stand out, or the list is noise."""
+    """All of it where no factor would stand out, or the list is noise."""
     route, of_a_user, steps, share = SHARES[case]
     assert route.counts(falling(of_a_user, steps), 400.0) == pytest.approx(share, rel=0.01)
 
@@ -96,14 +96,14 @@ def fitted(ask, route):
     return found, [name for name, _ in ask.bought], [share / 0.9 for _, share in ask.bought]
 
 
-@pytest.mark.parametrize("taste", [0.0, 20.0])
-def test_what_is_bought_does_not_depend_on_tastes(taste):
+@pytest.mark.parametrize("factor", [0.0, 20.0])
+def test_what_is_bought_does_not_depend_on_factors(factor):
     signs = np.where(np.arange(60) % 2, 1.0, -1.0)
-    ask = Public(400 - 3 * np.arange(60.0), taste * (np.outer(signs, signs) - np.eye(60)))
+    ask = Public(400 - 3 * np.arange(60.0), factor * (np.outer(signs, signs) - np.eye(60)))
     found, names, shares = fitted(ask, CELLS)
     assert names == ["counts", "moment"]
     assert shares == pytest.approx([0.05, 0.95])
-    assert bool(found.filter.rank) == bool(taste)
+    assert bool(found.filter.rank) == bool(factor)
 
 
 def test_counts_are_bought_twice_where_the_first_are_noise():
@@ -155,7 +155,7 @@ def test_exact_counts_need_no_flips():
     assert with_flips(counts, Flipped(sp.csr_array((3, 4)), 0.1), np.arange(4), 3) is counts
 
 
-# -- tastes from pairs of items: what is read, what chance alone would show ---------------------
+# -- factors from pairs of items: what is read, what chance alone would show ---------------------
 
 K = 6
 
@@ -182,14 +182,14 @@ def items_of(R):
     return Items(np.arange(R.shape[1]), counts, own_of(counts, R.shape[0]), R.shape[0])
 
 
-def tastes_of(R, **options):
-    return tastes_beside(exact_moment(R, **options), items_of(R), K, 0.5)
+def factors_of(R, **options):
+    return factors_beside(exact_moment(R, **options), items_of(R), K, 0.5)
 
 
 @pytest.mark.parametrize("operator", [False, True])
-def test_tastes_are_those_that_were_planted(operator):
+def test_factors_are_those_that_were_planted(operator):
     R = histories(4000, 90, 3, np.random.default_rng(0))
-    pairs = tastes_of(R, operator=operator)
+    pairs = factors_of(R, operator=operator)
     assert pairs.rank >= 2
     likeness = pairs.inward[:, 1:3] @ pairs.outward[:2]
     same = np.arange(90)[:, None] % 3 == np.arange(90) % 3
@@ -201,12 +201,12 @@ def test_tastes_are_those_that_were_planted(operator):
 def test_what_a_sample_shows_by_chance_is_left_out(seed):
     """Without noise every eigenvalue can be read; almost none of them is more than chance."""
     R = histories(400, 90, 0, np.random.default_rng(seed))
-    assert tastes_of(R).rank <= 2
-    assert tastes_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
+    assert factors_of(R).rank <= 2
+    assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
 
 
 def test_nothing_to_read_is_popularity():
-    found = tastes_beside(None, items_of(np.ones((10, 3))), 1, 0.0)
+    found = factors_beside(None, items_of(np.ones((10, 3))), 1, 0.0)
     assert found.rank == 0
     scores = found.scores(sp.csr_array(np.eye(3)))
     np.testing.assert_allclose(scores / scores[:, :1], np.ones((3, 3)))

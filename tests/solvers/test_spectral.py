@@ -149,12 +149,12 @@ def test_clip_levels_follow_the_noise():
 
 
 def wide_rows(n=3000, d=400, used=60, k=3, seed=0):
-    """Sparse non-negative unit rows of k tastes on the first `used` columns, dust elsewhere."""
+    """Sparse non-negative unit rows of k factors on the first `used` columns, dust elsewhere."""
     rng = np.random.default_rng(seed)
     chance = np.full((n, d), 0.002)
-    taste = rng.integers(0, k, n)
+    factor = rng.integers(0, k, n)
     for i in range(k):
-        chance[np.ix_(taste == i, np.arange(i, used, k))] = 0.4
+        chance[np.ix_(factor == i, np.arange(i, used, k))] = 0.4
     X = (rng.random((n, d)) < chance).astype(float)
     return X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
 
@@ -186,7 +186,7 @@ def test_columns_of_both_signs_are_found_too():
 @pytest.mark.thorough
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])
 def test_screening_is_never_far_below_the_most_popular_columns(scale):
-    """Columns without a taste in common: popularity is all there is."""
+    """Columns without a factor in common: popularity is all there is."""
     rng = np.random.default_rng(0)
     P = 0.3 * np.arange(1, 301.0) ** -0.6
     W = (rng.random((3000, 300)) < P).astype(float)
@@ -201,8 +201,8 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
 def test_where_popularity_is_flat_the_mean_is_found(scale):
     """No column stands out: the most popular ones alone hold next to nothing."""
     rng = np.random.default_rng(0)
-    taste = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 500))
-    W = (rng.random((600, 500)) < 0.1 * np.exp(0.7 * taste / np.sqrt(3))).astype(float)
+    factor = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 500))
+    W = (rng.random((600, 500)) < 0.1 * np.exp(0.7 * factor / np.sqrt(3))).astype(float)
     C = np.median(np.linalg.norm(W, axis=1))
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), C)
     lost, popular = [], []
@@ -285,8 +285,8 @@ def leading(A, k):
 
 
 def sparse_moment(rng):
-    taste = rng.gamma(0.3, size=(10, 150)) * (rng.random((10, 150)) < 0.08)
-    X = rng.poisson(rng.gamma(0.3, size=(3000, 10)) @ taste)
+    factor = rng.gamma(0.3, size=(10, 150)) * (rng.random((10, 150)) < 0.08)
+    X = rng.poisson(rng.gamma(0.3, size=(3000, 10)) @ factor)
     return X.T @ X / 10.0
 
 

@@ -128,7 +128,7 @@ def recommended():
     server = FederatedPowerMethod(DPRecommender(2, epsilon=8.0, algorithm="gram"), CONFIG)
     parts = [client(part) for part in np.array_split(np.tile(X, (40, 1)), 4)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a few items show no tastes, and say so
+        warnings.simplefilter("ignore", UserWarning)  # a few items show no factors, and say so
         requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
     return lambda X, y, groups: answers(client(X), requests)
 

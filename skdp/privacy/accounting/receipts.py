@@ -276,10 +276,9 @@ _PURPOSES = {
     "tangent_product": "subspace",
     "votes": "subspace",
     "core": "spectrum",
-    "ritz": "spectrum",
     "projected_gram": "spectrum",
-    "trace": "total variance",
-    "readout": "regression",
+    "total_variance": "total variance",
+    "regression_moments": "regression",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
 _GROUPED = ("purpose", "releases", "budget", "names")
