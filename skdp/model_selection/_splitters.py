@@ -167,17 +167,17 @@ class IndependentKFold(_Folds):
             yield np.flatnonzero(fold == i)
 
 
-def split_interactions(R: Any, share: float = 0.2, *, random_state: Any = None) -> Any:
+def split_interactions(R: Any, test_size: float = 0.2, *, random_state: Any = None) -> Any:
     """Split the items of each user into two matrices of the same shape.
 
-    Each item goes to the second matrix by itself, with probability `share`. The second matrix
+    Each item goes to the second matrix by itself, with probability `test_size`. The second matrix
     holds private data as the first does.
 
     Parameters
     ----------
     R : {array-like, sparse matrix} of shape (n_users, n_items)
         Interactions: positive entries.
-    share : float, default=0.2
+    test_size : float, default=0.2
         Probability that an item is held out.
     random_state : int, Generator, RandomState or None, default=None
         Seed of the split; None splits by the operating system.
@@ -196,11 +196,13 @@ def split_interactions(R: Any, share: float = 0.2, *, random_state: Any = None) 
     >>> int(train.nnz + test.nnz) == R.nnz
     True
     """
-    if isinstance(share, bool) or not 0 < share < 1:
-        raise ValueError(f"share must be a float in the range (0, 1). Got {share!r} instead.")
+    if isinstance(test_size, bool) or not 0 < test_size < 1:
+        raise ValueError(
+            f"test_size must be a float in the range (0, 1). Got {test_size!r} instead."
+        )
     R = check_histories(R)
     words = make_source(random_state, "split_interactions").words()(R.nnz)
-    held = words < np.uint64(share * 2.0**64)
+    held = words < np.uint64(test_size * 2.0**64)
     return tuple(_where(R, chosen) for chosen in (~held, held))
 
 

@@ -24,11 +24,11 @@ _CLOSE = 1e-6
 
 @dataclass(frozen=True)
 class QuantileLoss:
-    """Loss whose minimiser is a quantile: ``level * r`` above 0, ``(level - 1) * r`` below.
+    """Loss whose minimiser is a quantile: ``quantile * r`` above 0, ``(quantile - 1) * r`` below.
 
     Parameters
     ----------
-    level : float, default=0.5
+    quantile : float, default=0.5
         In (0, 1); 0.5 is (half of) the absolute error.
 
     Examples
@@ -37,21 +37,21 @@ class QuantileLoss:
     >>> model = DPPersonalizedRegressor(1, loss=QuantileLoss(0.9))
     """
 
-    level: float = 0.5
+    quantile: float = 0.5
     homogeneous = True  # scales with the residual, so that users may use units of their own
 
     @property
     def bounds(self):
         """Return the smallest and the largest derivative."""
-        return self.level - 1.0, self.level
+        return self.quantile - 1.0, self.quantile
 
     def value(self, residual):
         """Return the loss of each residual (target minus prediction)."""
-        return np.maximum(self.level * residual, (self.level - 1.0) * residual)
+        return np.maximum(self.quantile * residual, (self.quantile - 1.0) * residual)
 
     def derivative(self, residual):
         """Return the derivative of the loss at each residual."""
-        return np.where(residual > 0, self.level, self.level - 1.0)
+        return np.where(residual > 0, self.quantile, self.quantile - 1.0)
 
 
 def check_row_loss(name, loss):

@@ -279,5 +279,5 @@ def test_splits_are_disjoint_and_fair():
     assert (train + test != R).nnz == 0
     assert train.multiply(test).nnz == 0
     assert abs(test.nnz / R.nnz - 0.3) < 6 * math.sqrt(0.21 / R.nnz)
-    with pytest.raises(ValueError, match="share"):
+    with pytest.raises(ValueError, match="test_size"):
         split_interactions(R, 1.5)

@@ -102,7 +102,7 @@ def test_a_local_fit_minimises_the_loss(loss):
 def test_it_is_a_parameter_like_others():
     model = DPPersonalizedRegressor(loss=QuantileLoss(0.3))
     assert clone(model).loss == model.loss
-    assert "QuantileLoss(level=0.3)" in repr(model)
+    assert "QuantileLoss(quantile=0.3)" in repr(model)
 
 
 def altered(**changes):
