@@ -555,7 +555,7 @@ BAD = {
         ({"unit_bound": (0.0, math.nan), "privacy_unit": "entry"}, "unit_bound"),
         ({"unit_bound": 0.0, "privacy_unit": "frobenius"}, "unit_bound"),
         ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
-        ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'ritz', 'subspace'"),
+        ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
         ({"random_state": "seed"}, "cannot be used to seed"),
@@ -577,7 +577,9 @@ def test_shares_of_the_automatic_route(wide):
     shares = {"subspace": 8, "spectrum": 1, "total_variance": 1, "count": 1}
     svd = fit(wide, 5, budget_split=shares, clip_norm=1.0)
     assert "gram" in {entry.name for entry in svd.releases_}
-    with pytest.raises(ValueError, match=r"keys .*'count', 'ritz', 'subspace', 'trace'"):
+    with pytest.raises(
+        ValueError, match=r"keys .*'count', 'spectrum', 'subspace', 'total_variance'"
+    ):
         fit(wide, 5, budget_split=shares | {"sums": 1}, clip_norm=1.0)
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
 

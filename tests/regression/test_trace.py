@@ -337,12 +337,12 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 
 @pytest.mark.deep
 def test_a_matrix_is_found_beside_means():
-    """Median squared errors: .96 by exact means, .93 by a matrix of rank 2, .73 beside means."""
+    """Median squared errors: .96 by exact means, .95 by a matrix of rank 2, .85 beside means."""
     X, column, y = ratings(1, (60, 60), 40_000)
     found = {}
     for fit_biases in (False, True):
         model = DPTraceRegressor(2, matrix_shape=(60, 60), epsilon=20.0, fit_biases=fit_biases)
-        fits = [clone(model).set_params(random_state=i).fit(X, y) for i in range(5)]
+        fits = [clone(model).set_params(random_state=i).fit(X, y) for i in range(15)]
         found[fit_biases] = float(np.median([np.mean((m.predict(X) - y) ** 2) for m in fits]))
         assert np.median([fit.rank_ for fit in fits]) == 2 + 2 * fit_biases
     exact = (np.bincount(column, y) / np.maximum(np.bincount(column), 1))[column]

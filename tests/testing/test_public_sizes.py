@@ -58,7 +58,7 @@ OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
-    "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
+    "64.0": "a budget", "1000000.0": "a ratio of shares", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
     "1022": "values, not sizes",
     "1400.0": "a budget",
