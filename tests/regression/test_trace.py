@@ -336,6 +336,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 
 
 @pytest.mark.deep
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # some have no matrix
 def test_a_matrix_is_found_beside_means():
     """Median squared errors: .96 by exact means, .95 by a matrix of rank 2, .85 beside means."""
     X, column, y = ratings(1, (60, 60), 40_000)
