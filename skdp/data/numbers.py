@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED
 from skdp.data.blocks import (
     AnyRows,
     Block,
@@ -42,7 +43,6 @@ from skdp.data.views import (
 )
 
 FloatArray = NDArray[np.float64]
-_MOST_ORDERED = 2**15  # more are counted faster one question after the other
 
 
 class Kept(Protocol):
@@ -256,7 +256,7 @@ class Numbers:
         if not isinstance(kept, _KeptHere):
             return None
         parts = [self.of(made) for _, made in kept.made]
-        return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None
+        return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= CACHED else None
 
 
 def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[FloatArray]:

@@ -256,13 +256,12 @@ View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 Arrays = tuple[NDArray[Any], ...]
-_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
 _KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
 
 
-def may_be_kept(n_bytes: float, *, large: bool = False) -> bool:
+def may_be_kept(n_bytes: float) -> bool:
     """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= (_LARGE if large else 1.0) * _KEPT_BYTES
+    return n_bytes <= _KEPT_BYTES
 
 
 class Memory:
@@ -276,14 +275,14 @@ class Memory:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+    def __call__(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
         """Return what is kept under the key, or what `make` returns."""
         found = self._arrays.get(key)
         if found is None:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                if may_be_kept(self._taken + size, large=large):
+                if may_be_kept(self._taken + size):
                     self._taken += size
                     self._arrays[key] = found
         return found

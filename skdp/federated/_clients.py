@@ -168,7 +168,7 @@ class FederatedSession:
 # public arguments, and refuses a step at which its own budget does not cover them.
 
 
-_SMALLEST = 1e-100
+SMALLEST = 1e-100
 
 Answers = Callable[[float], NDArray[Any]]
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
@@ -187,7 +187,7 @@ def is_positive(_: Any, value: Argument) -> bool:
 
 def is_scale(_: Any, value: Argument) -> bool:
     """Infinity, or a number whose square and small parts are ordinary floats."""
-    return isinstance(value, float) and (_SMALLEST < value < 1 / _SMALLEST or value == math.inf)
+    return isinstance(value, float) and (SMALLEST < value < 1 / SMALLEST or value == math.inf)
 
 
 def is_matrix(query: Any, value: Argument) -> bool:
@@ -209,7 +209,7 @@ def _is_ordinary(value: Argument, n: int, most: int) -> bool:
         is_floats(value, 2)
         and len(value) == n
         and 1 <= value.shape[1] <= most
-        and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
+        and SMALLEST < float(np.abs(value).max()) < 1 / SMALLEST
     )
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._crypto import KEY_BYTES, SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
+from skdp.federated._crypto import SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.privacy.accounting.plain_data import pack, unpack
+from skdp.privacy.noise.words import KEY_BYTES
 
 # Messages as bytes: fixed layouts, strict parsing, nothing that could run code.
 #
@@ -25,15 +26,13 @@ from skdp.privacy.accounting.plain_data import pack, unpack
 
 
 SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
-COMMITMENT_BYTES: Final = 32
-SEALED_BYTES: Final = 2 * SHARE_BYTES + TAG_BYTES
 _MAGIC: Final = b"SKDP"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<4sBBHII16s")
 _OPENING: Final = struct.Struct("<5IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
-_SEALED: Final = struct.Struct(f"<I{SEALED_BYTES}s")
+_SEALED: Final = struct.Struct(f"<I{2 * SHARE_BYTES + TAG_BYTES}s")
 _REVEALED: Final = struct.Struct(f"<IB{SHARE_BYTES}s")
 T = TypeVar("T")
 
@@ -171,9 +170,9 @@ def pack_shares(commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
 
 def unpack_shares(body: memoryview) -> tuple[bytes, dict[int, bytes]]:
     """Read sealed shares and the digest of the self-mask's seed."""
-    if len(body) < COMMITMENT_BYTES:
+    if len(body) < KEY_BYTES:
         raise InvalidMessageError("A message of shares is too short.")
-    return bytes(body[:COMMITMENT_BYTES]), unpack_delivery(body[COMMITMENT_BYTES:])
+    return bytes(body[:KEY_BYTES]), unpack_delivery(body[KEY_BYTES:])
 
 
 def pack_delivery(sealed: Mapping[int, bytes]) -> bytes:

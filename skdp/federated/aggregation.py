@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import (
-    SECRET_BYTES,
     SHARE_BYTES,
     SIGNATURE_BYTES,
     Identity,
@@ -33,6 +32,7 @@ from skdp.federated._crypto import (
 )
 from skdp.federated._messages import SERVER, Header, Keys, Kind, LocalTransport, Question
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
+from skdp.privacy.noise.words import KEY_BYTES
 
 # The client's half of a secure sum: it masks its contribution, and guards its own masks.
 
@@ -88,7 +88,7 @@ class _ClientAttempt:
     expected: Kind | None = Kind.PEERS  # the next kind that is answered; None: no more answers
     masking: KeyPair = field(default_factory=KeyPair)
     sealing: KeyPair = field(default_factory=KeyPair)
-    seed: bytes = field(default_factory=lambda: os.urandom(SECRET_BYTES), repr=False)
+    seed: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
     peers: dict[int, Keys] = field(default_factory=dict)
     incoming: dict[int, bytes] = field(default_factory=dict, repr=False)  # keys of sealed shares
     held: dict[int, bytes] = field(default_factory=dict, repr=False)  # shares of others' secrets

@@ -32,13 +32,11 @@ from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.session import Grant, PrivacySession
+from skdp.privacy.gate.session import SHARE_SLIP, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 IntArray = NDArray[np.int64]
-_NEGLIGIBLE = 1e-9  # shares are sums of floats
 
-_SUM_ERROR = 2.0**-1000  # of adding one part to a sum: exp(-4e14) is smaller
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
 # and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
 _LARGEST_CHANGE = 2.0**33
@@ -101,7 +99,7 @@ class NoiseParts:
 
         All clients' draws are charged, though those of colluders protect nobody.
         """
-        drawn = self.n_clients * (noise.sampler_error(noise.PART_LEVELS) + _SUM_ERROR)
+        drawn = self.n_clients * noise.sampler_error(noise.PART_LEVELS)  # beside it exp(-4e14) is 0
         rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.PART_SIGMA_INT)
         return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
 
@@ -217,5 +215,5 @@ def distribute(
 def forfeit_rest(session: PrivacySession) -> None:
     """Pay what is left, so that the receipt is that of the whole budget."""
     left = session.left()
-    if left > _NEGLIGIBLE:
+    if left > SHARE_SLIP:
         session.forfeit(left)

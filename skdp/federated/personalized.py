@@ -13,6 +13,7 @@ from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import (
+    SMALLEST,
     Aggregate,
     FederatedClient,
     FederatedSession,
@@ -54,7 +55,7 @@ from skdp.solvers.user_heads import (
 
 
 FloatArray = NDArray[np.float64]
-_SMALLEST, _SKEW, _MOST_RULES, _MOST_POINTS = 1e-100, 1e-6, 1000, 1000
+_SKEW, _MOST_RULES, _MOST_POINTS = 1e-6, 1000, 1000
 _MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
 # Entries of trial users: squares, products and sums of them leave the range of floats.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
@@ -217,7 +218,7 @@ def is_whitener(query: Any, value: Argument) -> bool:
     if not is_floats(value) or value.shape != (d, d):
         return False
     largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
-    if not (largest.min() > _SMALLEST and largest.max() < 1 / _SMALLEST):
+    if not (largest.min() > SMALLEST and largest.max() < 1 / SMALLEST):
         return False
     return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
 
@@ -232,7 +233,7 @@ def is_orthonormal(query: Any, value: Argument) -> bool:
 
 def is_units(query: Any, value: Argument) -> bool:
     """One positive number for each feature; infinity leaves a feature out."""
-    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > _SMALLEST))
+    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > SMALLEST))
 
 
 def is_coef(query: Any, value: Argument) -> bool:
@@ -256,7 +257,7 @@ def is_rules(_: Any, value: Argument) -> bool:
 
 def is_level_bound(_: Any, value: Argument) -> bool:
     """A positive number that is neither tiny nor huge."""
-    return isinstance(value, float) and _SMALLEST <= value <= 1 / _SMALLEST
+    return isinstance(value, float) and SMALLEST <= value <= 1 / SMALLEST
 
 
 def _given(check: Any) -> Any:

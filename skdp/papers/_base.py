@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import ROUNDING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import as_input_dtype
 from skdp.decomposition._planning import DecompositionPlans
@@ -74,7 +75,6 @@ class Printed(DecompositionPlans, BaseDPEstimator, ABC):
 
 
 FloatArray = NDArray[np.float64]
-_ULP = 2.0**-52
 RULES = ("rows", "prior", "width", "independent")
 
 
@@ -138,7 +138,7 @@ class PrintedQuery(PrivateQuery):
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        error = 2 * (terms + 4) * _ULP * reach
+        error = 2 * (terms + 4) * 2 * ROUNDING * reach
         return rounded_release("length", (), self._l2(own, x), error, compute)
 
 

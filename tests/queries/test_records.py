@@ -457,7 +457,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         for release, value in zip(releases, expected, strict=True):
             permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
-        monkeypatch.setattr(records, "_BLOCK", 200)
+        monkeypatch.setattr(records, "CACHED", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
         monkeypatch.setattr(FactoredRecords, "at_once", 37)
 

@@ -362,7 +362,7 @@ class FlipGrant(Grant):
 
 
 SHARE_SLIP = 1e-9  # shares are sums of floats
-_CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
+CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
 class Observer:
@@ -580,8 +580,8 @@ class PrivacySession:
         with self.lock:
             share = self.affordable(bound, share, "pure")
             eta = budget.pure_epsilon * share
-            rate = eta / (2.0**_CHOICE_BITS + 2)  # rounding moves two scores by one step
-            step = 0.0 if budget.exact else bound.linf * 2.0**-_CHOICE_BITS
+            rate = eta / (2.0**CHOICE_BITS + 2)  # rounding moves two scores by one step
+            step = 0.0 if budget.exact else bound.linf * 2.0**-CHOICE_BITS
             scale = step / rate
             loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
             grant = Grant(self, bound, "exponential", step, scale)
