@@ -111,30 +111,11 @@ class Scratch:
         return self._buffer[:size].reshape(shape)
 
 
-class Repeated:
-    """A public vector, repeated: arithmetic with one vector for all rows takes half as long again.
-
-    What `rows` returned is overwritten by its next call.
-    """
-
-    def __init__(self) -> None:
-        self._rows: NDArray[Any] = np.empty((0, 0))
-
-    def rows(self, vector: NDArray[Any], n: int) -> Any:
-        """Return what goes with n rows: the vector for each, or itself for blocks that are huge."""
-        if n * len(vector) > 2 * BLOCK or not n:
-            return vector
-        if len(self._rows) < n or not np.array_equal(self._rows[0], vector):
-            self._rows = np.tile(vector, (n, 1))
-        return self._rows[:n]
-
-
 class ScratchOfThread(threading.local):
     """What each thread uses again, for blocks of rows."""
 
     def __init__(self) -> None:
         self.rows, self.values, self.squares = Scratch(), Scratch(), Scratch()
-        self.center, self.size = Repeated(), Repeated()
 
 
 # Computation whose bits depend on nothing but the data: one BLAS thread, and no warnings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import sys
 import threading
@@ -264,11 +265,8 @@ def _combine(values: list[Any], combine: Sealed) -> Any:
         return None
 
 
-def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(a + b)
-
-
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """Return it as it is."""
     return value
 
 
@@ -382,7 +380,7 @@ class DaskParts:
     def sum_parts(self, work: Work) -> NDArray[Any]:
         """Return the sum of ``work(part)``, made on the workers."""
         return np.asarray(
-            _computed(lambda: _tree(self._tasks(_broadcast(work)), _add), self.forget)
+            _computed(lambda: _tree(self._tasks(_broadcast(work)), operator.add), self.forget)
         )
 
     def reduce(self, work: Work, combine: Callable[[Any, Any], Any], finish: Work) -> Any:
@@ -390,7 +388,7 @@ class DaskParts:
 
         def make() -> Any:
             whole = _tree(self._tasks(_broadcast(work)), combine)
-            return _dask().delayed(_run, pure=False)([whole], Sealed(_same), Sealed(finish))
+            return _dask().delayed(_run, pure=False)([whole], Sealed(same), Sealed(finish))
 
         return _computed(make, self.forget)
 
@@ -411,7 +409,7 @@ class _KeptThere(DaskParts):
     """Numbers of single rows, on the workers: made once, made again only if they were lost."""
 
     def __init__(self, source: DaskParts, make: Work) -> None:
-        super().__init__([], _same, source.n_features)
+        super().__init__([], same, source.n_features)
         self._source = source
         self._make = make
         self._held: list[list[Any]] | None = None

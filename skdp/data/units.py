@@ -36,6 +36,7 @@ from skdp.data.stored_rows import (
     Sealed,
     lazy_blocks,
     rows_of_block,
+    same,
 )
 from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 
@@ -111,7 +112,7 @@ class Placed:
         column = self.columns[name]
         if isinstance(self.rows, DaskRows):
             (items,) = self._items({name: column})
-            parts = DaskParts([[item] for item in items], _as_it_is, 0)
+            parts = DaskParts([[item] for item in items], same, 0)
             return parts.reduce(work, combine, finish)
         files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
         return finish(reduce(combine, [work(column[a:b]) for a, b in _ranges(files)]))
@@ -142,10 +143,6 @@ class Placed:
 def in_memory(rows: Any, **columns: Any) -> Placed:
     """Return the records of an array or CSR matrix, with their columns."""
     return Placed(row_source(rows), columns)
-
-
-def _as_it_is(column: Any) -> Any:
-    return column
 
 
 def _ranges(sources: list[Any]) -> list[tuple[int, int]]:

@@ -288,9 +288,6 @@ class Memory:
         return found
 
 
-_OF_THREAD = ScratchOfThread()
-
-
 class ViewedRows:
     """A source of rows behind a public view."""
 
@@ -354,8 +351,7 @@ def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            about = _OF_THREAD.center.rows(center, len(part))
-            yield np.subtract(part, about, out=scratch.shaped(part.shape))
+            yield np.subtract(part, center, out=scratch.shaped(part.shape))
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
@@ -553,12 +549,11 @@ class RowScale(NamedTuple):
         `good` says which rows are known to be finite. The next call of this thread overwrites them.
         """
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        n, scratch = len(dense), _SCALED
-        scaled = scratch.rows.shaped(dense.shape)
+        scaled = _SCALED.rows.shaped(dense.shape)
         about = dense
         if self.center.any():
-            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
-        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
+            about = np.subtract(dense, self.center, out=scaled)
+        np.divide(about, self.size, out=scaled)
         np.clip(scaled, -self.reach, self.reach, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:

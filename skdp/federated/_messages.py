@@ -90,13 +90,7 @@ def run_digest(run_id: bytes) -> bytes:
 
 def config_numbers(config: AggregationConfig) -> tuple[int, ...]:
     """Return what all parties must agree on."""
-    return (
-        int(config.n_clients),
-        int(config.n_colluders),
-        int(config.n_dropouts),
-        config.degree,
-        config.shares_needed,
-    )
+    return *config.counts, config.degree, config.shares_needed
 
 
 def context(run_id: bytes, step: int, attempt: int, opening: Opening) -> bytes:
@@ -378,12 +372,14 @@ def _decoded(data: bytes) -> Request:
         raise ValueError
     if not 1 <= len(header["calls"]) <= _MAX_CALLS:
         raise ValueError
-    calls = tuple(Call(_text(name), tuple(map(_argument, args))) for name, args in header["calls"])
+    calls = tuple(
+        Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]
+    )
     return Request(
         _integer(header["serial"]),
         _facts(header["facts"]),
-        _number(header["share"]),
-        _number(header["step"]),
+        _typed(float, header["share"]),
+        _typed(float, header["step"]),
         calls,
     )
 
@@ -392,21 +388,15 @@ def _argument(value: Any) -> Argument:
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
-        return _number(value)
+        return _typed(float, value)
     if value.dtype not in _DTYPES or value.ndim > 2:
         raise ValueError
     value.flags.writeable = False  # clients of one process share it
     return value
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, float):
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _typed(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
         raise ValueError
     return value
 
@@ -420,7 +410,9 @@ def _integer(value: Any) -> int:
 def _facts(values: Any) -> Facts:
     unit, adjacency, *counts = values
     n_features, n_clients, n_colluders, n_dropouts = (_integer(count) for count in counts)
-    return Facts(_text(unit), _text(adjacency), n_features, n_clients, n_colluders, n_dropouts)
+    return Facts(
+        _typed(str, unit), _typed(str, adjacency), n_features, n_clients, n_colluders, n_dropouts
+    )
 
 
 # Clients in the same process: for tests and simulations.

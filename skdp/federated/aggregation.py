@@ -260,12 +260,9 @@ class AggregationClient:
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
     def _contribution(self, attempt: _ClientAttempt) -> NDArray[np.uint64]:
-        config, step = self._config, self._name + struct.pack("<I", self._step)
-        counts = (int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
-        values = self._respond(
-            Question(attempt.opening.request, step, counts, attempt.opening.size)
-        )
-        return checked_words(values, attempt.opening.size).copy()
+        step, opening = self._name + struct.pack("<I", self._step), attempt.opening
+        question = Question(opening.request, step, self._config.counts, opening.size)
+        return checked_words(self._respond(question), opening.size).copy()
 
     def _on_unmask(self, attempt: _ClientAttempt, body: memoryview) -> bytes:
         """Reveal one share of each neighbour: of its self-mask, or of its key if it dropped out."""

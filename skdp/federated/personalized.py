@@ -27,9 +27,8 @@ from skdp.federated._clients import (
     is_number,
     is_positive,
 )
-from skdp.federated._messages import Argument, Facts
+from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
-from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
@@ -470,12 +469,11 @@ class FederatedRounds:
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
-        counts, opened = NoiseParts.of(self.config).counts, []
+        opened: list[PrivacySession] = []
 
         def connect(session: PrivacySession) -> FirstFitSession:
             opened.append(session)
-            facts = Facts("group", session.adjacency, n_features, *counts)
-            return FirstFitSession(Federation(session, aggregator, facts))
+            return FirstFitSession(Federation(session, aggregator, self.config, n_features))
 
         try:
             return estimator._fit_elsewhere(schema, connect)

@@ -32,9 +32,7 @@ from skdp.federated._clients import (
     is_selection,
     is_subspace,
 )
-from skdp.federated._messages import Facts
 from skdp.federated.config import AggregationConfig
-from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.entries import EntryQuery, MatrixUnit, NormQuery
@@ -366,7 +364,6 @@ class FederatedPowerMethod:
             A fitted clone of `estimator`.
         """
         estimator = self.estimator._twin()
-        counts = NoiseParts.of(self.config).counts
         unit = self._checked_unit(estimator)
         if not unit.by_rows:
             _as_sums(estimator, unit)
@@ -375,8 +372,7 @@ class FederatedPowerMethod:
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> FederatedSession:
-            facts = Facts(unit.name, session.adjacency, shape[1], *counts)
-            return FederatedSession(Federation(session, aggregator, facts))
+            return FederatedSession(Federation(session, aggregator, self.config, n_features))
 
         schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
         return estimator._fit_elsewhere(schema, connect)

@@ -234,21 +234,8 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
 
 def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> list[int]:
     """Return how many numbers are at most a threshold, above it, and in all."""
-    ordered = getattr(numbers, "ordered", None)
-    if ordered is not None:
-        return _ordered_counts(ordered, threshold, kept_only)
     counts: list[int] = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
     return counts
-
-
-def _ordered_counts(ordered: FloatArray, threshold: float, kept_only: bool) -> list[int]:
-    """Count numbers in order: a search asks of the same ones many times."""
-    low, n = np.searchsorted(ordered, [threshold, np.inf], "right").tolist()
-    high = n - low
-    if not kept_only:
-        return [low, high, ordered.size]
-    zeros = int(np.searchsorted(ordered, 0.0, "right") - np.searchsorted(ordered, 0.0))
-    return [low - zeros, high, n - zeros] if threshold >= 0 else [low, high - zeros, n - zeros]
 
 
 @dataclass(frozen=True)

@@ -175,12 +175,12 @@ PLANTED = {
         "        routes.settle",
     ),
     "noise of honest clients and of colluders": (
-        "federated/noise_parts.py",
+        "federated/config.py",
         "return self.n_clients - self.n_colluders - self.n_dropouts",
         "return self.n_clients - self.n_dropouts",
     ),
     "noise of clients that may be away": (
-        "federated/noise_parts.py",
+        "federated/config.py",
         "return self.n_clients - self.n_colluders - self.n_dropouts",
         "return self.n_clients",
     ),

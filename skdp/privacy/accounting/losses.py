@@ -512,16 +512,13 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     if not sketches:
         return None
     if len(sketches) == 1 and not mu and not values:
-        return partial(_alone, sketches[0])
+        delta: Curve = sketches[0].delta
+        return delta
     alpha = orders()
     total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
     for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
         total = total + np.minimum(value, alpha * (value**2 / 2))
     return partial(renyi_delta, total)
-
-
-def _alone(sketch: SketchMixture, epsilon: float) -> float:
-    return sketch.delta(epsilon)
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:

@@ -351,16 +351,14 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
     flat = np.empty(math.prod(shape), dtype=np.int64)
-    # One reading of reserve and first chunk: each is a call of the operating system.
-    ahead = _Ahead(words, _RESERVE + levels * min(flat.size, _CHUNK))
-    table, spare = _gaussian_table(), _Spare(ahead)
+    table, spare = _gaussian_table(), _Spare(words)
     if flat.size <= _FEW:
-        few = table.draw_few(_take(ahead, levels * flat.size).tolist(), spare)
+        few = table.draw_few(_take(words, levels * flat.size).tolist(), spare)
         for i in range(flat.size):
             flat[i] = reduce(_next_level, few[i :: flat.size])
         return flat.reshape(shape)
     for part in _chunks(flat):
-        drawn = table.draw(_take(ahead, levels * part.size), spare).reshape(levels, part.size)
+        drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
         part[:] = drawn[0]
         for level in drawn[1:]:
             part *= _LEVEL_FACTOR
@@ -490,21 +488,6 @@ def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
         digits[again] = table.draw(np.array([spare() for _ in again], dtype=np.uint64), spare)
         total += digits
     return total
-
-
-class _Ahead:
-    """The same words in the same order, the first of them read at once."""
-
-    def __init__(self, words: Words, n: int) -> None:
-        self._words, self._taken = words, _take(words, n)
-
-    def __call__(self, n: int, /) -> WordArray:
-        if n <= self._taken.size:
-            drawn, self._taken = self._taken[:n], self._taken[n:]
-            return drawn
-        left, self._taken = self._taken, self._taken[:0]
-        more = _take(self._words, n - left.size)
-        return np.concatenate([left, more]) if left.size else more
 
 
 class _Spare:
