@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import operator
 import os
 import sys
 import threading
@@ -265,6 +264,10 @@ def _combine(values: list[Any], combine: Sealed) -> Any:
         return None
 
 
+def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(a + b)  # of two numbers too: arrays alone come home
+
+
 def same(value: Any) -> Any:
     """Return it as it is."""
     return value
@@ -380,7 +383,7 @@ class DaskParts:
     def sum_parts(self, work: Work) -> NDArray[Any]:
         """Return the sum of ``work(part)``, made on the workers."""
         return np.asarray(
-            _computed(lambda: _tree(self._tasks(_broadcast(work)), operator.add), self.forget)
+            _computed(lambda: _tree(self._tasks(_broadcast(work)), _add), self.forget)
         )
 
     def reduce(self, work: Work, combine: Callable[[Any, Any], Any], finish: Work) -> Any:
