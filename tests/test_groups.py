@@ -13,7 +13,7 @@ from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncate
 from skdp.data.dask_groups import blocks_by_group
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
-from skdp.testing import fixed_noise, transcript_audit
+from skdp.testing import fixed_noise, record_transcript, transcript_audit
 from skdp.testing.audit import FitData
 from tools import places
 
@@ -337,7 +337,10 @@ def test_searches_count_a_person_once():
     bounded = {"clip_norm": 3.0, "privacy_unit": "group"}
     classifier = DPRidgeClassifier(classes=[0, 1], **bounded)
     search = DPGridSearchCV(classifier, {"alpha": [1.0, 1e6]}, epsilon=4.0)
-    search.fit(X, (y > 0).astype(int), groups=groups)
+    with record_transcript() as transcript:
+        search.fit(X, (y > 0).astype(int), groups=groups)
+    counts = [o.exact * o.step for o in transcript if o.bound.name == "loss_count"]
+    np.testing.assert_allclose(counts, 400)
     assert search.privacy_spent_.unit == "group"
     plain = GridSearchCV(DPRidge(**bounded), {"alpha": [1.0]}, cv=IndependentKFold(3))
     cost = search_cost(plain, n_samples=len(X), groups=groups)
