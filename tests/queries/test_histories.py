@@ -153,6 +153,16 @@ def test_the_bound_of_pairs_holds_and_is_tight(adjacency, kind):
     assert report.ratio > 0.92  # a search in floats: the next test attains more
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_histories_without_a_common_item_attain_the_bound(adjacency):
+    """One of two items comes, or one of two others goes for it."""
+    X = np.kron(np.eye(2), np.ones(2))
+    X[1] *= adjacency == "replace"
+    first, second = (pairs(row[None], adjacency).moment(popular(4, 0)) for row in X)
+    change = np.linalg.norm(first.answer(1e-6) - second.answer(1e-6))
+    assert 0.99 < change / first.bound.l2_steps(1e-6) <= 1
+
+
 def rows_of_pairs(rng, n):
     """Rows of few and many items, equal or of very different sizes."""
     X = (rng.random((n, 30)) < rng.choice([0.05, 0.3, 1.0], n)[:, None]).astype(float)

@@ -247,6 +247,11 @@ def test_bad_parameters(name):
         assert_refused(DPRidge(**{name: value}), name, *data(20))
 
 
+@pytest.mark.parametrize("name", ["alpha", "fit_intercept", "bounds", "clip_norm", "target_bounds"])
+def test_bad_parameters_are_refused_before_the_data_are_looked_at(name):
+    assert_refused(DPRidge(**{name: BAD_RIDGE[name][0]}), name, "no table", None)
+
+
 @pytest.mark.parametrize("name", BAD_CLASSIFIER)
 def test_bad_parameters_of_a_classifier(name):
     X, y = data(20)
