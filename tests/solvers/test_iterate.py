@@ -229,14 +229,6 @@ def test_half_steps_converge_without_noise(shape):
     assert ask.shares == pytest.approx([0.6 / 40] * 40)
 
 
-def test_half_steps_under_noise():
-    A, U, V = low_rank(500, 300, [60.0, 50.0], seed=3)
-    ask = Matrix(A, 0.8)
-    left, right = half_steps(ask, start(300, 2), 6, 1.0)
-    assert overlap(left, U) > 0.8
-    assert overlap(right, V) > 0.8
-
-
 def test_half_steps_across_a_found_pair():
     """Deflation: the second pair, orthogonal to the public first one."""
     A, U, V = low_rank(40, 60, [9.0, 5.0, 0.5])
