@@ -376,6 +376,14 @@ PLANTED = {
         "theory/_plan.py", "mu_from_epsilon_delta(epsilon, delta) * behind",
         "mu_from_epsilon_delta(epsilon, delta)",
     ),
+    "deltas of fits that are not added": (
+        "privacy/accounting/losses.py", "return min(1.0, failure + curve(epsilon))",
+        "return min(1.0, curve(epsilon))",
+    ),
+    "printed targets that are not cut": (
+        "papers/_jain_2021.py", "return np.clip(batch.Y[:, :, 0], -zeta, zeta)",
+        "return batch.Y[:, :, 0]",
+    ),
     "losses of a plan": ("theory/_plan.py", "self.best - score) / gain", "self.best - score)"),
     "noise of printed power steps": (
         "theory/_power.py", "math.log(2 * n_iter))", "math.log(1 + n_iter))",
