@@ -299,12 +299,12 @@ def test_single_precision_judges_and_is_not_used(make, monkeypatch):
     for scale in (1e-6, 1.0, 10.0):
         A = with_noise(M, scale, rng)
         seen.clear()
-        rough = chosen_subspace(A, scale, 5, sparse=True).vectors
+        rough = chosen_subspace(A, scale, 5).vectors
         assert (np.float32 in seen) == (scale > 1e-3)
         with monkeypatch.context() as patch:
             patch.setattr(spectral, "_ROUGH", np.inf)
             seen.clear()
-            assert np.array_equal(chosen_subspace(A, scale, 5, sparse=True).vectors, rough)
+            assert np.array_equal(chosen_subspace(A, scale, 5).vectors, rough)
             assert set(seen) == {np.dtype(float)}
 
 
