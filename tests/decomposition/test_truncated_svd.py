@@ -432,30 +432,15 @@ def test_a_refit_starts_from_nothing(first, second):
 
 # -- errors: values that do not go together are in tests/tools/ways.py --------------------------
 
-BAD = {
-    "adjacency": ["swap"],
-    "algorithm": ["magic"],
-    "clip_norm": [0.0],
-    "n_components": [0, 1.5, None],
-    "n_iter": [0, 2.0],
-    "n_oversamples": [-1],
-    "power_iteration_normalizer": [1],
-    "privacy_unit": [None],
-    "tol": [-1.0],
-}
-
 
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"epsilon": 0}, r"The 'epsilon' parameter of DPTruncatedSVD must be a float in the range"),
-        ({"privacy_unit": "user"}, "'privacy_unit' parameter .* must be a str among"),
         ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
         ({"privacy_unit": "edge_change"}, "square symmetric matrix"),
         ({"privacy_unit": "mixed"}, "square symmetric matrix"),
         ({"privacy_unit": "entry_change", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"privacy_unit": "entry_change", "clip_norm": 2.0}, "bounds nothing"),
-        ({"clip_norm": "mean"}, r"or a str among \{'auto'\}"),
         ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"),
         ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
         ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
@@ -476,17 +461,10 @@ BAD = {
         ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
-        ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
     assert_refused(DPTruncatedSVD(**kwargs), match, X)
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_values(name):
-    for value in BAD[name]:
-        assert_refused(DPTruncatedSVD(**{name: value}), name, X)
 
 
 @pytest.mark.thorough

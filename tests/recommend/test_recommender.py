@@ -171,14 +171,9 @@ def test_the_map_is_the_filter(factors):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"item_exponent": 2.0}, "item_exponent"),
-        ({"n_components": 0}, "n_components"),
-        ({"privacy_unit": "entry"}, "privacy_unit"),
-        ({"weights": 0.0}, "weights"),
         ({"degree_floor": 5}, "privacy_unit='interaction'"),
         ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
         ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
-        ({"weights": "rating"}, "weights"),
     ],
 )
 def test_bad_parameters(params, message):

@@ -626,17 +626,10 @@ def test_classes_are_public():
 
 # -- parameters ------------------------------------------------------------------------------------
 
-BAD = {
-    "n_components": 0, "adjacency": "swap", "target_bounds": (1, -1), "whiten": "full",
-    "head": "best", "loss": "logistic", "fit_intercept": 1,
-    "require_groups": "yes", "group_column": 9,
-}  # fmt: skip
-
 
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        *(({name: value}, name) for name, value in BAD.items()),
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"votes": 1}}, "whitener"),
