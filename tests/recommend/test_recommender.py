@@ -229,19 +229,6 @@ def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None).name == "gram"  # no noise
 
 
-@pytest.mark.deep
-def test_a_public_length_of_histories_is_used(factors):
-    with fixed_noise(0):
-        model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
-        line = {line.name: line for line in model.fit(factors[0]).releases_}["gram"]
-    assert line.sensitivity == pytest.approx(math.sqrt(59) / 30, rel=1e-3)
-    long, short = (
-        DPRecommender(privacy_unit="interaction", epsilon=3.0, degree_floor=d) for d in (90, 2)
-    )
-    assert long.fit(factors[0]).route_.startswith("one_shot")
-    assert short.fit(factors[0]).route_.startswith("gram")
-
-
 @pytest.mark.parametrize("nnz", [0, 101, 5.0, True])
 def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
     with pytest.raises(ValueError, match=r"'nnz' parameter of .*range \[1, 100\].* Got"):
