@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from copy import copy
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.preprocessing import normalize
 from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
-from skdp.exceptions import PrivacyError, UtilityWarning
+from skdp.exceptions import NoSignalWarning, PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from tools.outcomes import assert_refused
@@ -525,6 +526,34 @@ def test_a_graph_that_noise_hides_is_said(algorithm):
     svd = DPTruncatedSVD(2, privacy_unit="edge", epsilon=0.5, algorithm=algorithm)
     with pytest.warns(UtilityWarning, match=SAID):
         svd.fit(graph)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("unit", "algorithm"),
+    [
+        *(("interaction", name) for name in ("screened", "auto", "gram", "power", "one_shot")),
+        *(("entry", name) for name in ("auto", "gram", "screened", "alternating", "one_shot")),
+        *(("edge", name) for name in ("auto", "power", "one_shot")),
+        ("row", "auto"),
+    ],
+)
+def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
+    """One fit in fifty may take its noise for a component: 3 of 25 are five deviations."""
+    zeros = sp.csr_matrix((60, 60 if unit == "edge" else 40))
+    for epsilon in (0.1, 0.5, 1.0, 3.0):
+        claims, ratios = 0, []
+        for seed in range(25):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                svd = fit(
+                    zeros, 5, privacy_unit=unit, algorithm=algorithm, epsilon=epsilon,
+                    random_state=seed,
+                )  # fmt: skip
+            claims += all(word.category is not NoSignalWarning for word in said)
+            ratios.append(svd.explained_variance_ratio_.sum())
+        assert claims <= 2, epsilon
+        assert np.mean(ratios) <= 0.05 + 2 * np.std(ratios) / 5, epsilon
 
 
 @pytest.mark.parametrize("unit", ["entry", "interaction", "edge"])
