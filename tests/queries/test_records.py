@@ -131,7 +131,7 @@ def worst_of(make, data, y, unit, adjacency, step=1e-8):
 @pytest.mark.parametrize("name", SUMS)
 def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
     make = asked(SUMS[name], form, unit, adjacency, corner)
-    assert 0.95 <= worst_of(make, factors(7, 60), targets(60), unit, adjacency) <= 1 + 1e-9
+    assert 0.997 <= worst_of(make, factors(7, 60), targets(60), unit, adjacency) <= 1 + 1e-9
 
 
 PLACE = np.random.default_rng(12).standard_normal(P)
@@ -176,19 +176,6 @@ def test_a_place_is_taken_off_each_record():
     assert np.allclose(withheld.public_mean(), X.mean(axis=0), atol=0.05)
     with pytest.raises(ValueError, match="private"):
         about.public_mean()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("step", [1e-9, 1e-5])
-@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
-def test_antipodal_records_attain_the_bound(unit, adjacency, step):
-    """150 hostile records over 14 decades; (X, y) against (-X, y) reaches the bound."""
-    make = asked(SUMS["tangent"], "dense", unit, adjacency)
-    worst = worst_of(make, factors(7, 150), targets(150), unit, adjacency, step)
-    assert 0.999 <= worst <= 1 + 1e-9
-    if adjacency == "replace":
-        far = (3e4 * U[:, :1].T, V[:, :1].T), np.array([1e9])
-        assert 0.999 <= worst_of(make, *far, unit, adjacency, step) <= 1 + 1e-9
 
 
 @pytest.mark.thorough

@@ -64,20 +64,6 @@ def test_without_noise_it_is_ridge_classifier(fit_intercept, n_classes):
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
 
 
-def test_it_learns_and_more_budget_is_better():
-    X, y = data(20000, noise=0.3)
-    truth = Ridge().fit(X, y)
-    errors = []
-    for epsilon in (0.1, 1.0, 10.0):
-        fits = [
-            DPRidge(epsilon=epsilon, clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-            for _ in range(10)
-        ]
-        errors.append(np.median([np.linalg.norm(f.coef_ - truth.coef_) for f in fits]))
-    assert errors[2] < 0.3 * errors[1] < 0.3 * errors[0]
-    assert errors[2] < 0.02
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])

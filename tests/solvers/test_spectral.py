@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from skdp.queries.rows import RowQuery
-from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
 from skdp.solvers.spectral import (
     RowNoise,
@@ -221,27 +220,6 @@ def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
     assert gains[0] > -0.005
     if make is sparse_moment:
         assert max(gains) > 0.05
-
-
-@pytest.mark.parametrize("make", [sparse_moment, dense_moment])
-def test_single_precision_judges_and_is_not_used(make, monkeypatch):
-    """The same is chosen, to the last bit; beside noise that is next to nothing it is not used."""
-    rng = np.random.default_rng(3)
-    M = make(rng)
-    M *= 300 / np.linalg.eigvalsh(M)[-1]
-    seen = []
-    pairs = spectral.leading_pairs
-    monkeypatch.setattr(spectral, "leading_pairs", lambda A, k: seen.append(A.dtype) or pairs(A, k))
-    for scale in (1e-6, 1.0, 10.0):
-        A = with_noise(M, scale, rng)
-        seen.clear()
-        rough = chosen_subspace(A, scale, 5, sparse=True).vectors
-        assert (np.float32 in seen) == (scale > 1e-3)
-        with monkeypatch.context() as patch:
-            patch.setattr(spectral, "_ROUGH", np.inf)
-            seen.clear()
-            assert np.array_equal(chosen_subspace(A, scale, 5, sparse=True).vectors, rough)
-            assert set(seen) == {np.dtype(float)}
 
 
 def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
