@@ -31,6 +31,7 @@ from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import (
+    clear_edge,
     fix_signs,
     leading_eigenvectors,
     symmetric_noise_edge,
@@ -217,15 +218,15 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
 
     `asked` is how many components may be missed, None where the whole spectrum was asked for: some
-    of it always lies below the noise.
+    of it always lies below the noise. Returns whether anything was learnt.
     """
     if estimator.epsilon == math.inf:
-        return
+        return True
     name = type(estimator).__name__
     least = 1 if asked is None else max(asked, 1)
     below = unused(min(found, least), least, kept, chance, min(positive, least))
     if not below:
-        return
+        return True
     if below == least:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
         said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
@@ -234,6 +235,7 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
         said = f"{name} could use only {asked - below} of {asked} components: the others do not "
         said += f"exceed the noise level. Use n_components={asked - below}."
         warn_caller(said, PartialSignalWarning)
+    return below < least
 
 
 def found_of(values):
@@ -382,9 +384,14 @@ def rotate_by_ritz(project, V, share):
     """
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
-    edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
-    held = trace_held(answer.value, answer.noise_scale)
-    return Ritz(nonnegative(values), V @ Q, held, edge)
+    return ritz_of(values, V @ Q, answer.noise_scale)
+
+
+def ritz_of(values, vectors, noise_scale):
+    """Return what a subspace holds from its noisy Ritz values, descending."""
+    k = len(values)
+    edge = clear_edge(symmetric_noise_edge(noise_scale, k), k)
+    return Ritz(nonnegative(values), vectors, trace_held(np.diag(values), noise_scale), edge)
 
 
 def verdict_of_ritz(ritz, total, d, found=None):
@@ -396,7 +403,8 @@ def verdict_of_ritz(ritz, total, d, found=None):
     k = len(ritz.values)
     kept = share_kept(ritz.held, total)
     if found is None:
-        found = int(np.count_nonzero(ritz.values > float(total.value) / d + ritz.edge))
+        level = max(float(total.value), 0.0) / d + ritz.edge
+        found = int(np.count_nonzero(ritz.values > level))
     return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
 
 

@@ -50,11 +50,10 @@ from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
-from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
+from skdp.solvers.linalg import clear_edge, orthonormal, symmetric_noise_edge
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     centered_sketch,
-    clear_edge,
     debias_eigenvalues,
     inside_ball,
     pca_attributes,

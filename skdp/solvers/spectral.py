@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import (
+    clear_edge,
     leading_pairs,
     orthonormal,
     symmetric_noise_edge,
@@ -36,7 +37,6 @@ from skdp.solvers.linalg import (
     wigner,
 )
 from skdp.solvers.place import private_clip_level
-from skdp.solvers.postprocess import clear_edge
 
 # Releases that are bought in rungs: how many of them is decided on released values.
 

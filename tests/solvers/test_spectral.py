@@ -120,22 +120,6 @@ def noisy(multiplier, n=4000.0):
     return RowNoise(multiplier, multiplier, n, 1.0)
 
 
-# -- without noise -----------------------------------------------------------------------------
-
-
-# -- under noise -------------------------------------------------------------------------------
-
-
-def test_power_under_noise_is_near():
-    losses = [
-        loss(
-            X, power_subspace(Rows(X, 1.0, 5.0, s), start(30, 6, s), 3, [0.25, 0.25, 0.5], noisy(5))
-        )
-        for s in range(5)
-    ]
-    assert np.mean(losses) < 0.02
-
-
 def test_clip_levels_follow_the_noise():
     """Rows are shortened in proportion to the noise, and three quarters of them at most."""
     assert noisy(0.0).goal(12.0, 0.0, 30, 0.5) == 0.0
@@ -157,19 +141,6 @@ def wide_rows(n=3000, d=400, used=60, k=3, seed=0):
         chance[np.ix_(factor == i, np.arange(i, used, k))] = 0.4
     X = (rng.random((n, d)) < chance).astype(float)
     return X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
-
-
-@pytest.mark.deep
-def test_screening_finds_the_columns_that_hold_something():
-    W = wide_rows()
-    ask = Rows(W, 1.0, 4.0)
-    V, sums = screened_subspace(ask, 400, 3, 0.8, noisy(4.0, 3000.0))
-    assert V.shape == (400, 3)
-    assert np.allclose(V.T @ V, np.eye(3))
-    assert sums.shape == (400,)
-    assert ask.spent() == pytest.approx(0.8)
-    assert np.sum(V[:60] ** 2) > 2.8
-    assert loss(W, V) < 0.05
 
 
 @pytest.mark.thorough
