@@ -14,6 +14,7 @@ from skdp.data.units import in_memory
 from skdp.queries.curvature import public_curvature
 from skdp.queries.records import RecordQuery
 from skdp.solvers.trace import curved_step
+from skdp.units import ADJACENCIES
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -174,8 +175,9 @@ def test_a_place_is_taken_off_each_record():
         assert np.array_equal(ask(about).answer(1e-8), ask(moved).answer(1e-8))
     withheld = query("dense", X, y, "label", "add_remove")
     assert np.allclose(withheld.public_mean(), X.mean(axis=0), atol=0.05)
-    with pytest.raises(ValueError, match="private"):
-        about.public_mean()
+    for adjacency in ADJACENCIES:
+        with pytest.raises(ValueError, match="private unless"):
+            query("dense", X, y, adjacency=adjacency).public_mean()
 
 
 @pytest.mark.thorough
@@ -338,8 +340,9 @@ def test_ranks_hold_and_are_attained(name, unit, adjacency):
 
 def test_what_is_public_of_the_label_unit_alone():
     data, y = factors(1, 5), np.ones(5)
-    with pytest.raises(ValueError, match="private"):
-        query("dense", data, y).public_moments()
+    for adjacency in ADJACENCIES:
+        with pytest.raises(ValueError, match="private unless"):
+            query("dense", data, y, adjacency=adjacency).public_moments()
     withheld = query("dense", data, y, "label", "add_remove")
     assert withheld.n_rows == 5
     with pytest.raises(ValueError, match="public"):
