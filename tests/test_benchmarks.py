@@ -60,20 +60,6 @@ def test_page_and_results_agree_and_name_no_machine(command):
     assert not re.search(r"/(tmp|work|home|root)/|This run did not finish", page)
 
 
-def test_modules_without_tables(command, load, monkeypatch, tmp_path, capsys):
-    (tmp_path / "slow.py").write_text("def main():\n    print('did it')\n")
-    (tmp_path / "none.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    slow, none = load("slow"), load("none")
-    monkeypatch.setattr(sys, "argv", ["x"])
-    (table,) = command.tables_of(slow, "slow", True)
-    assert table.text == "did it"
-    (table,) = command.tables_of(slow, "slow", False)
-    assert "--full only" in table.notes[0]
-    (table,) = command.tables_of(none, "none", True)
-    assert "neither" in table.notes[0]
-
-
 def test_a_module_that_fails_leaves_the_others(command, monkeypatch, tmp_path, capsys):
     def run(name, full, limit):
         part = {"tables": [], "fault": "", "seconds": 1, "full": full, "environment": {"skdp": "0"}}
@@ -123,47 +109,6 @@ def test_late_and_failing_modules_are_ended(command, monkeypatch, capfd):
     assert child("sleep 60 & sleep 60") == "stopped after 0.5 s"
     assert child("echo 'ValueError: no' >&2; exit 1") == "ValueError: no"
     assert child("exit 0") == ""
-
-
-FAKE = """
-import json, sys, time
-print(json.dumps({"versions": {"numpy": "2", "scikit-learn": "1", sys.argv[2]: "0"}}), flush=True)
-print("a line that is no JSON")
-for epsilon in map(float, sys.argv[5:]):
-    print(json.dumps({"epsilon": epsilon}), flush=True)
-    if epsilon > 1:
-        time.sleep(60)
-    if epsilon < 0.2:
-        print(json.dumps({"error": "RuntimeError: no"}), flush=True)
-        continue
-    line = {"seconds": 2.0, "beside": 1.0, "components": [[1.0, 0.0]]}
-    print(json.dumps(line), flush=True)
-"""
-
-
-@pytest.fixture
-def fake_peers(load, tmp_path, monkeypatch):
-    """An environment whose python runs the text above instead of a worker."""
-    peers = load("peers")
-    worker = tmp_path / "fake.py"
-    worker.write_text(FAKE)
-    python = tmp_path / "latest" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {worker} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("SKDP_PEERS", str(tmp_path))
-    return peers
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
-def test_peer_that_fails_or_hangs(fake_peers):
-    import numpy as np
-
-    X = np.diag([2.0, 1.0])
-    run = fake_peers.run_peer("opendp", X, 1, [0.1, 0.5, 2.0, 5.0], 2, 0.5)
-    cells = [run.cell(epsilon) for epsilon in (0.1, 0.5, 2.0, 5.0)]
-    assert cells == ["RuntimeError: no", "0.8000", "none in 0.5 s", "not tried"]
-    assert run.ratio() == ("2000.0", "2.0")
 
 
 def test_peers_that_are_not_there(load, tmp_path, monkeypatch):

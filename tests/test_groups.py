@@ -9,11 +9,11 @@ import sklearn
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD, PrivacyLedger
+from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.data.dask_groups import blocks_by_group
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
-from skdp.testing import fixed_noise, transcript_audit
+from skdp.testing import fixed_noise, record_transcript, transcript_audit
 from skdp.testing.audit import FitData
 from tools import places
 
@@ -238,16 +238,6 @@ def test_a_label_that_is_no_class_touches_that_record_alone():
     assert model.score(X, y) > 0.7
 
 
-def test_clients_of_a_federated_fit_cannot_bound_persons():
-    from skdp.federated import AggregationConfig, FederatedPowerMethod, UnmaskedAggregator
-
-    server = FederatedPowerMethod(
-        DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(3, 1, 0)
-    )
-    with pytest.raises(ValueError, match="privacy_unit among"):
-        server.fit(UnmaskedAggregator([]), n_features=4)
-
-
 def neighbours(size, adjacency):
     """Return few persons and one of so many rows of all scales; then what may be without it.
 
@@ -337,17 +327,11 @@ def test_searches_count_a_person_once():
     bounded = {"clip_norm": 3.0, "privacy_unit": "group"}
     classifier = DPRidgeClassifier(classes=[0, 1], **bounded)
     search = DPGridSearchCV(classifier, {"alpha": [1.0, 1e6]}, epsilon=4.0)
-    search.fit(X, (y > 0).astype(int), groups=groups)
+    with record_transcript() as transcript:
+        search.fit(X, (y > 0).astype(int), groups=groups)
+    counts = [o.exact * o.step for o in transcript if o.bound.name == "loss_count"]
+    np.testing.assert_allclose(counts, 400)
     assert search.privacy_spent_.unit == "group"
     plain = GridSearchCV(DPRidge(**bounded), {"alpha": [1.0]}, cv=IndependentKFold(3))
     cost = search_cost(plain, n_samples=len(X), groups=groups)
     assert (cost.unit, cost.held) == ("group", 2)
-
-
-def test_a_ledger_and_a_card_name_persons():
-    X, _, groups = table(300)
-    with PrivacyLedger(epsilon=1.0, delta=1e-5) as ledger:
-        model = DPPCA(1, epsilon=0.5, privacy_unit="group").fit(X, groups=groups)
-    assert [entry.unit for entry in ledger.entries] == ["group"]
-    assert "all rows of one group (a person)" in str(model.privacy_report())
-    assert "unit group" in str(model.plan(300, X.shape[1]))

@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from skdp import (
     DPPCA,
@@ -120,12 +119,6 @@ def test_failed_fit_is_torn_down_and_leaves_nothing():
     assert vars(estimator) == before
 
 
-def test_clones_keep_callbacks():
-    spy = Spy()
-    clone(DPPCA(1, clip_norm=3.0).set_callbacks(spy)).fit(X)
-    assert ("begin", "count") in spy.events
-
-
 def test_removed_and_refused():
     spy = Spy()
     estimator = DPPCA(1, clip_norm=3.0).set_callbacks(spy)
@@ -134,20 +127,6 @@ def test_removed_and_refused():
     for wrong in (Spy, 1):
         with pytest.raises(TypeError, match="FitCallback protocol"):
             estimator.set_callbacks(wrong)
-
-
-def test_a_pipeline_drives_its_steps():
-    pipeline = pytest.importorskip("sklearn.pipeline")
-    pytest.importorskip("sklearn.callback")
-
-    class Propagated(Spy):
-        max_propagation_depth = None
-
-    spy = Propagated()
-    pipe = pipeline.make_pipeline(DPPCA(1, clip_norm=3.0))
-    pipe.set_callbacks(spy).fit(X)
-    assert ("begin", "count") in spy.events
-    assert spy.events.count(("setup", None)) == spy.events.count(("teardown", None)) == 1
 
 
 def test_print_every_release():

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdp import DPPCA
 from skdp.base import _NARROW, atomic
-from skdp.data.blocks import one_blas_thread
+from skdp.data.blocks import one_blas_thread, quietly
 
 
 def blas_threads():
@@ -52,6 +52,16 @@ def test_an_error_lets_go():
     with pytest.raises(RuntimeError), one_blas_thread():
         raise RuntimeError
     assert blas_threads() == {2}
+    assert quietly(lambda _: blas_threads())(None) == {1}
+
+
+def test_trouble_with_floats_is_silent_inside_and_only_there():
+    """What is computed for one user is that user's: no warning tells of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isnan(quietly(lambda x: np.log(x) * x)(np.zeros(1)))
+        with pytest.raises(RuntimeWarning):
+            np.log(np.zeros(1))
 
 
 class _Seen:

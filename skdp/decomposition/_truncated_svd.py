@@ -417,8 +417,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total = ask.square_sum(share=shares["total_variance"])
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
-        facts = sums / n, float(total.value) / n, n, noise / n
-        attributes = svd_variances(ritz.values, components_of(ritz.vectors), *facts)
-        attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
-        return attributes
+        facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
+        values = ritz.values * warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
+        attributes = svd_variances(values, components_of(ritz.vectors), *facts)
+        return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}

@@ -8,12 +8,15 @@ import math
 import numpy as np
 
 from skdp._inputs import has_cells, matrix_unit
+from skdp.answer import Answer
 from skdp.decomposition._base import (
     DIRECTION_LEVEL,
     components_of,
     found_of,
+    ritz_of,
     rotate_by_ritz,
     row_clip_norm,
+    verdict_of_ritz,
     warn_of_verdict,
 )
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
@@ -26,8 +29,15 @@ from skdp.solvers.iterate import (
     iterate_symmetric,
     passes_of_deflation,
 )
-from skdp.solvers.linalg import shrunk, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import (
+    clear_edge,
+    clear_entry,
+    shrunk,
+    symmetric_noise_edge,
+    top_eigenpairs,
+)
 from skdp.solvers.one_shot import (
+    LAPLACE_KURTOSIS,
     FlippedMatrix,
     WholeMatrix,
     flip_deviation,
@@ -54,7 +64,6 @@ from skdp.theory._subspaces import (
     MOST_FLIPS,
     MOST_WHOLE,
     choose_one_shot,
-    products_threshold,
 )
 from skdp.units import DEGREE, unit_of
 
@@ -128,6 +137,7 @@ def fit_interactions(estimator, session, X, route):
     if route == "one_shot":
         cells = session.ask(query).cells(share=1.0)
         squares, V, total, sums, noise = normalised_pairs(*cells, floor, k)
+        verdict = found_of(squares)
     else:
         counted = floor is None
         if counted:  # under a floor of all items the total is their number, in parts of n
@@ -137,10 +147,12 @@ def fit_interactions(estimator, session, X, route):
             route, _, columns = _moment_route(estimator, session, X.shape, floor)
             extra["route_"] = f"{route}: of {columns} columns, at a degree floor of {floor}"
         rest = _REST - _DEGREE_SHARE * counted
-        squares, V = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
-        total = float(ask.square_sum(share=0.01).value)
+        found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
+        (squares, V), total = found[:2], ask.square_sum(share=0.01)
         sums, noise = ask.sums(share=0.04)
-    warn_of_verdict(estimator, *found_of(squares))
+        verdict = found_of(squares) if route == "gram" else verdict_of_ritz(found, total, n)
+        total = max(float(total.value), total.noise_scale)
+    squares = squares * warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     extra["n_samples_seen_"] = m
     if session.budget.mu:
@@ -150,30 +162,30 @@ def fit_interactions(estimator, session, X, route):
 
 
 def _moment_pairs(estimator, session, ask, shape, route, floor, share):
-    """Return the k leading eigenpairs of a noisy moment, descending."""
+    """Return the k leading eigenpairs of a noisy moment: of all items, or the Ritz pairs of it."""
     k, (m, n) = estimator.n_components, shape
     if route == "gram":
         return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         V = screened_moment(ask, n, k, share - _ITEM_RITZ, signal)
-        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)[:2]
+        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
     start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     options["spread"] = False  # popular items hold most of the signal
-    squares, V = iterate_symmetric(ask, start, k, share, **options)
+    squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
-    return np.maximum(squares[order], 0.0), V[:, order]
+    return ritz_of(squares[order], V[:, order], noise)
 
 
 def chosen_pairs(moment, k):
     """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
-    found = chosen_subspace(moment.value, moment.noise_scale, k, sparse=True)
+    found = chosen_subspace(moment.value, moment.noise_scale, k)
     values, Q = top_eigenpairs(found.vectors.T @ moment.value @ found.vectors)
     values, V = np.maximum(values, 0.0), found.vectors @ Q
-    if not found.axes:  # which were not turned towards the noise
-        values = shrunk(values, V, moment.noise_scale / math.sqrt(2))
-    return values, V
+    if not found.axes:
+        return shrunk(values, V, moment.noise_scale / math.sqrt(2)), V
+    return values * (values > clear_entry(moment.noise_scale, len(V))), V
 
 
 # Entry fits of DPTruncatedSVD by the second moment of the rows, and of a whole matrix at once.
@@ -219,7 +231,10 @@ def _moment_noise(session, unit, clip_norm):
 
 
 def moment_triplets(estimator, session, X, unit, route, products):
-    """Return (U, singular values, V): V from the moment, U from a product with it."""
+    """Return (U, singular values, V, Ritz): V from the moment, U from a product with it.
+
+    No Ritz pairs where the moment is of all columns: its values are cut at the noise.
+    """
     k, (m, n) = estimator.n_components, X.shape
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
@@ -227,15 +242,17 @@ def moment_triplets(estimator, session, X, unit, route, products):
     clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near)
     rows = rows.clipped(clip_norm)
     share = _SUBSPACE + (0.0 if estimator.clip_norm == "auto" else _CLIP)
+    ritz = None
     if route == "gram" or exact:
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _RITZ)), k)
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)[:2]
+        ritz = rotate_by_ritz(rows.ritz, V, _RITZ)
+        squares, V = ritz[:2]
     left = products.right(V, share=_LEFT).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
-    return U @ W, np.sqrt(squares), V
+    return U @ W, np.sqrt(squares), V, ritz
 
 
 def is_small(shape):
@@ -243,11 +260,12 @@ def is_small(shape):
     return math.prod(shape) <= MOST_CELLS and min(shape) <= MOST_WHOLE
 
 
-def whole_triplets(ask, shape, k, share):
+def whole_triplets(ask, shape, k, share, law):
     """Return the k leading (U, singular values, V) of a matrix that is released whole."""
-    m, n = shape
+    (m, n), kurtosis = shape, LAPLACE_KURTOSIS if law == "laplace" else 0.0
     answer = ask.right(np.eye(n), share=share) if n <= m else ask.left(np.eye(m), share=share)
-    return read_triplets(answer.value if n <= m else answer.value.T, answer.noise_scale, k)
+    B = answer.value if n <= m else answer.value.T
+    return read_triplets(B, answer.noise_scale, k, kurtosis)
 
 
 UNIT_SOLVERS = {
@@ -263,7 +281,6 @@ UNIT_SOLVERS = {
     "spectral": ("auto", "randomized", "alternating", "deflation"),
 }  # fmt: skip
 _SKLEARN = {"randomized": ("power", "alternating"), "arpack": ("gram",)}  # the one that it has
-_OF_NOISE = 0.3  # of the smallest singular value that is found: more is seldom noise alone
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
@@ -348,22 +365,23 @@ def budget_kinds(estimator):
 def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
-    ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
+    ask, ritz = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
     if route in ("gram", "screened"):
-        U, values, V = moment_triplets(estimator, session, X, unit, route, ask)
+        U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot" and not unit.bounded:
         share = 1.0 if session.budget.pure else 0.99
-        U, values, V = whole_triplets(ask, X.shape, k, share)
+        U, values, V = whole_triplets(ask, X.shape, k, share, session.law)
     elif route == "one_shot":
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
-    edge = _edge_of_products(session, unit, n)
-    warn_of_verdict(estimator, *found_of(values * (np.max(values) > edge)))
     components = components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     means, noise, total = _means(session, ask, unit, m, n, values, route)
-    attributes = svd_variances(values**2, components, means, total / m, m, noise)
+    verdict = found_of(values) if ritz is None else verdict_of_ritz(ritz, total, n)
+    values = values * warn_of_verdict(estimator, *verdict)
+    mean_square = max(float(total.value), total.noise_scale) / m
+    attributes = svd_variances(values**2, components, means, mean_square, m, noise)
     return attributes | {"left_": U * signs, "n_samples_seen_": m}
 
 
@@ -385,7 +403,7 @@ def _pure_triplets(session, ask, unit, shape, k):
         graded = graded_pays(share * budget.pure_epsilon, spread)
     if graded:
         answer = ask.whole(share=share)
-        found = read_triplets(answer.value, answer.noise_scale, k)
+        found = read_triplets(answer.value, answer.noise_scale, k, LAPLACE_KURTOSIS)
         return found, WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
     Y = graph_of_pairs(cells.value, shape[1]) if graph else cells.value
@@ -396,7 +414,7 @@ def _pure_triplets(session, ask, unit, shape, k):
 def _flipped_triplets(ask, k, graph):
     if not graph:
         return singular_triplets(ask, k)
-    values, V = symmetric_pairs(ask, ask.shape[0], k)
+    values, V = symmetric_pairs(ask, ask.shape[0], k, kurtosis=ask.kurtosis)
     return V * np.where(values < 0, -1.0, 1.0), np.abs(values), V
 
 
@@ -413,8 +431,9 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
         return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
     if not unit.kind.symmetric:
         return alternate(ask, start, k, rest, **options)
-    values, V = iterate_symmetric(ask, start, k, rest, **options)
-    return V * np.sign(values), np.abs(values), V
+    values, V, noise = iterate_symmetric(ask, start, k, rest, **options)
+    clear = np.abs(values) > clear_edge(symmetric_noise_edge(noise, k), k)
+    return V * np.where(values < 0, -1.0, 1.0), np.abs(values) * clear, V
 
 
 def _start(estimator, session, n, most, usual, *, ones_first):
@@ -424,27 +443,16 @@ def _start(estimator, session, n, most, usual, *, ones_first):
     return session.random_start(n, min(k + more, max(k, most)), ones_first=ones_first)
 
 
-def _edge_of_products(session, unit, n):
-    """Return how large a Ritz value along directions of noise may be; 0 where they are cut to 0.
-
-    Released anew, it is a part of the smallest that steps on a symmetric matrix find.
-    """
-    products = [line for line in session.ledger if line.name == "right_product"]
-    if not unit.kind.symmetric or not products:
-        return 0.0
-    return _OF_NOISE * products_threshold(products, n, laplace=session.law == "laplace")
-
-
 def _means(session, ask, unit, m, n, values, route):
     """Return the column means, which are one more product, their noise, and the total."""
     exact, pure = session.budget.exact, session.budget.pure
     if route == "one_shot" and unit.bounded:
         answer = ask.left(np.full((m, 1), 1 / m), share=0.0)
-        return answer.value[:, 0], answer.noise_scale, ask.square_sum()
+        return answer.value[:, 0], answer.noise_scale, Answer(ask.square_sum(), 0.0)
+    total = Answer(np.sum(values**2), 0.0)
     if pure:
-        return np.zeros(n), 0.0, float(np.sum(values**2))
+        return np.zeros(n), 0.0, total
     answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
-    total = float(np.sum(values**2))
     if exact or unit.bounded:
-        total = float(ask.square_sum(share=0.01).value)
+        total = ask.square_sum(share=0.01)
     return answer.value[:, 0], answer.noise_scale, total

@@ -337,7 +337,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
             cells = ask.cells(session.random_number(), share=1.0)
             Y, high = graph_of_pairs(cells.value, n), float(bound_of(self)[1])
             ask = FlippedMatrix(Y, cells.noise_scale, high=high, loops=False)
-            return self._embedded(ask, n, partial(_flipped, n=n, k=self.n_components), 0.0)
+            pairs = partial(_flipped, n=n, k=self.n_components, kurtosis=ask.kurtosis)
+            return self._embedded(ask, n, pairs, 0.0)
         iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
         return self._embedded(ask, n, iterate, _AVERAGED * self.n_components)
 
@@ -371,9 +372,9 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         return tags
 
 
-def _flipped(ask, _share, project, _ones_first, *, n, k):
+def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
     """Return the leading eigenpairs of a graph that was released: nothing is asked for."""
-    return symmetric_pairs(ask, n, k, project)
+    return symmetric_pairs(ask, n, k, project, kurtosis)
 
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
@@ -382,4 +383,4 @@ def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     quiet = session.law == "gaussian" and session.noise_multiplier < 0.5
     start = session.random_start(n, min(2 * k if quiet else k, n - 1), ones_first=ones_first)
     options = {"law": session.law, "n_iter": n_iter, "project": project}
-    return iterate_symmetric(ask, start, k, share, **options)
+    return iterate_symmetric(ask, start, k, share, **options)[:2]

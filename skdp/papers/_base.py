@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, Self
@@ -10,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import ROUNDING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import as_input_dtype
 from skdp.decomposition._planning import DecompositionPlans
@@ -138,7 +138,7 @@ class PrintedQuery(PrivateQuery):
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        error = 2 * (terms + 4) * 2 * ROUNDING * reach
+        error = 2 * (terms + 4) * sys.float_info.epsilon * reach
         return rounded_release("length", (), self._l2(own, x), error, compute)
 
 

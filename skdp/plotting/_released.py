@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.privacy.streams.continual import stream_schedule
-from skdp.solvers.linalg import symmetric_noise_edge
-from skdp.solvers.postprocess import clear_edge, debias_eigenvalues, mean_push
+from skdp.solvers.linalg import clear_edge, symmetric_noise_edge
+from skdp.solvers.postprocess import debias_eigenvalues, mean_push
 
 # What the displays share: axes, colours, and words.
 

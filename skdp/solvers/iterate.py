@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.linalg import leading_eigenvectors, orthonormal
+from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
 FloatArray = NDArray[np.float64]
 
@@ -298,12 +298,12 @@ def _across(basis: FloatArray) -> Project:
 
 def ritz_values(
     ask: AsksRitz, X: FloatArray, k: int, share: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return the k signed Ritz values largest in magnitude, and their vectors in the span of X."""
-    M = ask.ritz(X, share=share).value
-    values, vectors = np.linalg.eigh((M + M.T) / 2)
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return the k signed Ritz values largest in magnitude, their vectors, and the noise scale."""
+    answer = ask.ritz(X, share=share)
+    values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
     order = np.argsort(-np.abs(values))[:k]
-    return values[order], X @ vectors[:, order]
+    return values[order], X @ vectors[:, order], answer.noise_scale
 
 
 # Low-rank fits of a matrix that is seen through noisy products, whatever the law of the noise.
@@ -329,7 +329,10 @@ def alternate(
     law: str,
     n_iter: int | str,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V)."""
+    """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
+
+    Values that noise alone would reach are 0.
+    """
     core = _CORE_SHARE[law]
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
@@ -376,8 +379,10 @@ def deflate(
 def _core_svd(
     ask: Any, U: FloatArray, V: FloatArray, k: int, share: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    left, values, right = np.linalg.svd(ask.core(U, V, share=share).value)
-    return U @ left[:, :k], values[:k], V @ right[:k].T
+    answer = ask.core(U, V, share=share)
+    left, values, right = np.linalg.svd(answer.value)
+    edge = 2 * math.sqrt(len(values)) * answer.noise_scale * largest_of_noise(answer.value.shape)
+    return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
 def iterate_symmetric(
@@ -390,8 +395,8 @@ def iterate_symmetric(
     n_iter: int | str,
     project: Project | None = None,
     spread: bool = True,
-) -> tuple[FloatArray, FloatArray]:
-    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors).
+) -> tuple[FloatArray, FloatArray, float]:
+    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors, noise).
 
     `spread` as in `symmetric_power`.
     """

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 FloatArray = NDArray[np.float64]
+_LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
 
 
 def orthonormal(Y: FloatArray) -> FloatArray:
@@ -79,13 +80,41 @@ def symmetric_noise_edge(noise_scale: float, d: int) -> float:
     return float(noise_scale * np.sqrt(2.0 * d))
 
 
+def clear_edge(edge: float, d: int, kurtosis: float = 0.0) -> float:
+    """Return what symmetric noise exceeds once in a hundred: its edge, and what small d add."""
+    return float(edge * _pushed((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
+
+
+def _pushed(shape: tuple[float, int], kurtosis: float) -> float:
+    """Return how far entries of excess kurtosis c push the edge of noise.
+
+    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019), at most by the norm of all noise.
+    """
+    edge, norm = math.sqrt(shape[0]) + math.sqrt(shape[1]), math.sqrt(shape[0] * shape[1])
+    return 1 + min(kurtosis / (2 * norm), norm / edge)
+
+
+def clear_entry(noise_scale: float, n: int) -> float:
+    """Return what the largest of n Gaussian numbers exceeds at most once in a hundred."""
+    return float(noise_scale * math.sqrt(2 * math.log(50 * n)))
+
+
+def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
+    """Return how far beyond its edge noise goes, once in a hundred matrices (Johnstone 2001).
+
+    The edge sqrt(d1) + sqrt(d2) is where the largest singular value lies in large matrices; in
+    small ones it varies. Halves are those of Ma (2012).
+    """
+    a, b = (math.sqrt(d - 0.5) for d in shape)
+    largest = (a + b) ** 2 + _LARGEST * (a + b) * (1 / a + 1 / b) ** (1 / 3)
+    edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
+    return _pushed(shape, kurtosis) * math.sqrt(largest) / edge
+
+
 # Eigenpairs of a released moment without the known push of their noise.
 #
 # Notation: G is n x n, a signal sum of theta_i u_i u_i' plus noise of known law; w and v are an
 # eigenvalue and eigenvector of G, theta what w is without the noise, and cos2 = <v, u>^2.
-
-
-_CLEARLY_ABOVE = 1.02  # of the edge: an eigenvalue at it is noise
 
 
 class Directions(NamedTuple):
@@ -129,7 +158,7 @@ class PairMoment(NamedTuple):
 
 def above_edge(noise_scale: float, n: int) -> float:
     """Return from where on an eigenvalue of n rows stands out of symmetric noise."""
-    return _CLEARLY_ABOVE * 2 * noise_scale * math.sqrt(n)
+    return clear_edge(2 * noise_scale * math.sqrt(n), n)
 
 
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:
@@ -152,7 +181,7 @@ def shrunk(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Float
 
 
 def marchenko_pastur(
-    values: FloatArray, vectors: FloatArray, n_rows: float, variance: float
+    values: FloatArray, vectors: FloatArray, n_rows: float, variance: float, kurtosis: float = 0.0
 ) -> Directions:
     """Shrink eigenpairs of Y'Y - n_rows variance I, Y = signal + iid noise of that variance.
 
@@ -165,7 +194,7 @@ def marchenko_pastur(
         return Directions(vectors[:, kept], values[kept], np.ones(int(kept.sum())))
     b = len(vectors) / n_rows
     y = values / unit + 1
-    kept = y > _CLEARLY_ABOVE * (1 + math.sqrt(b)) ** 2
+    kept = y > ((1 + math.sqrt(b)) * largest_of_noise((n_rows, len(vectors)), kurtosis)) ** 2
     h = y[kept] - 1 - b
     t = (h + np.sqrt(np.maximum(h * h - 4 * b, 0.0))) / 2
     return Directions(vectors[:, kept], t * unit, (t**2 - b) / (t**2 + b * t))

@@ -22,7 +22,7 @@ from skdp.solvers.linalg import (
     _MOST_DENSE,
     Directions,
     PairMoment,
-    above_edge,
+    clear_edge,
     leading_pairs,
     marchenko_pastur,
     shrunk,
@@ -32,6 +32,7 @@ from skdp.solvers.spectral import chosen_subspace
 
 FloatArray = NDArray[np.float64]
 _DENSE_ROWS = 4000
+LAPLACE_KURTOSIS = 3.0  # of Laplace noise, in excess
 _FULL = 0.03  # of the cells stored: dense products are then faster
 
 
@@ -39,6 +40,11 @@ def flip_probability(noise_scale: float) -> float:
     """Return p from the deviation s of an unbiased cell: 1 - 2p = 1/sqrt(1 + 4 s^2)."""
     root = math.sqrt(1 + 4 * noise_scale**2)
     return 2 * noise_scale**2 / (root * (root + 1))
+
+
+def flip_kurtosis(noise_scale: float) -> float:
+    """Return the excess kurtosis of a flip, 1/(p (1 - p)) - 6, from the deviation s."""
+    return noise_scale**-2 - 2 if noise_scale else 0.0
 
 
 def flip_deviation(epsilon: float) -> float:
@@ -90,10 +96,12 @@ class _Moment(NamedTuple):
     sums: FloatArray
     rows: float
     variance: float
+    kurtosis: float
 
     def directions(self, values: FloatArray, vectors: FloatArray, scale: float = 1.0) -> Directions:
         """Shrink eigenpairs of the moment times a scale."""
-        found = marchenko_pastur(values / scale, vectors, self.rows, self.variance)
+        noise = self.rows, self.variance, self.kurtosis
+        found = marchenko_pastur(values / scale, vectors, *noise)
         return found._replace(values=found.values * scale)
 
 
@@ -159,7 +167,7 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
             math.sqrt(moment.variance), moment.rows, float(np.mean(moment.diagonal))
         )
         alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
-        V = chosen_subspace(moment.value, alike, k, sparse=True).vectors
+        V = chosen_subspace(moment.value, alike, k).vectors
         values, Q = top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:
@@ -198,7 +206,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
         M = _moment_operator(Y, weights, gain, offset, shift)
     lengths = np.sqrt(weights / floor)
     totals = gain * np.asarray(Y.T @ lengths, np.float64) - offset * lengths.sum()
-    return _Moment(M, diagonal, totals, rows, variance)
+    return _Moment(M, diagonal, totals, rows, variance, flip_kurtosis(noise_scale))
 
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
@@ -283,6 +291,7 @@ class FlippedMatrix:
         self._loops, self._high, self._coins = loops, high, coins
         self.shape: tuple[int, int] = Y.shape
         self.noise_scale = math.hypot(high * noise_scale, math.sqrt(coins / math.prod(Y.shape)))
+        self.kurtosis = flip_kurtosis(noise_scale)
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
         common = X.sum(axis=0) - (0.0 if self._loops else X)
@@ -325,7 +334,8 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape
     if min(m, n) <= _SMALL or 10 * k >= min(m, n):
-        return read_triplets(ask.right(np.eye(n), share=0.0).value, ask.noise_scale, k)
+        whole = ask.right(np.eye(n), share=0.0).value
+        return read_triplets(whole, ask.noise_scale, k, ask.kurtosis)
     operator = LinearOperator(
         ask.shape,
         lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
@@ -335,35 +345,35 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
         dtype=np.float64,
     )
     U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
-    return _without_noise(U, values, Vt, ask.noise_scale, k)
+    return _without_noise(U, values, Vt, ask.noise_scale, k, ask.kurtosis)
 
 
 def read_triplets(
-    B: FloatArray, noise_scale: float, k: int
+    B: FloatArray, noise_scale: float, k: int, kurtosis: float = 0.0
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the k leading (U, singular values without the noise, V) of a noisy matrix."""
-    return _without_noise(*np.linalg.svd(B, full_matrices=False), noise_scale, k)
+    return _without_noise(*np.linalg.svd(B, full_matrices=False), noise_scale, k, kurtosis)
 
 
 def _without_noise(
-    U: FloatArray, values: FloatArray, Vt: FloatArray, noise_scale: float, k: int
+    U: FloatArray, values: FloatArray, Vt: FloatArray, noise_scale: float, k: int, kurtosis: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     m, variance = len(U), noise_scale**2
     order = np.argsort(-values, kind="stable")[:k]
     U, values, V = U[:, order], values[order], Vt[order].T
-    squares = marchenko_pastur(values**2 - m * variance, V, m, variance).values
+    squares = marchenko_pastur(values**2 - m * variance, V, m, variance, kurtosis).values
     return U, np.sqrt(np.concatenate([squares, np.zeros(k - len(squares))])), V
 
 
 def symmetric_pairs(
-    ask: AsksProducts, n: int, k: int, project: Project = np.asarray
+    ask: AsksProducts, n: int, k: int, project: Project = np.asarray, kurtosis: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """Return k eigenpairs: values without the noise, and vectors.
 
     Those that stand out of the noise at either end, by magnitude; then the largest, as groups that
     the noise hides are seldom of nodes that avoid each other. The edges of a graph have noise of
     their own: a semicircle ends at twice the root of the mean square of its eigenvalues.
-    `project` is a public symmetric projection, applied on both sides.
+    `project` is a public symmetric projection, applied on both sides; `kurtosis` is that of a cell.
     """
 
     def multiply(X: FloatArray) -> FloatArray:
@@ -385,10 +395,11 @@ def symmetric_pairs(
     for _ in range(_ROUNDS):  # what stands out is no noise
         square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
     noise_scale = ask.right(vectors[:, :1], share=0.0).noise_scale
-    clear = np.abs(values) > max(above_edge(noise_scale, n), above_edge(math.sqrt(square) / 2, 1))
+    released = clear_edge(2 * noise_scale * math.sqrt(n), n, kurtosis)
+    clear = np.abs(values) > max(released, clear_edge(math.sqrt(square), n))
     order = np.lexsort((-values, -np.abs(values) * clear))[:k]
     values, vectors = values[order], vectors[:, order]
-    return shrunk(values, vectors, noise_scale), vectors
+    return shrunk(values, vectors, noise_scale) * clear[order], vectors
 
 
 def _start(n: int) -> FloatArray:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from skdp.answer import Answer
-from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import clear_edge, fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.verdict import nonnegative
 
 FloatArray = NDArray[np.float64]
@@ -173,11 +173,6 @@ def count_components(
     return int(rule)
 
 
-def clear_edge(edge: float, d: int) -> float:
-    """Return what noise alone exceeds once in a hundred: the edge, and its spread for small d."""
-    return float(edge * (1 + d ** (-2 / 3)))
-
-
 def mean_push(noise_scale: float, n: float, d: int) -> float:
     """Return the squared length that the error of a released mean adds to n rows about it.
 
@@ -233,7 +228,7 @@ def svd_variances(
     deviation `noise`, `mean_square` the mean of ||x||^2. The variance of a projected row v.x is
     lambda/n - (v.mean)^2; the noise adds its own square to each of these, which is taken off.
     """
-    variances = nonnegative(squares / n - (components @ means) ** 2 + noise**2)
+    variances = nonnegative(squares / n - np.maximum((components @ means) ** 2 - noise**2, 0.0))
     length = max(float(means @ means) - len(means) * noise**2, 0.0)
     total = max(mean_square - length, float(variances.sum()), 1e-300)
     return {

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
+from skdp.solvers.linalg import largest_of_noise
 from skdp.solvers.place import QUESTIONS, find_between, find_scale
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.
@@ -104,7 +105,6 @@ _EXPECTED = (1 / 3, 3.0)  # of what the targets let expect lies a median
 _LAST = (0.5, 1.4)  # of the last one lies the next: residuals become smaller
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FAR = 40.0  # deviations that nothing goes beyond
-_LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
 _GREW = 1.2  # of contributions: more than steps between medians leave open
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
@@ -258,17 +258,6 @@ def shrink_values(values: FloatArray, noise: float, shape: tuple[int, int]) -> F
     inside = np.maximum((y * y - ratio - 1) ** 2 - 4 * ratio, 0.0)
     kept = np.where(y > 1 + math.sqrt(ratio), np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
     return np.asarray(kept * noise * math.sqrt(large))
-
-
-def largest_of_noise(shape: tuple[int, int]) -> float:
-    """Return how far beyond its edge noise goes, once in a hundred matrices (Johnstone 2001).
-
-    The edge sqrt(d1) + sqrt(d2) is where the largest singular value lies in large matrices; in
-    small ones it varies. Halves are those of Ma (2012).
-    """
-    a, b = (math.sqrt(d - 0.5) for d in shape)
-    largest = (a + b) ** 2 + _LARGEST * (a + b) * (1 / a + 1 / b) ** (1 / 3)
-    return math.sqrt(largest) / (math.sqrt(shape[0]) + math.sqrt(shape[1]))
 
 
 def retract(

@@ -33,7 +33,6 @@ from tools.places import (
     GROUPS,
     SECRET,
     SECRET_TARGET,
-    USERS,
     D,
     N,
     X,
@@ -120,14 +119,6 @@ def test_a_cluster_fits_every_kind_of_estimator(name, cluster):
     assert_same_bits(expected, fitted(model, lazy(X), *targets))
     assert_same_bits(expected, fitted(model, lazy(X), *y))
     assert_same_bits(expected, fitted(model, cluster.persist(lazy(X)), *targets))
-
-
-@pytest.mark.thorough
-def test_a_list_of_sources_is_one_task_each():
-    from skdp.data.blocks import DenseRows
-
-    source = DaskRows([DenseRows(X[:100]), DenseRows(X[100:])])
-    assert_same_bits(fitted(DPPCA(2), X), fitted(DPPCA(2), source))
 
 
 def test_blocks_are_made_inside_their_task_where_the_graph_allows_it():
@@ -326,48 +317,37 @@ def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
 LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
 
 
+# A trace regression keeps numbers of records on the workers from pass to pass: they are made anew.
+LOSSES = {
+    "lost": (DPPCA(2), (), (3, 12), LOST),
+    "late": (DPPCA(2), (), (3, 12), distributed.TimeoutError()),
+    "of records": (
+        DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3), (Y,), (8, 30, 45), LOST,
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("error", [LOST, distributed.TimeoutError()], ids=["lost", "late"])
-def test_what_all_workers_lost_is_sent_again(error, monkeypatch):
+@pytest.mark.parametrize("what", LOSSES)
+def test_what_all_workers_lost_is_sent_again(what, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
-    true, calls = dask.compute, []
+    model, y, lost_at, error = LOSSES[what]
+    true, persist, calls, made = dask.compute, dask.persist, [], []
 
     def compute(*args, **kwargs):
         calls.append(1)
-        if len(calls) in (3, 12):
+        if len(calls) in lost_at:
             raise error
         return true(*args, **kwargs)
 
-    expected = fitted(DPPCA(2), X)
+    expected = fitted(model, X, *y)
     monkeypatch.setattr(dask, "compute", compute)
-    with record_transcript() as transcript:
-        got = fitted(DPPCA(2), lazy(X))
-    assert_same_bits(expected, got)
-    assert transcript.faults == []
-    assert len(calls) > 12
-
-
-@pytest.mark.thorough
-def test_numbers_of_records_are_made_again_where_they_were_lost(monkeypatch):
-    """A trace regression keeps them on the workers from pass to pass, one on top of the other."""
-
-    true, calls, made = dask.compute, [], []
-
-    def compute(*args, **kwargs):
-        calls.append(1)
-        if len(calls) in (8, 30, 45):
-            raise LOST
-        return true(*args, **kwargs)
-
-    model = DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3)
-    expected = fitted(model, X, Y)
-    monkeypatch.setattr(dask, "compute", compute)
-    persist = dask.persist
     monkeypatch.setattr(dask, "persist", lambda *a: (made.append(len(calls)), persist(*a))[1])
     with record_transcript() as transcript:
-        assert_same_bits(expected, fitted(model, lazy(X), Y))
+        assert_same_bits(expected, fitted(model, lazy(X), *y))
     assert transcript.faults == []
-    assert {8, 30, 45} <= set(made)  # what is kept was made anew
+    assert len(calls) > max(lost_at)
+    assert not y or set(lost_at) <= set(made)
 
 
 DRIVER = """
@@ -437,24 +417,6 @@ def test_bad_arrays_are_refused_before_any_cost():
 
 
 # -- users -----------------------------------------------------------------------------
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("labels", [GROUPS, GROUPS.astype(str)], ids=["int", "str"])
-@pytest.mark.parametrize("name", USERS)
-def test_users_in_blocks_give_the_same_bits(name, labels):
-    model, y = USERS[name]
-    expected = fitted(model, X, y, groups=labels)
-    assert_same_bits(expected, fitted(model, lazy(X), lazy(y), groups=lazy(labels)))
-    assert_same_bits(expected, fitted(model, lazy(X), y, groups=labels))
-
-
-@pytest.mark.thorough
-def test_users_on_a_cluster_give_the_same_bits(cluster):
-    model, y = USERS["regressor-replace"]
-    expected = fitted(model, X, y, groups=GROUPS)
-    assert_same_bits(expected, fitted(model, lazy(X), lazy(y), groups=lazy(GROUPS)))
-    assert model._private is None
 
 
 def labels_with(place, label, kind=object):

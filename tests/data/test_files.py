@@ -15,7 +15,7 @@ from skdp.data import blocks, stored_rows
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.testing import record_transcript
-from tools.places import GROUPS, USERS, D, Elsewhere, S, Table, X, Y, assert_same_bits, fitted
+from tools.places import GROUPS, USERS, D, Elsewhere, S, Table, X, Y, assert_same_bits, fitted, lazy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -120,10 +120,12 @@ def test_other_units_ask_for_x_in_memory(unit, npy):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", USERS)
-def test_users_in_files_and_maps_give_the_same_bits(name, npy, mapped):
+def test_users_in_files_maps_and_dask_give_the_same_bits(name, npy, mapped):
     model, y = USERS[name]
     expected = fitted(model, X, y, groups=GROUPS)
     assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS))
+    assert_same_bits(expected, fitted(model, lazy(X), y, groups=GROUPS))
+    assert_same_bits(expected, fitted(model, lazy(X), lazy(y), groups=lazy(GROUPS.astype(str))))
     assert getattr(model, "_private", None) is None  # heads stay where the rows are
     assert model.adapt(X[:6], y[:6], groups=GROUPS[:6])._private["heads"].shape[0] == 1
     model.set_params(n_jobs=2)

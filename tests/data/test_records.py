@@ -116,12 +116,15 @@ def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("name", [*SPARSE, "ridge", "classes"])
 def test_sparse_blocks_give_the_bits_of_the_matrix(name, npz):
-    for rows in (npz, lazy_sparse()):
-        assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], rows))
+    model, *y = RECORDS.get(name) or (SPARSE[name],)
+    expected = fitted(model, S, *y)
+    for rows in (npz, lazy_sparse(), DaskRows(npz)):
+        assert_same_bits(expected, fitted(model, rows, *y))
         with pytest.raises(TypeError, match="dense data"):
             DPStandardScaler().fit(rows)
+    assert_same_bits(expected, fitted(model, lazy_sparse(), *map(lazy, y)))
 
 
 @pytest.mark.thorough
@@ -199,15 +202,6 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     assert_same_bits(expected, fitted(model, npy, y))
     assert_same_bits(expected, fitted(model, mapped, list(y)))
     model.set_params(n_jobs=None)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", ["ridge", "classes"])
-def test_sparse_records(name, npz):
-    model, y = RECORDS[name]
-    expected, array = fitted(model, S, y), lazy_sparse()
-    for rows, targets in ((npz, y), (array, y), (array, lazy(y)), (DaskRows(npz), y)):
-        assert_same_bits(expected, fitted(model, rows, targets))
 
 
 def test_classes_of_targets_in_memory_may_be_taken_from_them(npy):

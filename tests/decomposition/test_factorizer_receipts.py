@@ -17,8 +17,7 @@ from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simu
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.streams.sketches import _largest
-from skdp.testing import seeded_entropy, transcript_audit
-from tools.pairs import worst_case_pair
+from skdp.testing import seeded_entropy
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -356,55 +355,3 @@ def test_servers_under_the_real_secure_sum_equal_the_plain_sum(method):
         assert np.array_equal(getattr(hidden, name), getattr(plain, name)), name
     assert hidden.privacy_spent_ == plain.privacy_spent_
     assert hidden.privacy_spent_.epsilon == 1.0 and len(hidden.server_privacy_spent_) == 5
-
-
-# -- a transcript audit of every combination that the class accepts --------------------------------
-
-UNITS = [
-    ("frobenius", "add_remove"),
-    ("rank_one", "add_remove"),
-    ("row", "zero_out"),
-    ("row", "replace"),
-    ("entry", "add_remove"),
-    ("entry", "replace"),
-]
-SKETCHES = ("gaussian", "srht", "sparse", "isometry")
-METHODS = ("two_sketch", "three_sketch")
-
-
-def is_refused(unit, sketch, mode):
-    """The combinations of mode "random" that have no bound; with exact norms all are accepted."""
-    if mode == "worst_case":
-        return False
-    return sketch == "isometry" or (sketch in ("srht", "sparse") and unit != "entry")
-
-
-def cases():
-    for unit, adjacency in UNITS:
-        yield unit, adjacency, "dense", "gaussian", "random"
-        for method in METHODS:
-            for sketch in SKETCHES:
-                for mode in ("random", "worst_case"):
-                    if not is_refused(unit, sketch, mode):
-                        yield unit, adjacency, method, sketch, mode
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("unit", "adjacency", "method", "sketch", "mode"), list(cases()))
-def test_transcript(unit, adjacency, method, sketch, mode):
-    """Neighbours, with the sketch drawn and the noise as it was; what has no bound is refused.
-
-    With exact norms (worst case) the realised loss may not exceed the claim. With a random sketch
-    the claim is a law: one draw may exceed its mean, so the audit compares with a high quantile,
-    and the law itself is tested in tests/privacy/accounting/test_sketch_laws.py.
-    """
-    model = DPLowRankFactorizer(
-        1, privacy_unit=unit, adjacency=adjacency, method=method, sketch=sketch,
-        sensitivity_mode=mode, epsilon=4.0, sketch_size=(5, 7),
-        unit_bound=(-0.5, 2.0) if unit == "entry" else None,
-    )  # fmt: skip
-
-    with seeded_entropy(1):
-        report = transcript_audit(model, worst_case_pair(model))
-    report.check()
-    assert report.ratio > 0.2, report  # the pair reaches the sketch

@@ -215,9 +215,6 @@ def test_servers_are_for_one_release():
     [
         ({"window": 9}, "window"),
         ({"window": 3, "mechanism": "sqrt"}, "window|mechanism"),
-        ({"window": 0}, "window"),
-        ({"mechanism": "none"}, "mechanism"),
-        ({"max_releases": 0}, "max_releases"),
         ({"method": "two_sketch"}, "sensitivity_mode='oblivious'"),
         ({"method": "two_sketch", "max_releases": 1}, "after it is drawn"),
     ],
@@ -313,12 +310,8 @@ def test_parameters_stay_while_a_state_runs(old, new_value):
     for act in acts:
         with pytest.raises((ValueError, PrivacyError)):
             act()
-    model.set_params(**{name: old.get(name, value) for name, value in _defaults(new_value).items()})
-    model.release()
-
-
-def _defaults(names):
-    return {name: getattr(DPLowRankFactorizer(), name) for name in names}
+    defaults = DPLowRankFactorizer().get_params()
+    model.set_params(**{name: old.get(name, defaults[name]) for name in new_value}).release()
 
 
 @pytest.mark.parametrize("params", [{}, {"max_releases": 3, "sensitivity_mode": "oblivious"}])

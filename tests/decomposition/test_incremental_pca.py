@@ -154,15 +154,20 @@ def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
     options = {"adjacency": adjacency, "mechanism": mechanism, "clip_norm": 1.0}
     steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
     row, other = 1e15 * np.eye(4)[:2]
-    if adjacency == "replace":
-        pair = [[np.vstack([steps[0], x]), *steps[1:]] for x in (row, -0.25 * row + other)]
-    else:
-        pair = [steps, [np.vstack([steps[0], row]), *steps[1:]]]
-    with seeded_entropy(0):
-        report = transcript_audit(lambda data: run(data, 2, **options), pair).check()
-    ratio = report.realised_mu / report.claimed_mu
-    assert ratio <= 1 + 1e-9
-    assert ratio > (0.95 if limit == 3000 else 0.6)  # one row is not the worst of four releases
+
+    def ratio(at):
+        def stream(x):
+            rows = steps[at] if x is None else np.vstack([steps[at], x])
+            return run([*steps[:at], rows, *steps[at + 1 :]], 2, **options)
+
+        pair = (row, -0.25 * row + other if adjacency == "replace" else None)
+        with seeded_entropy(0):
+            report = transcript_audit(stream, pair).check()
+        return report.realised_mu / report.claimed_mu
+
+    # One row is not the worst of four releases; a late one moves less.
+    assert (0.95 if limit == 3000 else 0.6) < ratio(0) <= 1 + 1e-9
+    assert 0 < ratio(7) <= ratio(2) <= ratio(0) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("n_releases", [1, 2])
@@ -257,17 +262,6 @@ def test_worst_unit_of_a_start(adjacency, unit):
     assert all(0.95 < reached <= 1 + 1e-9 for reached in worst.values()), worst
     # No pair is the worst of all at once where rows give way: opposite rows have one moment.
     assert (0.95 if adjacency == "add_remove" else 0.9) < max(ratios) <= 1 + 1e-9
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("n", [1, 3, 8])
-@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
-def test_a_late_row_moves_less(n, mechanism):
-    steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
-    more = [*steps[: n - 1], np.vstack([steps[n - 1], 1e15 * np.eye(4)[0]]), *steps[n:]]
-    options = {"mechanism": mechanism, "clip_norm": 1.0}
-    report = transcript_audit(lambda data: run(data, 2, **options), (steps, more)).check()
-    assert report.realised_mu > 0
 
 
 def test_number_of_releases_is_a_limit():
@@ -418,14 +412,8 @@ def test_ledgers_are_charged_once_and_later_ones_too():
         ("n_components", [0, 2.0], "n_components"),
         ("n_components", [8], "between 1 and n_features=7"),
         ("max_releases", [0, None], "max_releases"),
-        ("mechanism", ["toeplitz"], "mechanism"),
-        ("batch_size", [0], "batch_size"),
         ("delta", [0.0], "pure differential privacy"),
         ("clip_norm", [math.inf], "clip_norm=inf"),
-        ("center", ["mean"], "center"),
-        ("center", [None], r"or an array of public .* Got None"),
-        ("budget_split", [{"gram": 1.0}], "budget_split"),
-        ("whiten", ["yes"], "whiten"),
     ],
 )
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

@@ -88,39 +88,20 @@ def test_auto_components_count_what_rises_above_the_noise():
     assert seeded("auto", data=rows, clip_norm=3.0).n_components_ == 3
 
 
-BAD = {
-    "adjacency": ["swap"],
-    "center": ["mean", np.zeros(3)],
-    "clip_norm": [0.0],
-    "n_components": [0, 1.5, "all"],
-    "svd_solver": ["magic"],
-    "whiten": [1],
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_values(name):
-    for value in BAD[name]:
-        assert_refused(DPPCA(**{name: value}), name, X)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"epsilon": 0}, r"The 'epsilon' parameter of DPPCA must be a float in the range"),
         ({"delta": 0}, "pure differential privacy"),
         ({"clip_norm": math.inf}, "epsilon=inf"),
         ({"n_components": 20}, "n_components=20 must be between 1 and n_features=19"),
         ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity"),
         ({"center": None}, r"or an array of public .* Got None"),
-        ({"bounds": (1, 0)}, "'bounds' parameter of DPPCA must be a pair"),
         ({"bounds": (0, 1), "center": np.zeros(X.shape[1])}, "not both"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
         (
             {"budget_split": {"clip_norm": 0, "count": 1, "gram": 1, "mean": 1, "spread": 1}},
             "positive",
         ),
-        ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
@@ -172,20 +153,6 @@ def test_nothing_is_found_in_nothing(form):
 
 
 @pytest.mark.thorough
-def test_components_that_noise_hides_are_said_with_what_to_do():
-    """One column of rows, and nothing beside it: the second variance is noise, or less."""
-    X = np.random.default_rng(0).standard_normal((3000, 8)) * 1e-9
-    X[:, 0] *= 1e9
-    seen = set()
-    for _ in range(12):
-        said = messages_of(DPPCA(2, clip_norm=3.0).fit, X)
-        assert len(said) <= 1
-        seen |= {text.split(". ")[-1] for text in said}
-    assert "Use n_components=1." in seen
-    assert not messages_of(DPPCA(clip_norm=3.0).fit, X)  # of a whole spectrum some lies below
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
 def test_ratios_sum_to_what_is_kept_also_of_noise(kind):
     """Eigenvalues of noise that are cut one by one summed to many times what was captured."""
@@ -222,6 +189,9 @@ def test_components_of_noise_are_said_and_others_are_not(kind):
     least = 8 if kind == DPIncrementalPCA else 1  # others say it of what was cut to 0
     assert sum("the noise level" in text for text in said) >= least
     assert all(said_of(kind(1, clip_norm=3.0), X) == "" for _ in range(3))
+    if kind == DPPCA:
+        assert "Use n_components=1." in " ".join(said)
+        assert said_of(DPPCA(clip_norm=3.0), X) == ""  # of a whole spectrum some lies below
     Y = rng.standard_normal((20_000, 8)) * [3, 2, 1, 1, 1, 1, 1, 1]
     assert all(said_of(kind(2), Y) == "" for _ in range(5))
 
@@ -279,9 +249,7 @@ def test_they_lie_in_public_bounds():
     bounds = [(0.0, 8.0), (-1.0, 1.0), (-2.0, 2.0), (0.0, 2.0)]
     X = DPPCA(epsilon=3.0, bounds=bounds).fit(rows()).sample(1000)
     low, high = np.array(bounds).T
-    assert np.all(low <= X)
-    assert np.all(high >= X)
-    assert np.any(low == X)
+    assert np.all((low <= X) & (high >= X)) and np.any(low == X)
 
 
 def test_they_are_drawn_from_released_values_alone():

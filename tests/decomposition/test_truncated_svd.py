@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from copy import copy
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.preprocessing import normalize
 from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
-from skdp.exceptions import PrivacyError, UtilityWarning
+from skdp.exceptions import NoSignalWarning, PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from tools.outcomes import assert_refused
@@ -32,9 +33,6 @@ ROUTES = ["auto", "arpack", "gram", "randomized", "power", "screened"]
 ENTRY_UNITS = ["entry", "frobenius", "spectral"]
 UNITS = ["row", "interaction", *ENTRY_UNITS]
 PIXELS = {"unit_bound": (0.0, 16.0)}
-CONTAINERS = [
-    sp.csr_array, sp.csr_matrix, sp.csc_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist,
-]  # fmt: skip
 
 
 def fit(data, n_components=2, **kwargs):
@@ -98,7 +96,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
         *({"algorithm": route} for route in ("gram", "power", "screened")),
         *(
             {"algorithm": route, "delta": delta} | of_unit(unit, unit_bound=(-9.0, 9.0))
-            for unit in ENTRY_UNITS
+            for unit in (*ENTRY_UNITS, "entry_change")
             for route, delta in (("auto", 1e-6), ("alternating", 1e-6), ("deflation", 0.0))
         ),
     ],
@@ -109,7 +107,7 @@ def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
     """Without gaps between the singular values, plain power steps would not get there."""
     ours, theirs = exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows)
     assert_same(ours, theirs)
-    if kwargs.get("privacy_unit") in ENTRY_UNITS:
+    if "privacy_unit" in kwargs:
         left = theirs.transform(rows) / theirs.singular_values_
         assert np.allclose(ours.left_, left, atol=1e-6)
 
@@ -122,10 +120,11 @@ def graph(n=60, seed=0):
     return np.triu(A, 1), np.triu(A, 1) + np.triu(A, 1).T
 
 
+@pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
-def test_edge_unit_equals_scikit_learn_on_the_symmetric_matrix(container):
+def test_units_of_pairs_equal_scikit_learn_on_the_symmetric_matrix(container, unit):
     upper, A = graph()
-    ours = exact(container(upper), 4, privacy_unit="edge", unit_bound=(-9.0, 9.0))
+    ours = exact(container(upper), 4, **of_unit(unit, unit_bound=(-9.0, 9.0)))
     theirs = TruncatedSVD(4, algorithm="arpack").fit(A)
     assert_same(ours, theirs)
     assert np.allclose(ours.left_, theirs.transform(A) / theirs.singular_values_, atol=1e-6)
@@ -141,18 +140,6 @@ def test_interactions_equal_scikit_learn_on_normalised_rows(floor, delta):
     assert_same(ours, TruncatedSVD(3, algorithm="arpack").fit(rows))
     assert ours.user_level_mu_ == math.inf
     assert ours.n_samples_seen_ == 300
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
-@pytest.mark.parametrize("unit", UNITS)
-def test_containers_agree(container, unit):
-    dense = exact(X, 3, **of_unit(unit, **PIXELS))
-    other = exact(container(X), 3, **of_unit(unit, **PIXELS))
-    assert_same(other, dense, 1e-8)
-    assert isinstance(other.components_, np.ndarray)
-    if container is not np.ndarray.tolist:
-        assert np.allclose(other.transform(container(X)), dense.transform(X), atol=1e-8)
 
 
 @pytest.mark.thorough
@@ -208,16 +195,6 @@ def test_screening_wins_on_wide_sparse_rows(wide):
     assert share_of_best(fit(wide, 5, algorithm="power", **kwargs), wide) <= 0.6
     automatic = fit(wide, 5, **kwargs)
     assert np.array_equal(automatic.components_, screened.components_)
-
-
-def test_screened_components(wide):
-    """A moment of a part of the columns, products with all of them; columns that hold most lead."""
-    svd = fit(wide, 5, algorithm="screened", clip_norm=1.0, delta=1e-5)
-    held = np.sum(svd.components_**2, axis=0)
-    assert svd.components_.shape == (5, 3000)
-    assert held[np.argsort(-wide.sum(axis=0))[:200]].sum() > 0.5 * held.sum()
-    assert svd.transform(wide).shape == (5000, 5)
-    assert np.allclose(svd.components_ @ svd.components_.T, np.eye(5), atol=1e-10)
 
 
 def test_automatic_route_stays_on_public_facts(wide):
@@ -321,34 +298,6 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
     assert given.releases_[0].sensitivity == pytest.approx(math.sqrt(13) / 7, rel=1e-3)
 
 
-def test_one_release_of_all_entries_holds_every_product():
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((500, 3)) * 12 @ rng.standard_normal((3, 120)) / 10
-    options = {"privacy_unit": "frobenius", "epsilon": 0.5}
-    svd, products = fit(A, 3, **options), fit(A, 3, algorithm="alternating", **options)
-    assert svd.route_.startswith("one_shot")
-    assert share_of_best(svd, A) > share_of_best(products, A)
-    assert svd.privacy_spent_.delta == 1e-6  # Gaussian noise
-    large = DPTruncatedSVD(3, privacy_unit="frobenius")
-    assert unit_route(large, (5000, 4000))[0] == "alternating"
-
-
-@pytest.mark.thorough
-def test_entry_and_edge_units_find_many_components_in_one_release():
-    """Where products at the same budget find less; the receipt says pure."""
-    cases = (("entry", binary(800, 600, 20), "alternating"), ("edge", groups(600, 12), "power"))
-    for unit, data, other in cases:
-        options = {"privacy_unit": unit, "epsilon": 2.0, "n_components": 12}
-        svd, products = fit(data, **options), fit(data, algorithm=other, **options)
-        assert svd.route_.startswith("one_shot: threshold")
-        assert share_of_best(svd, data) > share_of_best(products, data)
-        assert [line.mechanism for line in svd.releases_] == ["randomised response"]
-        assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (2.0, 0.0)
-        assert not hasattr(svd, "user_level_mu_")
-        assert svd.left_.shape == (len(data), 12)
-        assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
-
-
 @pytest.mark.deep
 def test_graded_entries_get_noise_in_place_of_flips():
     """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
@@ -385,6 +334,8 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == "one_shot"
     assert route((3000, 500), privacy_unit="entry") == "gram"
     assert route((300, 200), privacy_unit="entry", epsilon=4.0) == "one_shot"
+    assert route((500, 120), privacy_unit="frobenius", epsilon=0.5) == "one_shot"
+    assert route((5000, 4000), privacy_unit="frobenius") == "alternating"
 
 
 @pytest.mark.thorough
@@ -398,54 +349,6 @@ def test_oversampling_is_honoured(unit):
             fit(A, 2, privacy_unit=unit, algorithm=route, n_oversamples=extra)
         products = [opened.bound.shape for opened in openings if "product" in opened.bound.name]
         assert products[0][1] == width
-
-
-def planted(m, n, signal, coherence, seed=0):
-    """Rank one of spectral norm `signal`, with entries of u, v at most sqrt(coherence / size)."""
-    rng = np.random.default_rng(seed)
-    u = rng.uniform(0.3, math.sqrt(coherence), m) * rng.choice([-1, 1], m)
-    v = rng.uniform(0.3, math.sqrt(coherence), n) * rng.choice([-1, 1], n)
-    u, v = u / np.linalg.norm(u), v / np.linalg.norm(v)
-    return signal * np.outer(u, v), u, v
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("unit", "signal", "options"),
-    [
-        ("entry", 80.0, {}),
-        ("entry", 120.0, {"delta": 0.0, "epsilon": 2.0}),
-        ("frobenius", 1600.0, {}),
-        ("spectral", 1600.0, {}),
-    ],
-)
-def test_entry_units_find_a_planted_pair(unit, signal, options):
-    A, u, v = planted(600, 500, signal, 2.0)
-    A[0, 0] = 1e9 if unit == "entry" else A[0, 0]  # cut to the bounds
-    bound = of_unit(unit, unit_bound=(-1.0, 1.0))
-    svd = fit(A, 1, algorithm="alternating", **bound, **options)
-    assert {entry.mechanism for entry in svd.releases_} == {"laplace" if options else "gaussian"}
-    assert abs(svd.components_[0] @ v) >= 0.9
-    assert abs(svd.left_[:, 0] @ u) >= 0.9
-    assert svd.singular_values_[0] == pytest.approx(signal, rel=0.25)
-    assert (svd.components_[0] @ v) * (svd.left_[:, 0] @ u) > 0  # signs of one pair agree
-    assert np.linalg.norm(svd.left_[:, 0]) == pytest.approx(1.0)
-
-
-def test_sensitivity_scales_the_noise():
-    small, large = (
-        fit(X, privacy_unit="frobenius", unit_bound=s).releases_[0].noise_scale for s in (1.0, 7.0)
-    )
-    assert large == pytest.approx(7 * small, rel=1e-6)
-
-
-def test_automatic_clip_norm():
-    rows = np.random.default_rng(1).standard_normal((5000, 6)) * 37.0
-    svd = fit(rows)
-    median = np.median(np.linalg.norm(rows, axis=1))
-    assert median / 1.5 < svd.clip_norm_ < median * 3
-    spent = [entry.loss.value**2 for entry in svd.releases_ if entry.name == "norm_centered_rank"]
-    assert sum(spent) == pytest.approx(0.8 * 0.07 * svd.privacy_spent_.mu**2, rel=0.05)
 
 
 @pytest.mark.thorough
@@ -514,30 +417,15 @@ def test_a_refit_starts_from_nothing(first, second):
 
 # -- errors: values that do not go together are in tests/tools/ways.py --------------------------
 
-BAD = {
-    "adjacency": ["swap"],
-    "algorithm": ["magic"],
-    "clip_norm": [0.0],
-    "n_components": [0, 1.5, None],
-    "n_iter": [0, 2.0],
-    "n_oversamples": [-1],
-    "power_iteration_normalizer": [1],
-    "privacy_unit": [None],
-    "tol": [-1.0],
-}
-
 
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"epsilon": 0}, r"The 'epsilon' parameter of DPTruncatedSVD must be a float in the range"),
-        ({"privacy_unit": "user"}, "'privacy_unit' parameter .* must be a str among"),
         ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
         ({"privacy_unit": "edge_change"}, "square symmetric matrix"),
         ({"privacy_unit": "mixed"}, "square symmetric matrix"),
         ({"privacy_unit": "entry_change", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"privacy_unit": "entry_change", "clip_norm": 2.0}, "bounds nothing"),
-        ({"clip_norm": "mean"}, r"or a str among \{'auto'\}"),
         ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"),
         ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
         ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
@@ -558,17 +446,10 @@ BAD = {
         ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
-        ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
     assert_refused(DPTruncatedSVD(**kwargs), match, X)
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_values(name):
-    for value in BAD[name]:
-        assert_refused(DPTruncatedSVD(**{name: value}), name, X)
 
 
 @pytest.mark.thorough
@@ -647,6 +528,34 @@ def test_a_graph_that_noise_hides_is_said(algorithm):
         svd.fit(graph)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("unit", "algorithm"),
+    [
+        *(("interaction", name) for name in ("screened", "auto", "gram", "power", "one_shot")),
+        *(("entry", name) for name in ("auto", "gram", "screened", "alternating", "one_shot")),
+        *(("edge", name) for name in ("auto", "power", "one_shot")),
+        ("row", "auto"),
+    ],
+)
+def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
+    """One fit in fifty may take its noise for a component: 3 of 25 are five deviations."""
+    zeros = sp.csr_matrix((60, 60 if unit == "edge" else 40))
+    for epsilon in (0.1, 0.5, 1.0, 3.0):
+        claims, ratios = 0, []
+        for seed in range(25):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                svd = fit(
+                    zeros, 5, privacy_unit=unit, algorithm=algorithm, epsilon=epsilon,
+                    random_state=seed,
+                )  # fmt: skip
+            claims += all(word.category is not NoSignalWarning for word in said)
+            ratios.append(svd.explained_variance_ratio_.sum())
+        assert claims <= 2, epsilon
+        assert np.mean(ratios) <= 0.05 + 2 * np.std(ratios) / 5, epsilon
+
+
 @pytest.mark.parametrize("unit", ["entry", "interaction", "edge"])
 def test_what_stands_above_the_noise_needs_no_word(unit):
     half = np.arange(200) < 100
@@ -658,7 +567,6 @@ def test_what_stands_above_the_noise_needs_no_word(unit):
 # -- units of a contract: one entry changes by at most s -------------------------------------------
 
 CONTRACTS = ["entry_change", "edge_change", "mixed"]
-SYMMETRIC = CONTRACTS[1:]
 
 
 def spread_evenly(m, n, values, seed=0):
@@ -672,47 +580,6 @@ def spread_evenly(m, n, values, seed=0):
 
 def overlap(svd, V):
     return float(np.sum((svd.components_ @ V) ** 2)) / len(svd.components_)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("unit", CONTRACTS)
-@pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
-def test_without_noise_it_is_the_decomposition(unit, container):
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((20, 20 if unit in SYMMETRIC else 12)) * 100
-    X = np.triu(X, int(unit == "edge_change")) if unit in SYMMETRIC else X
-    ours = fit(container(X), 3, privacy_unit=unit, epsilon=math.inf)
-    X = X + np.triu(X, 1).T if unit in SYMMETRIC else X
-    theirs = TruncatedSVD(3, algorithm="arpack").fit(X)
-    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_)
-    np.testing.assert_allclose(np.abs(ours.components_), np.abs(theirs.components_), atol=1e-6)
-
-
-def counts(m, n, depth, seed):
-    """Poisson counts of mean 50, and the direction (beside the mean) in which they differ."""
-    rng = np.random.default_rng(seed)
-    u, v = rng.choice([-1.0, 1.0], m), rng.choice([-1.0, 1.0], n)
-    return rng.poisson(50 * (1 + depth * np.outer(u, v))).astype(float), v / math.sqrt(n)
-
-
-@pytest.mark.thorough
-def test_counts_need_the_contract():
-    """Mean 50, epsilon .3, a change by 1: clipped counts say nothing, all entries with noise less.
-
-    Median squared cosines of three draws; without privacy .974.
-    """
-
-    def cosine(unit, seed):
-        X, v = counts(600, 150, 0.035, seed)
-        return float(np.sum((fit(X, epsilon=0.3, privacy_unit=unit).components_ @ v) ** 2))
-
-    clipped, frobenius, contract = (
-        np.median([cosine(unit, seed) for seed in range(3)])
-        for unit in ("entry", "frobenius", "entry_change")
-    )
-    assert clipped < 0.2
-    assert clipped < frobenius < contract
-    assert contract > 0.93
 
 
 @pytest.mark.thorough

@@ -1,7 +1,13 @@
 """Secure sums: equal to plain sums bit for bit, for every way in which clients drop out."""
 
+import contextlib
+import copy
 import itertools
+import os
+import pickle
+import threading
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +17,19 @@ from skdp.federated import (
     AggregationAbortedError,
     AggregationClient,
     AggregationConfig,
+    AggregationServer,
+    Ed25519Identity,
+    InvalidMessageError,
     SecureAggregator,
+    StateSum,
     UnmaskedAggregator,
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
-from skdp.federated._messages import Kind
+from skdp.federated._crypto import subtract_mask
+from skdp.federated._messages import Keys, Kind
+from skdp.federated.aggregation import self_key
+from tools.federation import RUN, Scene, refuse
 
 NOBODY_COLLUDES = pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")
 STAGES = [None, Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.REVEAL]
@@ -253,3 +266,522 @@ def test_plain_aggregator_is_the_same_sum():
 def test_simulation_needs_all_clients():
     with pytest.raises(ValueError, match="one for each of 3 clients"):
         simulated_aggregator(callbacks(random_words(2, 1)), AggregationConfig(3))
+
+
+# -- the client guards its own masks: replays, overlaps, altered and foreign messages are refused --
+
+
+ASKED = (Kind.OPEN, Kind.PEERS, Kind.DELIVERY, Kind.UNMASK)
+
+
+# Unmasking
+
+
+BAD_UNMASK = {
+    "overlap": ([0, 1, 2, 3, 4, 5], [5], "both in the sum and dropped out"),
+    "overlap with itself": ([0, 1, 2, 3, 4, 5], [0], "both in the sum and dropped out"),
+    "all dead": ([], [0, 1, 2, 3, 4, 5], "is not in the sum"),
+    "itself dead": ([1, 2, 3, 4, 5], [0], "is not in the sum"),
+    "itself left out": ([1, 2, 3, 4, 5], [], "is not in the sum"),
+    "too many dead": ([0, 1, 2, 3], [4, 5], "More clients are missing"),
+    "too few alive": ([0, 1], [], "More clients are missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_UNMASK)
+def test_bad_requests_to_unmask(case):
+    alive, dead, match = BAD_UNMASK[case]
+    scene = Scene(Kind.UNMASK)
+    client = scene.clients[0]
+    refuse(client, scene.unmask(alive, dead), match)
+    client.handle(scene.messages[0])  # nothing was revealed, so the true request is answered
+
+
+def test_two_requests_to_unmask_at_the_same_time():
+    """Threads of a transport must not get a share of each secret of one client."""
+    scene = Scene(Kind.UNMASK)
+    client = scene.clients[0]
+    check, meeting, answers = client._check_survivors, threading.Barrier(2), []
+
+    def slow_check(*arguments):
+        check(*arguments)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)  # both threads are past the check, if both may get there
+
+    def ask(message):
+        with contextlib.suppress(InvalidMessageError):
+            answers.append(client.handle(message))
+
+    client._check_survivors = slow_check
+    messages = scene.unmask(range(6)), scene.unmask(range(5), [5])
+    threads = [threading.Thread(target=ask, args=(message,)) for message in messages]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 1
+
+
+def test_a_client_that_does_not_exist():
+    scene = Scene(Kind.UNMASK)
+    body = bytes([0b1111111]) + bytes(1)
+    refuse(scene.clients[0], scene.forge(Kind.UNMASK, body), "do not exist")
+
+
+def test_only_neighbours_shares_are_revealed():
+    scene = Scene(Kind.UNMASK, n=60, neighbours=10)
+    for client in scene.clients:
+        answer = client.handle(scene.messages[client.client_id])
+        owners = wire.unpack_reveal(wire.unpack_message(answer)[1]).keys()
+        assert owners == set(client._neighbours) and len(owners) == 10
+
+
+def test_threshold_of_neighbours(monkeypatch):
+    """The bound on all drop-outs implies it; it holds without that bound, too."""
+    monkeypatch.setattr(AggregationConfig, "fewest_survivors", 0)
+    scene = Scene(Kind.UNMASK, n=60, neighbours=10, n_dropouts=4, threshold=6)
+    client = scene.clients[0]
+    far = set(range(60)) - set(client._neighbours)
+    for near in (0, 5):
+        refuse(client, scene.unmask(far | {*client._neighbours[:near]}), "Too few neighbours")
+    client.handle(scene.unmask(far | {*client._neighbours[:6]}))
+
+
+def test_shares_that_were_never_sent():
+    """A client that dropped out before it shared cannot be named afterwards."""
+    scene = Scene(Kind.DELIVERY)
+    client = scene.clients[0]
+    sealed = scene.rows()
+    del sealed[5]
+    client.handle(scene.with_rows(sealed))
+    refuse(client, scene.unmask([0, 1, 2, 3, 4], [5]), "never sent")
+    refuse(client, scene.unmask([0, 1, 2, 3, 4, 5], []), "never sent")
+    client.handle(scene.unmask([0, 1, 2, 3, 4], []))
+
+
+def test_a_drop_out_gets_its_key_opened_and_not_its_own_mask():
+    scene = Scene(Kind.UNMASK, dropped=(3,))
+    for client_id, message in scene.messages.items():
+        answer = wire.unpack_reveal(
+            wire.unpack_message(scene.clients[client_id].handle(message))[1]
+        )
+        kinds = {owner: which for owner, (which, _) in answer.items()}
+        assert kinds == {i: int(i == 3) for i in range(6) if i != client_id}
+
+
+# Replay
+
+
+@pytest.mark.parametrize("stage", ASKED)
+def test_an_identical_message_is_not_answered_twice(stage):
+    scene = Scene(stage)
+    client = scene.clients[0]
+    client.handle(scene.messages[0])
+    refuse(client, scene.messages[0])
+    assert len(scene.calls) <= 6
+
+
+def test_a_callback_that_failed_is_not_called_again():
+    """Until a new attempt: it may have paid, or drawn noise, before it failed."""
+    calls = []
+
+    def respond(request):
+        calls.append(request)
+        raise RuntimeError("no data today")
+
+    scene = Scene(Kind.DELIVERY)
+    client = scene.clients[0]
+    client._respond = respond
+    with pytest.raises(RuntimeError, match="no data today"):
+        client.handle(scene.messages[0])
+    refuse(client, scene.messages[0], "out of turn")
+    refuse(client, scene.unmask(range(6)), "out of turn")
+    assert len(calls) == 1
+
+
+def test_nothing_of_a_released_step_is_answered_again():
+    scene = Scene(Kind.UNMASK)
+    old = scene.history + [scene.messages]
+    client = scene.clients[0]
+    client.handle(scene.messages[0])
+    for messages in old:
+        refuse(client, messages[0])
+    again = wire.unpack_message(scene.history[0][0])[1]
+    refuse(client, scene.forge(Kind.OPEN, bytes(again), attempt=1), "already answered")
+    assert len(scene.calls) == 6
+    assert client._attempt is None  # its secrets are gone
+
+
+def test_steps_only_go_forward():
+    scene = Scene(Kind.UNMASK)
+    body = bytes(wire.unpack_message(scene.history[0][0])[1])
+    client = scene.clients[0]
+    client.handle(scene.forge(Kind.OPEN, body, step=5))
+    for step in (0, 4, 5):
+        refuse(client, scene.forge(Kind.OPEN, body, step=step), "already answered")
+    refuse(client, scene.messages[0], "another step")  # the old step's unmasking comes too late
+    client.handle(scene.forge(Kind.OPEN, body, step=5, attempt=1))
+    refuse(client, scene.forge(Kind.OPEN, body, step=5, attempt=1), "already answered")
+
+
+def test_secrets_are_new_in_every_attempt():
+    scene = Scene(Kind.PEERS)
+    seen = set()
+    for attempt in range(4):
+        for client in scene.clients:
+            secrets = client._attempt
+            seen |= {secrets.seed, secrets.masking.secret, secrets.sealing.secret}
+            assert len({secrets.seed, secrets.masking.public, secrets.sealing.public} - seen) == 2
+        scene.messages = scene.server.retry() if attempt < 2 else scene.server.begin(b"q", 4)
+        scene.step()
+    assert len(seen) == 4 * 6 * 3
+
+
+def test_shares_of_an_earlier_attempt_are_refused():
+    scene = Scene(Kind.DELIVERY)
+    old = scene.messages[0]
+    scene.messages = scene.server.retry()
+    scene.go_on(Kind.DELIVERY)
+    refuse(scene.clients[0], old, "another step or attempt")
+    header = wire.unpack_message(scene.messages[0])[0]
+    replayed = wire.pack_message(header, bytes(wire.unpack_message(old)[1]))
+    refuse(scene.clients[0], replayed, "altered")
+    scene.clients[0].handle(scene.messages[0])
+
+
+def test_messages_out_of_turn():
+    for stage in ASKED:
+        scene = Scene(stage)
+        others = [Scene(other).messages[0] for other in ASKED if other is not stage]
+        for message in others:
+            if not (stage is Kind.OPEN or wire.message_kind(message) is Kind.OPEN):
+                refuse(scene.clients[0], message, "out of turn")
+        if stage is Kind.OPEN:
+            for message in others:
+                refuse(scene.clients[0], message, "another step")
+
+
+def test_messages_of_others():
+    scene = Scene(Kind.OPEN)
+    client = scene.clients[0]
+    other_run = AggregationServer(b"another run", scene.config).begin(b"question", 4)[0]
+    refuse(client, other_run, "server of this run")
+    answer = scene.clients[1].handle(scene.messages[1])
+    refuse(client, answer, "server of this run")
+    other = AggregationServer(RUN, AggregationConfig(6, n_dropouts=2)).begin(b"question", 4)[0]
+    refuse(client, other, "another configuration")
+    weaker = AggregationServer(RUN, AggregationConfig(6, n_dropouts=1, threshold=2))
+    refuse(client, weaker.begin(b"question", 4)[0], "another configuration")
+
+
+def test_a_client_cannot_be_copied():
+    client = Scene(Kind.OPEN).clients[0]
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            duplicate(client)
+
+
+# Altered messages
+
+
+def test_every_flipped_bit_of_a_delivery_is_refused():
+    scene = Scene(Kind.DELIVERY)
+    message, client = scene.messages[0], scene.clients[0]
+    for place in range(len(message)):
+        altered = bytearray(message)
+        altered[place] ^= 1 << place % 8
+        refuse(client, bytes(altered))
+    assert scene.calls == []
+    client.handle(message)
+
+
+def test_cut_and_foreign_bytes_are_refused():
+    rng = np.random.default_rng(0)
+    for stage in ASKED:
+        scene = Scene(stage, n_dropouts=0)  # a list that lacks a record is not accepted either
+        message, client = scene.messages[0], scene.clients[0]
+        if stage is not Kind.OPEN:  # the end of an opening is the free text of the question
+            for end in range(len(message)):
+                refuse(client, message[:end])
+            refuse(client, message + b"\0")
+        for length in (0, 31, 32, 33, 500):
+            refuse(client, rng.bytes(length))
+            refuse(client, message[:32] + b"\xff" * length) if length else None
+        for head in (b"skdp" + message[4:], message[:4] + b"\2" + message[5:]):
+            refuse(client, head)
+        refuse(client, message[:5] + b"\x09" + message[6:])
+        refuse(client, "no bytes")
+        client.handle(message)
+
+
+def test_shares_for_somebody_else_are_refused():
+    scene = Scene(Kind.DELIVERY)
+    mine, other = scene.rows(), scene.rows(1)
+    for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
+        refuse(scene.clients[0], scene.with_rows(mine | swap), "altered")
+
+
+def test_too_few_neighbours_at_each_stage():
+    for stage in (Kind.PEERS, Kind.DELIVERY):
+        scene = Scene(stage)
+        few = dict(list(scene.rows().items())[:3])
+        refuse(scene.clients[0], scene.with_rows(few), "may drop out")
+
+
+def test_peers_that_are_no_neighbours():
+    scene = Scene(Kind.PEERS)
+    peers = scene.rows()
+    for stranger in (0, 6):
+        refuse(scene.clients[0], scene.with_rows(peers | {stranger: peers[1]}), "no neighbours")
+    header, body = wire.unpack_message(scene.messages[0])
+    refuse(scene.clients[0], wire.pack_message(header, bytes(body) + bytes(body)), "twice")
+
+
+def test_keys_of_low_order_are_refused():
+    scene = Scene(Kind.PEERS)
+    peers = scene.rows()
+    keys = peers[1]
+    peers[1] = keys._replace(sealing=bytes(32))
+    refuse(scene.clients[0], scene.with_rows(peers), "not valid")
+    peers[1] = keys._replace(mask=bytes(32))
+    scene.messages[0] = scene.with_rows(peers)
+    scene.step()
+    refuse(scene.clients[0], scene.messages[0], "not valid")  # no mask with a key of the server
+
+
+def test_clients_that_were_asked_different_things_do_not_add_up():
+    """The question is bound into the masks: answers to two questions stay masked."""
+    scene = Scene(Kind.OPEN)
+    header, body = wire.unpack_message(scene.messages[0])
+    opening = wire.unpack_opening(body)._replace(request=b"another question")
+    scene.messages[0] = wire.pack_message(header, wire.pack_opening(opening))
+    scene.step()
+    scene.step()  # client 0 seals its shares for another context ...
+    for client in scene.clients:  # ... and nobody can use them
+        refuse(client, scene.messages[client.client_id], "altered")
+    assert scene.calls == []
+
+
+# Signed keys
+
+
+def identities(n):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    secrets = [os.urandom(32) for _ in range(n)]
+    keys = [Ed25519PrivateKey.from_private_bytes(secret).public_key() for secret in secrets]
+    public = {i: key.public_bytes_raw() for i, key in enumerate(keys)}
+    return [Ed25519Identity(secret, public) for secret in secrets]
+
+
+def test_signed_keys():
+    scene = Scene(Kind.PEERS, identities=identities(6))
+    peers = scene.rows()
+    foreign = Scene(Kind.PEERS).rows()  # a server that slips in keys of its own
+    for changed in (
+        {1: foreign[1]},
+        {1: foreign[1]._replace(signature=peers[1].signature)},
+        {1: peers[2], 2: peers[1]},
+        {1: peers[1]._replace(sealing=foreign[1].sealing)},
+        {1: peers[1]._replace(mask=foreign[1].mask)},
+        {1: Keys(peers[1].sealing, peers[1].mask, peers[1].signature)},
+    ):
+        refuse(scene.clients[0], scene.with_rows(peers | changed), "no valid signature")
+    scene.go_on()
+    assert scene.server.total.tolist() == [42] * 4
+
+
+def test_signatures_of_strangers_and_of_other_steps():
+    known = identities(6)
+    scene = Scene(Kind.PEERS, identities=known)
+    peers = scene.rows()
+    scene.messages = scene.server.retry()
+    scene.step()
+    refuse(scene.clients[0], scene.with_rows(peers), "no valid signature")
+    assert not known[0].verify(17, b"text", bytes(64))
+
+
+def test_parameters():
+    config = AggregationConfig(3)
+    for client_id in (-1, 3):
+        with pytest.raises(ValueError, match=r"client_id must be in 0\.\.2"):
+            AggregationClient(RUN, client_id, config, lambda request: None)
+    for run_id in (b"", b"x" * 65, "run"):
+        with pytest.raises(ValueError, match="run_id must be 1 to 64 bytes"):
+            AggregationClient(run_id, 0, config, lambda request: None)
+    assert simulated_aggregator([lambda r: np.ones(1, np.uint64)] * 3, config)(b"", 1).total[0] == 3
+
+
+# -- what a curious server sees of a sum: uniform words --------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**64 - 1])
+def test_a_masked_message_is_uniform(value, fixed_entropy, check_uniform):
+    scene = Scene(None, 4, value=value, size=1 << 13)
+    messages = [words for _, words in scene.masked()]
+    assert len(messages) == 4
+    for words in messages:
+        check_uniform(words.tobytes())
+        check_uniform(np.diff(words).tobytes())
+    for one, other in itertools.combinations(messages, 2):
+        check_uniform((one + other).tobytes())
+        check_uniform((one - other).tobytes())
+
+
+def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_uniform):
+    """The server opens all self-masks; then the pair masks hide all sums but the whole one."""
+    n, bare = 6, []
+    scene = Scene(Kind.DELIVERY, n, value=0, size=1 << 13)
+    scene.deliver()
+    for client, (_, words) in zip(scene.clients, scene.masked(), strict=True):
+        attempt, words = client._attempt, words.copy()
+        subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
+        bare.append(words)
+    for count in range(1, n):
+        for group in itertools.combinations(bare, count):
+            check_uniform(np.sum(group, axis=0, dtype=np.uint64).tobytes())
+    assert not np.sum(bare, axis=0, dtype=np.uint64).any()
+
+
+def test_masks_are_new_in_every_step(fixed_entropy, check_uniform):
+    scene = Scene(Kind.DELIVERY, 3, value=0, size=1 << 12, n_dropouts=0)
+    scene.deliver()
+    for restart in (scene.server.retry, partial(scene.server.begin, b"question", 1 << 12)):
+        scene.messages = restart()
+        scene.go_on(Kind.DELIVERY)
+        scene.deliver()
+    for client_id in range(3):
+        rows = [words for sender, words in scene.masked() if sender == client_id]
+        assert len(rows) == 3
+        for one, other in itertools.combinations(rows, 2):
+            check_uniform((one - other).tobytes())
+
+
+def test_sizes_depend_on_public_numbers_only():
+    scenes = [Scene(None, 4, value=value, size=50) for value in (0, 2**64 - 1)]
+    one, other = ([len(answer) for _, answer in scene.answers] for scene in scenes)
+    assert one == other
+
+
+def without_one_share(kind, body):
+    """The body of a message that holds one share less."""
+    if kind is Kind.SHARES:
+        digest, sealed = wire.unpack_shares(body)
+        return wire.pack_shares(digest, dict(list(sealed.items())[1:]))
+    shares = list(wire.unpack_reveal(body).items())[1:]
+    return wire.pack_reveal((owner, which, share) for owner, (which, share) in shares)
+
+
+@pytest.mark.parametrize(
+    ("stage", "complaint"), [(Kind.PEERS, "each of them"), (Kind.UNMASK, "nothing else")]
+)
+def test_a_client_that_leaves_a_share_out_is_refused(stage, complaint):
+    scene = Scene(stage, 4, value=0)
+    for i, message in scene.messages.items():
+        sent = scene.clients[i].handle(message)
+        header, body = wire.unpack_message(sent)
+        forged = wire.pack_message(header, without_one_share(header.kind, body))
+        with pytest.raises(InvalidMessageError, match=complaint):
+            scene.server.receive(i, forged)
+        scene.server.receive(i, sent)
+    scene.messages = scene.server.advance()
+    scene.go_on()
+    assert not np.any(scene.server.total)
+
+
+def test_server_takes_one_answer_of_each_client():
+    scene = Scene(Kind.DELIVERY, 4, n_dropouts=0)
+    server, clients = scene.server, scene.clients
+    answers = {c: clients[c].handle(message) for c, message in scene.messages.items()}
+    server.receive(0, answers[0])
+    for client_id, answer in [(0, answers[0]), (2, answers[1]), (1, answers[1][:-1])]:
+        with pytest.raises(InvalidMessageError):
+            server.receive(client_id, answer)
+    assert server.waiting == {1, 2, 3}
+    for client_id in (1, 2, 3):
+        server.receive(client_id, answers[client_id])
+    scene.messages = server.advance()
+    with pytest.raises(InvalidMessageError, match="late, early or repeated"):
+        server.receive(1, answers[1])  # too late: its masks are already being opened
+    scene.step()
+    assert scene.messages == server.advance() == {}
+    assert server.total.tolist() == [28] * 4
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["self-mask of a survivor", "key of a drop-out"])
+def test_server_notices_an_altered_share(which):
+    scene = Scene(Kind.UNMASK, 5, dropped=[4] * which)
+    for client_id, message in scene.messages.items():
+        answer = bytearray(scene.clients[client_id].handle(message))
+        _, body = wire.unpack_message(bytes(answer))
+        owners = list(wire.unpack_reveal(body).items())
+        place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
+        answer[32 + 38 * place + 15 + client_id] ^= 1  # elsewhere for each: no two make up for it
+        scene.server.receive(client_id, bytes(answer))
+    with pytest.raises(AggregationAbortedError, match=r"altered|do not belong") as caught:
+        scene.server.advance()
+    assert caught.value.opened
+
+
+def test_server_out_of_turn():
+    server = AggregationServer(b"run", AggregationConfig(4))
+    with pytest.raises(InvalidMessageError, match="No step is running"):
+        server.advance()
+    messages = server.begin(b"q", 2)
+    with pytest.raises(InvalidMessageError, match="not finished"):
+        _ = server.total
+    with pytest.raises(InvalidMessageError):
+        server.receive(0, messages[0])
+    with pytest.raises(ValueError, match="size must be at least 1"):
+        server.begin(b"q", 0)
+    with pytest.raises(AggregationAbortedError, match="has a sum already"):
+        Scene(Kind.UNMASK).server.retry()  # what it has opened
+
+
+# -- sums of states of several servers -------------------------------------------------------------
+
+
+S, LOSSY = 20, AggregationConfig(20, 2, 1)
+
+
+def test_states_add_up_modulo_two_to_the_64():
+    rng = np.random.default_rng(0)
+    info = np.iinfo(np.int64)
+    states = [rng.integers(info.min, info.max, (4, 3)) for _ in range(S)]
+    with np.errstate(over="ignore"):
+        expected = np.sum(states, axis=0)
+    complete = AggregationConfig(S)
+    for connect in (
+        UnmaskedAggregator,
+        lambda callbacks: simulated_aggregator(callbacks, complete),
+    ):
+        assert np.array_equal(StateSum(connect)(states), expected)
+
+
+def test_sums_without_some_states_are_not_opened():
+    """Each state brings its part of the noise: a sum without one has too little."""
+    asked = []
+
+    def connect(callbacks):
+        sums = simulated_aggregator(
+            callbacks, AggregationConfig(S, 2, 1), lost=lambda i, kind: i == 0
+        )
+        original = sums._finish
+        sums._finish = lambda messages: asked.append(messages) or original(messages)
+        return sums
+
+    with pytest.raises(PrivacyError, match="n_dropouts=0"):
+        StateSum(connect)([np.ones(2, np.int64)] * S)
+    assert not asked
+
+
+def test_a_lost_state_is_an_error():
+    lossy = StateSum(lambda callbacks: UnmaskedAggregator(callbacks[1:]))
+    with pytest.raises(PrivacyError, match="2 of 3 states"):
+        lossy([np.ones(2, np.int64)] * 3)
+
+
+@pytest.mark.parametrize("states", [[], [np.ones(2)], [np.ones(2, np.int64), np.ones(3, np.int64)]])
+def test_states_are_checked(states):
+    with pytest.raises(ValueError, match="state"):
+        StateSum(UnmaskedAggregator)(states)

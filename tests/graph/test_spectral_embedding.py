@@ -1,5 +1,6 @@
 """DPSpectralEmbedding: block models, limits, receipts, errors."""
 
+import itertools
 import math
 import warnings
 
@@ -98,17 +99,6 @@ def test_degrees_are_released(two_blocks):
     assert np.mean((model.degrees_ - true) ** 2) < true.var()
 
 
-@pytest.mark.deep
-def test_degree_of_size_is_taken_out():
-    """Hubs do not change the groups: nodes are embedded by angle."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(800) % 2
-    size = rng.uniform(0.3, 1.0, 800)
-    chance = np.outer(size, size) * np.where(labels[:, None] == labels, 0.6, 0.15)
-    A = np.triu(rng.random((800, 800)) < chance, 1).astype(float)
-    assert agreement(fit(A, epsilon=2.0), labels) >= 0.9
-
-
 # -- without noise -----------------------------------------------------------------------------
 
 
@@ -195,15 +185,6 @@ def test_only_the_upper_triangle_counts(small):
     assert np.array_equal(base.embedding_, other.embedding_)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("container", [sp.csr_array, sp.csc_array, sp.coo_array])
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_containers_agree(small, container, normalization):
-    dense = fit(small, 2, normalization=normalization, epsilon=5.0)
-    other = fit(container(small), 2, normalization=normalization, epsilon=5.0)
-    assert np.allclose(dense.embedding_, other.embedding_, atol=1e-9)
-
-
 # -- attributes and receipts -------------------------------------------------------------------
 
 
@@ -242,20 +223,12 @@ def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"n_components": 0}, "n_components"),
-        ({"n_components": 1.0}, "n_components"),
         ({"n_components": 30}, "n_components=30 must be less than n_nodes=30"),
-        ({"affinity": "rbf"}, r"The 'affinity' parameter .* among \{'precomputed'\}"),
-        ({"normalization": "symmetric"}, "normalization"),
-        ({"n_iter": 0}, "n_iter"),
         ({"unit_bound": (0.5, 1.0)}, "low <= 0 <= high"),
         ({"unit_bound": (0.0, math.inf)}, "unit_bound"),
         ({"delta": 0.0, "unit_bound": (-1, 1)}, "pure differential privacy"),
-        ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
         ({"algorithm": "one_shot", "unit_bound": (-1.0, 1.0)}, r"unit_bound=\(0, high\)"),
         ({"algorithm": "one_shot", "epsilon": 0.5}, "larger 'epsilon' or another 'algorithm'"),
-        ({"adjacency": "swap"}, "adjacency"),
-        ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
         ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
         ({"privacy_unit": "mixed", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"unit_bound": 2.0}, "a pair of floats"),
@@ -300,12 +273,10 @@ def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalizat
 
 def test_a_contract_scales_the_noise(messages):
     A, _ = messages
-    for unit in ("edge_change", "mixed"):
-        one, four = (fit(A, privacy_unit=unit, unit_bound=s).releases_[0] for s in (1.0, 4.0))
-        assert four.noise_scale == pytest.approx(4 * one.noise_scale, rel=1e-6)
-    mixed = fit(A, privacy_unit="mixed").releases_[0].sensitivity
-    pair = fit(A, privacy_unit="edge_change").releases_[0].sensitivity
-    assert pair == pytest.approx(math.sqrt(2) * mixed, rel=1e-3)  # two rows, each moved by one
+    units = {"mixed": 1.0, "edge_change": math.sqrt(2)}  # two rows, each moved by one
+    for s, (unit, change) in itertools.product((1.0, 4.0), units.items()):
+        line = fit(A, privacy_unit=unit, unit_bound=s).releases_[0]
+        assert line.sensitivity == pytest.approx(s * change / math.sqrt(len(A)), rel=1e-3)
 
 
 # -- one shot ----------------------------------------------------------------------------------
@@ -339,17 +310,6 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
     for other in (truth, through_products):
         assert np.allclose(model.eigenvalues_, other.eigenvalues_, rtol=1e-6)
         assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
-
-
-@pytest.mark.thorough
-def test_released_degrees_and_eigenvalues_are_about_right():
-    A, _ = groups_of([250, 250], 0.4, 0.1)
-    full = A + A.T
-    model = fit(A, 1, epsilon=2.0, algorithm="one_shot")
-    noise = math.sqrt(500) * model.releases_[0].noise_scale
-    assert abs(model.degrees_ - full.sum(axis=1)).mean() < 1.5 * noise
-    expected = np.linalg.eigvalsh(full)[-2]
-    assert model.eigenvalues_ == pytest.approx([expected], rel=0.15)
 
 
 def test_the_route_is_chosen_from_public_numbers():

@@ -336,22 +336,6 @@ def private_pipeline(epsilon=1.0, adjacency="add_remove"):
     )  # fmt: skip
 
 
-def test_a_private_pipeline_and_its_ledger():
-    X, y = data()
-    pipe = private_pipeline()
-    assert check_pipeline(pipe, raise_error=True).ok
-    with PrivacyLedger(epsilon=1.5, delta=1e-6) as ledger:
-        pipe.fit(X, y)
-    receipts = [pipe[name].privacy_spent_ for name in ("dptruncatedsvd", "dpridge")]
-    assert [fit.estimator for fit in ledger.entries] == ["DPTruncatedSVD", "DPRidge"]
-    composed = np.hypot(*(receipt.mu for receipt in receipts))
-    assert ledger.spent.mu == pytest.approx(composed)
-    assert 1.0 < ledger.spent.epsilon < 1.5
-    assert "spent (ε" not in str(check_pipeline(private_pipeline()))
-    assert "spent (1, 1e-06)" in str(check_pipeline(pipe))
-    print(ledger.report())
-
-
 def neighbours(adjacency):
     """Rows on one side, and a record as long as the clip norm along or across them."""
     X, y = data(300)
@@ -554,15 +538,22 @@ BY_COLUMN = FunctionTransformer(lambda X: X / X.max(0))
 BY_ROW = FunctionTransformer(lambda X: X / 2)
 
 
-@pytest.mark.parametrize("candidate", [False, True])
-def test_a_private_search_refuses_what_is_not_verified(candidate):
+@pytest.mark.parametrize(
+    ("step", "grid", "match"),
+    [
+        (BY_COLUMN, {"ridge__alpha": [1.0]}, "proven only with func"),
+        (RowClipper(), {"scale": [RowClipper(), BY_COLUMN]}, "proven only with func"),
+        (RowClipper(), {"scale": [RowClipper(), StandardScaler()]}, "scale: StandardScaler"),
+        (RowClipper(), {"ridge": [Ridge()]}, "no step is private"),
+        (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory: None"),
+    ],
+)
+def test_a_private_search_refuses_what_is_not_verified(step, grid, match):
     X, y = data(300)
-    step = RowClipper() if candidate else BY_COLUMN
-    pipe = Pipeline([("scale", step), ("ridge", DPRidge())])
-    grid = {"scale": [RowClipper(), BY_COLUMN]} if candidate else {"ridge__alpha": [1.0]}
-    search = DPGridSearchCV(pipe, grid, SCORER)
-    with pytest.raises(PrivacyError, match="proven only with func"):
-        search.fit(X, y)
+    search = DPGridSearchCV(Pipeline([("scale", step), ("ridge", DPRidge())]), grid, SCORER)
+    for act in (lambda: search.fit(X, y), search.plan):
+        with pytest.raises(PrivacyError, match=match):
+            act()
     assert not hasattr(search, "best_estimator_")
 
 
@@ -603,9 +594,12 @@ def test_one_budget_for_all_steps(weights):
     assert [step.epsilon for _, step in pipe.steps] == list(weights)  # a clone has the budget
     given = [step.epsilon for _, step in model.steps]
     assert given == sorted(given) and math.fsum(given) > 1.4
+    assert "spent (ε" not in str(check_pipeline(model))
     with PrivacyLedger(epsilon=1.0) as ledger:
         model.fit(X, y)
         assert 0.999 < ledger.spent.epsilon <= 1.0
+    assert [fit.estimator for fit in ledger.entries] == ["DPStandardScaler", "DPPCA", "DPRidge"]
+    assert f"spent ({model[-1].epsilon:.4g}, 1e-06)" in str(check_pipeline(model))
     again = with_budget(pipe, epsilon=1.0)
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.99):
         again.fit(X, y)

@@ -7,6 +7,10 @@ from sklearn.model_selection import KFold
 from skdp.model_selection import IndependentKFold, WithinGroupKFold
 
 
+def folds_of(cv, X, **groups):
+    return [test.tolist() for _, test in cv.split(X, **groups)]
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_user_is_in_every_fold(shuffle):
     rng = np.random.default_rng(0)
@@ -27,21 +31,14 @@ def test_every_user_is_in_every_fold(shuffle):
 
 def test_users_with_few_rows_and_balance():
     users = np.arange(100)
-    sizes = [len(test) for _, test in WithinGroupKFold(5).split(users, groups=users)]
+    sizes = [len(test) for test in folds_of(WithinGroupKFold(5), users, groups=users)]
     assert sizes == [20] * 5  # users with one row are spread over the folds
 
 
 def test_shuffling_is_seeded():
     users = np.repeat([1, 2], 50)
-    folds = [
-        [
-            test.tolist()
-            for _, test in WithinGroupKFold(2, shuffle=True, random_state=s).split(
-                users, groups=users
-            )
-        ]
-        for s in (0, 0, 1)
-    ]
+    cvs = [WithinGroupKFold(2, shuffle=True, random_state=seed) for seed in (0, 0, 1)]
+    folds = [folds_of(cv, users, groups=users) for cv in cvs]
     assert folds[0] == folds[1] != folds[2]
 
 
@@ -76,8 +73,7 @@ def test_independent_folds_cover_every_row_once():
         seen[test] += 1
         assert abs(len(test) - 125) < 6 * np.sqrt(500 * 3 / 16)
     assert (seen == 1).all()
-    first, second = ([t.tolist() for _, t in cv.split(X)] for _ in range(2))
-    assert first != second
+    assert folds_of(cv, X) != folds_of(cv, X)
     assert "IndependentKFold" in repr(cv)
 
 
@@ -102,6 +98,6 @@ def test_users_stay_together():
 
 
 def test_empty_folds_are_allowed():
-    splits = list(IndependentKFold(50, random_state=0).split(np.zeros((3, 1))))
-    assert len(splits) == 50
-    assert sum(len(test) == 0 for _, test in splits) >= 47
+    tests = folds_of(IndependentKFold(50, random_state=0), np.zeros((3, 1)))
+    assert len(tests) == 50
+    assert tests.count([]) >= 47

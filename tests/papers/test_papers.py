@@ -1,6 +1,7 @@
 """Printed algorithms: bounds that hold, receipts that say what is spent, and what they find."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from skdp.papers import (
     SketchFactorizer,
 )
 from skdp.papers._base import PrintedQuery, printed_bound
+from skdp.papers._jain_2021 import _Equations, _Pairs
 from skdp.papers._upadhyay_2018 import printed_factors
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
@@ -326,6 +328,20 @@ def test_personal_subspace_without_noise(n_rounds, limit):
         2, epsilon=math.inf, max_rows=16, target_bound=5.0, product_bound=30.0, n_rounds=n_rounds
     )
     assert missed(model.fit(X, y, groups), U) < limit
+
+
+def test_targets_are_cut_as_printed():
+    """One by one, before they are multiplied: what a user adds is not only scaled down."""
+    rng = np.random.default_rng(5)
+    X, Y = rng.standard_normal((6, 8, 3)), 10 * rng.standard_normal((6, 8, 2))
+    Y[:, :, 1] = 0  # the block of the user
+    equations = _Equations(np.eye(3)[:, :2], 0, 2, zeta=2.0, eta=1e3)
+    for added in (_Pairs(8, zeta=2.0), equations.matrix, equations.vector):
+        of = [
+            added(SimpleNamespace(X=X, Y=T, x_exponent=np.zeros(6, int)))
+            for T in (Y, np.clip(Y, -2.0, 2.0))
+        ]
+        np.testing.assert_array_equal(*of)
 
 
 def test_printed_sensitivities_of_personal_models():

@@ -106,6 +106,22 @@ def test_ritz_product_and_trace(adjacency):
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_so_many_cells_differ(adjacency):
+    """What flips of cells are paid for: a swap moves two."""
+    found = {}
+    for items in itertools.chain(*(itertools.combinations(range(N), d) for d in (0, 1, 3))):
+        bounded = InteractionQuery(rows(items), degree_floor=2, adjacency=adjacency).cells()
+        assert set(bounded.answer(1.0)) == set(items)
+        found[rows(items).tobytes()] = bounded
+    moved = [
+        len(np.setxor1d(*(found[R.tobytes()].answer(1.0) for R in pair)))
+        for pair in pairs(adjacency)
+        if all(R.tobytes() in found for R in pair)
+    ]
+    assert max(moved) == bounded.bound.cells
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_under_a_floor_of_all_items_the_total_is_the_number_of_interactions(adjacency):
     """Whatever the floor was before: one interaction moves it by all of the bound, a swap not."""
 

@@ -28,6 +28,7 @@ from skdp.solvers.user_heads import (
     MeanHead,
     all_rules,
 )
+from tools.data import hostile_users
 
 D, K = 5, 2
 RNG = np.random.default_rng(7)
@@ -110,45 +111,6 @@ def query_of(users, adjacency="add_remove", p=1, **kwargs):
     return UserQuery(UserRows(X, Y, codes, p == 1), adjacency=adjacency, **kwargs)
 
 
-def targets(rng, m, p):
-    if p == 1:
-        return rng.standard_normal((m, 1))
-    return np.eye(p)[rng.integers(0, p, m)]
-
-
-def hostile_users(p=1, seed=0):
-    rng = np.random.default_rng(seed)
-    users = []
-    for m in (1, 2, 6, 30) if p == 1 else (1, 2, 4, 9):
-        X, y = rng.standard_normal((m, D)), targets(rng, m, p)
-        users.append((X, y))
-        users.append((X, X[:, :1].repeat(p, 1) if p == 1 else y))
-        users.append((X, (X @ U)[:, :1] if p == 1 else y))
-        for scale in (1e-200, 1e3, 1e200):
-            users.append((X * scale, y))
-            if p == 1:
-                users.append((X, y * scale))
-                users.append((X / 1e150, y * scale))
-        users.append((np.outer(np.ones(m), X[0]), y))  # equal rows
-        users.append((np.outer(X[:, 0], X[0]), y))  # rank one
-        users.append((np.outer(X[:, 0], U[:, 0]), X[:, :1] if p == 1 else y))  # inside the subspace
-        users.append((X, 0 * y))
-        users.append((0 * X, y))
-        users.append((X * 10.0 ** rng.uniform(-150, 150, (m, 1)), y))
-        users.append((mixed(X), y))  # sizes inside one user, whose products leave all floats
-        users.append((mixed(X[:, :1]) + 0 * X, mixed(y) if p == 1 else y))
-        users.append((X * np.nan, y))
-        users.append((np.where(np.arange(D) == 1, np.inf, X), y))
-        users.append((X, np.full_like(y, np.inf)))
-    return users
-
-
-def mixed(A):
-    """Entries of sizes at which LAPACK gives up, squares vanish or overflow."""
-    sizes = np.array([1, 1e-154, 1, -1e-154, 1e150, 1e-4, 5e-324, 1e162, 1e-162, 0])
-    return sizes[np.add.outer(np.arange(len(A)), np.arange(A.shape[1])) % len(sizes)]
-
-
 def opposites(user):
     """Users that might send the opposite of what this one sends."""
     X, y = user
@@ -168,7 +130,7 @@ def user_is_tame(user):
 @pytest.mark.parametrize("name", NAMES)
 def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
     """Each hostile user comes and goes, and stands for every one that might send the opposite."""
-    users = hostile_users(p)
+    users = hostile_users(U, p)
     tame = [user for user in users if user_is_tame(user) and len(user[0]) > 2 - (p > 1)]
     users += [other for user in tame for other in opposites(user)]
     users += [(X, 1e3 * y) for X, y in users[:20]]  # bounds hold for targets that are no labels too
@@ -257,7 +219,7 @@ def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
     """The sum over all users is the sum of what each sends when it is alone."""
-    users = (hostile_users(p) + hostile_users(p, seed=1))[::5]
+    users = (hostile_users(U, p) + hostile_users(U, p, seed=1))[::5]
     alone = sum(bounded(name, query_of([u], p=p), p).answer(1e-8) for u in users)
     for kwargs in ({}, {"n_jobs": 2}):
         together = bounded(name, query_of(users, p=p, **kwargs), p)
@@ -291,7 +253,7 @@ def test_scores_for_the_exponential_mechanism():
         np.concatenate([planes, axes[None, :, :2], axes[None, :, 2:4]]),
     ):
         local = net.candidate_scores(view, candidates)
-        users = [*hostile_users(), (axes, axes[:, :1]), (axes, axes[:, 2:3])]
+        users = [*hostile_users(U), (axes, axes[:, :1]), (axes, axes[:, 2:3])]
         for adjacency in ("add_remove", "replace"):
             sent = [query_of([u], adjacency).scores("s", local, len(candidates)) for u in users]
             step = sent[0].bound.linf * 2.0**-32

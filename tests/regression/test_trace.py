@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from skdp import theory
 from skdp.datasets import make_ratings
 from skdp.exceptions import UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
@@ -81,34 +80,6 @@ def test_forms_of_the_same_measurements():
         assert model.score(form, y) > 0.9
 
 
-@pytest.mark.thorough
-def test_ratings_as_one_hot_rows():
-    rng = np.random.default_rng(2)
-    n, d = 20_000, 20
-    M = 20 * sample(2, 5, (d, d), (1.0, 0.7))[2]
-    cells = rng.integers(d * d, size=n)
-    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, d * d))
-    y = M.ravel()[cells] + 0.5 * rng.standard_normal(n)
-    model = DPTraceRegressor(matrix_shape=(d, d), epsilon=4.0, random_state=0)
-    assert error(clone(model).set_params(fit_intercept=False).fit(X, y), M) < 0.05  # was .029
-    # Rows that add up to one: a constant in all cells and the intercept are the same.
-    model.fit(X, y + 3.0)
-    cells_found = model.coef_ + model.intercept_ - 3.0
-    assert np.linalg.norm(cells_found - M) < 0.1 * np.linalg.norm(M)  # was .069
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("params", [{}, {"adjacency": "replace"}, {"privacy_unit": "label"}])
-def test_a_shift_of_the_targets_changes_nothing(params):
-    """Errors about .01, whatever the shift; without the second mean .3 and more at a thousand."""
-    X, y, M = sample(6000)
-    for shift in (0.0, -50.0, 1000.0):
-        model = DPTraceRegressor(epsilon=2.0, random_state=0, **params).fit(X, y + shift)
-        assert model.intercept_ == pytest.approx(shift, abs=0.1)
-        assert error(model, M) < 0.03
-    assert "moments" in {line.name for line in model.releases_}
-
-
 def test_a_zero_matrix_predicts_the_centre():
     X, y, _ = sample(2000, values=(1e-3,))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
@@ -134,18 +105,6 @@ def test_outliers_do_little():
     y[:60] = 1e6
     X[30:60] *= 1e3
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("params", [{}, {"design": 1.0}, {"adjacency": "replace"}])
-def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
-    for seed in range(3):
-        X, y, M = sample(100, seed)
-        model = DPTraceRegressor(epsilon=0.5, random_state=0, **params)
-        with pytest.warns(UtilityWarning, match="records are needed"):
-            model.fit(X, y)
-        assert error(model, M) == 1.0
-        assert model.privacy_spent_.epsilon == pytest.approx(0.5, rel=1e-6)
 
 
 @pytest.mark.thorough
@@ -175,20 +134,10 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     ("name", "values", "match"),
     [
         ("matrix_shape", [(4, 4), "12"], "matrix_shape"),
-        ("rank", [0], "rank"),
-        ("max_iter", [0], "max_iter"),
-        ("clip_level", [math.inf, -1.0], "clip_level"),
-        ("design", ["guess", -2.0, (np.eye(2), np.eye(3))], "design"),
-        ("design", [np.eye(11)], "12 x 12"),
+        ("design", [np.eye(11), (np.eye(2), np.eye(3))], "12 x 12|design"),
         ("design", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
         ("design", [np.triu(np.ones((12, 12)))], "symmetric"),
-        ("solver", ["sgd"], "solver"),
-        ("privacy_unit", ["entry"], "privacy_unit"),
-        ("adjacency", ["swap"], "adjacency"),
-        ("budget_split", [{"init": 1.0}], "budget_split"),
         ("delta", [0], "delta"),
-        ("fit_intercept", [1], "fit_intercept"),
-        ("fit_biases", ["auto"], "fit_biases"),
     ],
 )
 def test_bad_parameters(name, values, match):
@@ -204,26 +153,11 @@ def test_plan_needs_no_data():
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     with pytest.raises(ValueError, match="matrix_shape"):
         DPTraceRegressor().required_samples()
-
-
-def test_theory():
-    private = theory.minimax_error(1e4, (20, 20), 2, epsilon=1.0, noise_sd=0.5)
-    free = theory.minimax_error(1e4, (20, 20), 2, epsilon=math.inf, noise_sd=0.5)
-    assert private > free == pytest.approx(0.5 * math.sqrt(2 * 20 / 1e4))
-    assert theory.minimax_error(
-        10, (20, 20), 2, epsilon=1e-3, noise_sd=9.0, smallest_value=1.0, schatten=math.inf
-    ) == pytest.approx(1.0)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize(("epsilon", "n", "limit"), [(1.0, 5000, 0.075), (4.0, 10_000, 0.040)])
-def test_accuracy_that_was_promised(epsilon, n, limit):
-    """d = 20, rank 2, noise .5: medians .067 and .033 when this was written."""
-    errors = []
-    for seed in range(3):
-        X, y, M = sample(n, 70 + seed, (20, 20), (1.0, 1.0), 0.5)
-        errors.append(error(DPTraceRegressor(epsilon=epsilon, random_state=0).fit(X, y), M))
-    assert np.median(errors) <= limit * 1.15
+    model = DPTraceRegressor(2, matrix_shape=(30, 20))
+    names = {line.name for line in model.plan(300_000, nnz=300_000).releases}
+    assert {"column_sums", "gradient_sum"} <= names
+    with pytest.raises(ValueError, match="nnz"):
+        model.plan(3000, nnz=0)
 
 
 MEDIANS = {"init": 0.15, "medians": 0.4, "gradients": 0.25, "center": 0.1}
@@ -280,18 +214,6 @@ def ratings(seed, shape, number):
     n, cells = R.nnz, R.row * R.shape[1] + R.col
     X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, math.prod(R.shape)))
     return X, R.col, R.data
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_noise_that_varies_more_than_the_targets_is_no_fit():
-    """One-hot records, few for their matrix: the centre alone, and it says so."""
-    X, _, y = ratings(0, (400, 60), 40_000)
-    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_biases=False)
-    with pytest.warns(UtilityWarning, match="returns the zero matrix"):
-        model.fit(X, y)
-    assert not model.coef_.any()
-    error = float(np.mean((model.predict(X) - y) ** 2))
-    assert error < 1.05 * float(np.var(y))
 
 
 def released_means(column, y, d, model, rng):
@@ -351,24 +273,6 @@ def test_a_matrix_is_found_beside_means():
     assert found[True] < 0.95 * float(np.mean((exact - y) ** 2))
 
 
-@pytest.mark.deep
-def test_a_matrix_says_something_of_records_that_it_has_not_seen():
-    """Squared errors: constant 1.27, exact means 1.24, a matrix 1.16, means and a matrix 1.12."""
-    X, column, y = ratings(1, (120, 120), 40_000)
-    known = np.random.default_rng(0).random(len(y)) < 0.8
-    errors = []
-    for biases in (False, True):
-        model = DPTraceRegressor(2, matrix_shape=(120, 120), epsilon=20.0, fit_biases=biases)
-        found = [clone(model).set_params(random_state=i).fit(X[known], y[known]) for i in range(5)]
-        held_out = [float(np.mean((one.predict(X[~known]) - y[~known]) ** 2)) for one in found]
-        errors.append(float(np.median(held_out)))
-    counts = np.maximum(np.bincount(column[known], minlength=120), 1)
-    exact = (np.bincount(column[known], y[known], 120) / counts)[column[~known]]
-    means = float(np.mean((exact - y[~known]) ** 2))
-    assert errors[0] < means
-    assert errors[1] < 0.95 * means
-
-
 @pytest.mark.thorough
 def test_what_has_no_means_pays_little_for_them():
     """Dense X is not looked at, and sparse matrices of full records have none."""
@@ -425,15 +329,6 @@ def test_nothing_but_released_numbers_decides_about_means():
         assert np.array_equal(other.coef_, fits[0].coef_)
         assert other.intercept_ == fits[0].intercept_
         assert other.releases_ == fits[0].releases_
-
-
-@pytest.mark.thorough
-def test_a_plan_knows_means():
-    model = DPTraceRegressor(2, matrix_shape=(30, 20))
-    names = {line.name for line in model.plan(300_000, nnz=300_000).releases}
-    assert {"column_sums", "gradient_sum"} <= names
-    with pytest.raises(ValueError, match="nnz"):
-        model.plan(3000, nnz=0)
 
 
 def pixels(n, seed=0):

@@ -291,3 +291,46 @@ def _norm_data(estimator, rng):
         "mixed sizes": mixed_sizes(n, d),
     }
     return _as_families(estimator, matrices)
+
+
+def _user_targets(rng, m, p):
+    if p == 1:
+        return rng.standard_normal((m, 1))
+    return np.eye(p)[rng.integers(0, p, m)]
+
+
+def hostile_users(U, p=1, seed=0):
+    """Return (rows, targets) of users of every size and scale, with a basis U of some features.
+
+    With p > 1 targets are p columns, of which each row has one.
+    """
+    rng, D = np.random.default_rng(seed), len(U)
+    users = []
+    for m in (1, 2, 6, 30) if p == 1 else (1, 2, 4, 9):
+        X, y = rng.standard_normal((m, D)), _user_targets(rng, m, p)
+        users.append((X, y))
+        users.append((X, X[:, :1].repeat(p, 1) if p == 1 else y))
+        users.append((X, (X @ U)[:, :1] if p == 1 else y))
+        for scale in (1e-200, 1e3, 1e200):
+            users.append((X * scale, y))
+            if p == 1:
+                users.append((X, y * scale))
+                users.append((X / 1e150, y * scale))
+        users.append((np.outer(np.ones(m), X[0]), y))  # equal rows
+        users.append((np.outer(X[:, 0], X[0]), y))  # rank one
+        users.append((np.outer(X[:, 0], U[:, 0]), X[:, :1] if p == 1 else y))  # inside the subspace
+        users.append((X, 0 * y))
+        users.append((0 * X, y))
+        users.append((X * 10.0 ** rng.uniform(-150, 150, (m, 1)), y))
+        users.append((_unlike(X), y))  # sizes inside one user, whose products leave all floats
+        users.append((_unlike(X[:, :1]) + 0 * X, _unlike(y) if p == 1 else y))
+        users.append((X * np.nan, y))
+        users.append((np.where(np.arange(D) == 1, np.inf, X), y))
+        users.append((X, np.full_like(y, np.inf)))
+    return users
+
+
+def _unlike(A):
+    """Entries of sizes at which LAPACK gives up, squares vanish or overflow."""
+    sizes = np.array([1, 1e-154, 1, -1e-154, 1e150, 1e-4, 5e-324, 1e162, 1e-162, 0])
+    return sizes[np.add.outer(np.arange(len(A)), np.arange(A.shape[1])) % len(sizes)]

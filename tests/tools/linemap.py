@@ -1,6 +1,7 @@
 """Plugin of pytest: which tests execute which lines of skdp, their CPU seconds, and who failed.
 
-LINEMAP names the file for the map, LINEMAP_ONLY a file with the ids of the tests that are to run.
+LINEMAP names the file for the map, LINEMAP_ONLY a file with the ids of the tests that are to run,
+LINEMAP_SECONDS a limit of CPU time. Beside the map lies the test that is running, in `.now`.
 """
 
 import json
@@ -12,6 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "skdp"
 SECONDS, FAILED, COVERAGE = {}, [], []
+
+if seconds := int(os.environ.get("LINEMAP_SECONDS") or 0):
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 if os.environ.get("LINEMAP_LINES"):
     import coverage
@@ -30,6 +36,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
+    Path(f"{os.environ['LINEMAP']}.now").write_text(item.nodeid)
     for measured in COVERAGE:
         measured.switch_context(item.nodeid)
     start = time.process_time()

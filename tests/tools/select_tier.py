@@ -8,6 +8,8 @@ bugs is printed, and with `--write` kept in `tests/first_tier.txt`, which `conft
 `--mirrors` makes no map: on each bug run the first tier of the tests that mirror its module, then
 all ways and worst pairs, and only where none fails the deep tests of the same files, up to the
 first that fails. With `--write` that one joins `tests/first_tier.txt`. A quarter of an hour.
+
+ENDED is a run that was stopped at a test, by its limit of CPU time or since it hung: run it alone.
 """
 
 import argparse
@@ -19,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -30,27 +31,33 @@ CHOSEN = ROOT / "tests" / "first_tier.txt"
 WAYS = ["tests/test_golden.py", "tests/test_dp_common.py"]  # every way, and its worst pair
 READERS = ["tests/testing/test_null_readers.py", "tests/testing/test_public_sizes.py"]
 NOTHING = {"failed": [], "seconds": {}, "lines": {}}
-_SECONDS, _FILES = 400, 3  # of one run; that mirror one module
+_SECONDS, _FILES = 400, 3  # of CPU time in one run, whatever else runs; that mirror one module
+
+
+class Stopped(Exception):
+    """A run ended before its tests: nobody knows whether they see a bug."""
 
 
 def run(tree, *arguments, only=None, lines=False, tier="not slow"):
     """Run pytest in a tree; return what `linemap` saw."""
-    seen, wanted = tree / "seen.json", tree / "only.json"
-    seen.unlink(missing_ok=True)
+    seen, now, wanted = tree / "seen.json", tree / "seen.json.now", tree / "only.json"
+    for old in (seen, now):
+        old.unlink(missing_ok=True)
     environment = os.environ | {
         "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests' / 'tools'}", "LINEMAP": str(seen),
         "LINEMAP_LINES": "1" if lines else "", "PYTHONDONTWRITEBYTECODE": "1",
+        "LINEMAP_SECONDS": "" if lines else str(_SECONDS),
     }  # fmt: skip
     if only is not None:
         wanted.write_text(json.dumps(only))
         environment["LINEMAP_ONLY"] = str(wanted)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "linemap"]
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run([*command, "-m", tier, *arguments], cwd=tree, env=environment,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-                       timeout=None if lines else _SECONDS)  # fmt: skip
-        return json.loads(seen.read_text())
-    return NOTHING
+    quiet = subprocess.DEVNULL
+    subprocess.run([*command, "-m", tier, *arguments], cwd=tree, env=environment, stdout=quiet,
+                   stderr=quiet, check=False)  # fmt: skip
+    if not seen.exists():  # too long, or a test that hangs (`faulthandler_timeout`)
+        raise Stopped(now.read_text() if now.exists() else "before the first test")
+    return json.loads(seen.read_text())
 
 
 def lines_of(text, part):
@@ -163,14 +170,18 @@ def main():
             print(len(known["seconds"]), "tests;", len(known["failed"]), "fail without a bug")
 
         def look(bug):
-            tree = trees.get()
+            tree, where, tier = trees.get(), "-", "NONE"
+            tests, times, first = [], {}, False
             try:
                 tests, times, first = seen_by(tree, bug, known, options.tries)
+            except Stopped as test:
+                tier, where = "ENDED", str(test)
             finally:
                 trees.put(tree)
             cost = f"{times[tests[0]]:.1f} s" if tests else ""
-            tier = "first" if first else "deep" if tests else "NONE"
-            print(f"{bug:50} {tier:6} {cost:7} {(tests or ['-'])[0]}", flush=True)
+            if tests:
+                tier, where = "first" if first else "deep", tests[0]
+            print(f"{bug:50} {tier:6} {cost:7} {where}", flush=True)
             caught[bug] = tests
             seconds.update(times)
             if not first:

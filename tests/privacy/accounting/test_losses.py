@@ -15,6 +15,7 @@ from scipy.stats import norm
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import (
     Loss,
+    SketchMixture,
     compose,
     delta_from_losses,
     delta_from_mu_epsilon,
@@ -192,6 +193,19 @@ def test_compose_is_canonical():
     assert compose([("gaussian", 0.0), ("pure", 0)]) == compose([]) == ()
     assert compose([("gaussian", 0.3)]) == (Loss("gaussian", 0.3),)
     assert compose([("gaussian", 1.0), ("gaussian", math.inf)])[0].value == math.inf
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [[], [("gaussian", 0.5)], [("pure", 0.5), ("range", 0.1)],
+     [("sketch", SketchMixture(((0.02, (40,)),)))]],
+    ids=["nothing", "gaussian", "pure", "sketch"],
+)  # fmt: skip
+def test_deltas_of_fits_add_to_that_of_all_else(beside):
+    """A mechanism that may fail altogether does so whatever stands beside it."""
+    expected = delta_from_losses(beside, 0.3) + 3e-4
+    found = delta_from_losses([*beside, ("delta", 1e-4), ("delta", 2e-4)], 0.3)
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["sketch", "Gaussian", "", None, 3, ["pure"]])

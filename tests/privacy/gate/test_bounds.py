@@ -1,10 +1,14 @@
 """Steps: the claimed change in steps is what the budget allows, and no more."""
 
+import itertools
+import math
+
 import pytest
 
-from skdp.privacy.gate.bounds import Bound, gaussian_step, laplace_step
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.gate.bounds import Bound, PrivacyBudget, gaussian_step, laplace_step
 from skdp.privacy.noise import integers as noise
-from tools.gate import VECTOR
+from tools.gate import VECTOR, new_session
 
 
 @pytest.mark.parametrize("mu", [1e-6, 0.03, 0.2367, 5.0])
@@ -35,3 +39,66 @@ def test_rounding_beyond_the_budget_is_a_clear_error():
 def test_the_step_does_not_cancel(cross):
     bound = Bound("x", (), 1e-24, cross=cross, slack=0.0)
     assert bound.l2_steps(gaussian_step(bound, 1.0)) <= noise.EFFECTIVE_SIGMA
+
+
+# -- budgets: what is refused, and what the sampler of the noise takes off them --------------------
+
+
+def test_the_sampler_is_charged_before_calibrating():
+    budget = PrivacyBudget(1.0, 1e-6)
+    assert 0 < budget.sampler_delta < 1e-18
+    assert budget.mu <= mu_from_epsilon_delta(1.0, 1e-6 - budget.sampler_delta)
+    tight = PrivacyBudget(1.0, 3e-22)
+    assert tight.mu < mu_from_epsilon_delta(1.0, 3e-22)
+
+
+def test_huge_epsilon_is_no_error():
+    gate = new_session(100.0)
+    assert math.isfinite(gate.budget.mu)
+    assert gate.budget.sampler_delta <= 0.5e-6 * (1 + 1e-9)
+    gate.grant(VECTOR, 1.0)
+    assert gate.spent().epsilon < 50
+
+
+def test_a_huge_epsilon_is_split_into_copies():
+    """Each copy has its part of epsilon and delta, with the sampler's error; mu grows with them."""
+    budgets = [PrivacyBudget(e, 1e-6, split=True) for e in (1, 37, 38, 50, 64, 100, 1000, 1e4)]
+    assert [b.copies for b in budgets[:2]] == [1, 1] and budgets[-2].copies > 20
+    assert all(a.mu <= b.mu for a, b in itertools.pairwise(budgets))
+    for budget in budgets:
+        r = budget.copies
+        copy = PrivacyBudget(budget.epsilon / r, 1e-6 / r)
+        assert budget.mu == pytest.approx(math.sqrt(r) * copy.mu, rel=1e-12)
+        assert budget.sampler_delta == pytest.approx(r * copy.sampler_delta, rel=1e-12)
+        assert budget.mu <= mu_from_epsilon_delta(budget.epsilon, 1e-6)
+    assert PrivacyBudget(1000.0, 1e-6).copies == 1  # nobody asked for it
+    assert PrivacyBudget(1000.0, 1e-6, 1.0, split=True).copies == 1  # a choice is made once
+
+
+@pytest.mark.parametrize("delta", [3e-22, 1e-21, 1e-20, 1e-18])
+def test_copies_have_a_delta_that_covers_the_sampler(delta):
+    """A tiny delta is split as far as each part of it goes, and mu never falls with epsilon."""
+    budgets = [PrivacyBudget(e, delta, split=True) for e in (1, 3, 10, 40, 100, 1e6)]
+    assert all(a.mu <= b.mu for a, b in itertools.pairwise(budgets))
+    for budget in budgets:
+        assert budget.mu >= PrivacyBudget(budget.epsilon, delta).mu
+        assert budget.sampler_delta < delta
+
+
+BAD = {
+    "epsilon": (math.nan, 0, -1, -math.inf, True, "1", None, 1j),
+    "delta": (math.nan, 1.0, -1e-9, True, "0", None, math.inf, 1e-25),
+    "pure_epsilon": (math.nan, -0.1, 1.0, 2.0, "0", None),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, each in BAD.items() for v in each])
+def test_bad_budgets(name, value):
+    with pytest.raises(ValueError, match=name):
+        PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-6} | {name: value})
+
+
+def test_limits():
+    exact, pure = PrivacyBudget(math.inf, 0.0), PrivacyBudget(2, 0)
+    assert exact.exact and not exact.pure and exact.mu == exact.pure_epsilon == math.inf
+    assert pure.pure and not pure.exact and (pure.mu, pure.pure_epsilon) == (0.0, 2.0)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.gate.bounds import PrivacyBudget
@@ -25,15 +25,11 @@ from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import Book, FileBook
+from tools.ledgers import X, pca
 
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 TERMS = Terms(1.0, 1e-6)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
-
-
-def pca(epsilon=0.5):
-    return DPPCA(1, clip_norm=1.0, epsilon=epsilon)
 
 
 def fit(*losses):

@@ -15,7 +15,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import Grant
 from skdp.privacy.noise.words import make_source
 from skdp.privacy.streams.checkpoints import StreamGroup
-from skdp.privacy.streams.continual import dyadic_cover, paid_stream
+from skdp.privacy.streams.continual import dyadic_cover, paid_stream, stream_schedule
 from skdp.testing import record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._transcripts import replaced
 from tools.gate import new_session
@@ -63,6 +63,21 @@ def test_releases_are_exact_sums_without_noise(kind):
             answer = stream.open()
             exact = expected * stream.step
             assert np.allclose(answer.value, exact, rtol=1e-11, atol=1e-11 * 2**45 * stream.step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_more_noise_is_drawn_than_was_counted(kind):
+    """The error of the sampler is paid for each draw."""
+    session, drawn = new_session(), []
+    stream = new_stream(kind, session=session)
+    counted = replaced(
+        Grant, "draw", lambda was: lambda grant, *node: drawn.append(grant) or was(grant, *node)
+    )
+    with counted:
+        while stream.left:
+            stream.add(answer_of(np.ones(3)))
+            stream.open()
+    assert 3 * len(drawn) <= session.spending.draws <= 6 * len(drawn)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,20 +212,10 @@ def noises(kind, horizon, size):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_of_each_release_has_the_stated_variance(kind):
-    size = 20_000
-    with seeded_entropy(0):
-        noise, scales, _ = noises(kind, 23, size)
-    ratios = (noise**2).mean(axis=1) / scales**2
-    assert np.abs(ratios - 1).max() < SIX * math.sqrt(2 / size)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
 def test_releases_are_correlated_as_theory_says(kind):
     size, horizon = 20_000, 23
     with seeded_entropy(0):
-        noise, _, stream = noises(kind, horizon, size)
+        noise, scales, stream = noises(kind, horizon, size)
     schedule, node = stream.schedule, stream._grant.noise_scale
     expected = np.empty((horizon, horizon))
     for s, t in itertools.product(range(horizon), repeat=2):
@@ -226,6 +231,7 @@ def test_releases_are_correlated_as_theory_says(kind):
                 for a, u in zip(start, (s, t), strict=True)
             ]
             expected[s, t] = len(covers[0] & covers[1])
+    np.testing.assert_allclose(scales, node * np.sqrt(np.diag(expected)))  # as each answer says
     seen = noise @ noise.T / size / node**2
     spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / size)
     assert (np.abs(seen - expected) / spread).max() < SIX
@@ -401,3 +407,63 @@ def test_a_group_advances_as_one():
     assert np.allclose(answers["a"].value, 1.0, atol=1e-6)
     assert np.allclose(answers["b"].value, 2.0, atol=1e-6)
     assert (group.steps, group.acts, group.left) == (1, 2, 3)
+
+
+# -- plans of streams: what is encoded is decoded, at the noise that theory says -------------------
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])
+def test_square_root_decodes_what_it_encodes(horizon):
+    schedule = stream_schedule(1, horizon, "sqrt")
+    product = np.convolve(schedule.coefficients, schedule.weights)[:horizon]
+    assert np.allclose(product, 1.0, atol=1e-12)
+
+
+def rms(schedule):
+    factors = [schedule.total_factor(t) for t in range(1, schedule.horizon + 1)]
+    return math.sqrt(np.mean(np.square(factors)))
+
+
+def test_noise_factors_at_4096_releases():
+    assert rms(stream_schedule(1, 4096, "sqrt")) <= 3.7
+    assert rms(stream_schedule(1, 4096, "tree")) <= 9.0
+
+
+@pytest.mark.parametrize("horizon", [2, 16, 256, 2000])
+def test_integer_coefficients_cost_less_than_a_percent(horizon):
+    j = np.arange(1, horizon)
+    c = np.cumprod(np.append(1.0, (2 * j - 1) / (2 * j)))
+    ideal = np.linalg.norm(c) * math.sqrt(np.mean(np.cumsum(c**2)))
+    assert rms(stream_schedule(1, horizon, "sqrt")) <= 1.01 * ideal
+
+
+def test_cover_is_a_partition_into_few_nodes():
+    for start, stop, levels in itertools.product(range(40), range(1, 70), (3, 64)):
+        nodes = list(dyadic_cover(start, stop, levels))
+        steps = [s for lv, i in nodes for s in range(i << lv, (i + 1) << lv)]
+        assert steps == list(range(start, stop))
+        assert all(level < levels for level, _ in nodes)
+        if levels == 64 and start == 0:
+            assert len(nodes) == stop.bit_count()
+
+
+def test_auto_looks_at_public_sizes():
+    assert stream_schedule(1000, 100).mechanism == "sqrt"
+    assert stream_schedule(1000, 100, window=7).mechanism == "tree"
+    assert stream_schedule(40_000, 1000).mechanism == "tree"
+    assert stream_schedule(1, 10**6).mechanism == "tree"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        *[({"horizon": value}, "horizon") for value in (0, True, 2.0, 2**60)],
+        ({"mechanism": "toeplitz"}, "mechanism"),
+        ({"window": 0}, "window"),
+        ({"window": 9}, "window"),
+        ({"window": 2, "mechanism": "sqrt"}, "no windows"),
+    ],
+)
+def test_bad_plans(options, match):
+    with pytest.raises(ValueError, match=match):
+        stream_schedule(**({"size": 3, "horizon": 8} | options))

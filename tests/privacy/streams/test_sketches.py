@@ -1,7 +1,9 @@
 """Paying for sketches: calibrated together, in parts of the noise, inside ledgers."""
 
 import math
+import pickle
 
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -10,10 +12,12 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.sketches import grant_sketches
+from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_scale, grant_sketches
 from skdp.testing import seeded_entropy
+from skdp.testing._transcripts import fixed_noise
 from tools.gate import new_session
 
 
@@ -114,3 +118,117 @@ def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
         assert charged.ledger == ()
         with pytest.raises(PrivacyError, match="this sketch is shared"):
             charge(shared, "granted before")
+
+
+# -- entries of random sketches, as they are drawn -------------------------------------------------
+
+
+def coarse_law(divisor):
+    """Exact probabilities of |round(K / divisor)|, K a discrete Gaussian of deviation 300."""
+    weights = [mp.e ** (-((mp.mpf(k) / 300) ** 2) / 2) for k in range(4000)]
+    total = weights[0] + 2 * sum(weights[1:])
+    law = [mp.mpf(0)] * (4000 // divisor + 2)
+    for k, w in enumerate(weights):
+        law[(2 * k + divisor) // (2 * divisor)] += (w if k == 0 else 2 * w) / total
+    return law
+
+
+def least_margin(divisor, scale):
+    """Smallest relative gap of the stop-loss functions over all thresholds.
+
+    That of the integers is linear in each cell, that of the normal variable convex with slope
+    -2 Phi(-a/s): the gap is smallest where the slopes agree, or at an end.
+    """
+    law, least = coarse_law(divisor), mp.inf
+    above = excess = mp.mpf(0)
+    for i in range(len(law) - 2, -1, -1):
+        above += law[i + 1]
+        excess += above
+        turn = min(max(-scale * mp.mpf(math.sqrt(2)) * mp.erfinv(above - 1), i), i + 1)
+        for a in (mp.mpf(i), mp.mpf(i + 1), turn):
+            normal = 2 * (scale * mp.npdf(a / scale) - a * mp.ncdf(-a / scale))
+            if normal > mp.mpf(10) ** -40:  # beyond the cut of the table
+                least = min(least, (normal - (excess - (a - i) * above)) / normal)
+    return least
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("divisor", [FINE, COARSE])
+def test_integer_entries_are_smaller_in_convex_order(divisor):
+    with mp.workdps(60):
+        assert least_margin(divisor, mp.mpf(gaussian_scale(divisor))) > 0
+        small = mp.sqrt((mp.mpf(300) / divisor) ** 2 + mp.mpf("0.1"))
+        assert least_margin(divisor, small) < 0  # the test can fail
+
+
+# -- groups of accumulators: data go into all of them or none, and they are opened once ------------
+
+
+GROUPED = {"a": Bound("a", (3,), 1.0, slack=0.0), "b": Bound("b", (2, 2), 1.0, slack=0.0)}
+
+
+def ones(step):
+    return np.full((3,), round(1 / step), np.int64)
+
+
+def twos(step):
+    return np.full((2, 2), round(2 / step), np.int64)
+
+
+def new_group():
+    session = new_session()
+    return NoisyGroup(session, [session.grant(b, 0.5) for b in GROUPED.values()], {"rows": 0})
+
+
+def closed(additions):
+    with fixed_noise(0):
+        group = new_group()
+        for answers in additions:
+            group.add(answers, rows=group.notes["rows"] + 1)
+        return group, group.close()
+
+
+def test_the_state_is_the_noise_and_all_data():
+    _, noise = closed([])
+    group, total = closed([{"a": ones, "b": twos}, {"a": ones}])
+    steps = [step for step, _ in group.steps()]
+    assert all(np.any(array) for array in noise)
+    assert np.array_equal(total[0] - noise[0], 2 * ones(steps[0]))
+    assert np.array_equal(total[1] - noise[1], twos(steps[1]))
+    assert group.notes["rows"] == 2
+    for act in (group.close, lambda: group.add({"a": ones}), lambda: pickle.dumps(group)):
+        with pytest.raises(PrivacyError):
+            act()
+
+
+def test_an_answer_that_fails_leaves_all_as_they_were():
+    def fails(step):
+        raise MemoryError
+
+    _, once = closed([{"a": ones, "b": twos}])
+    with fixed_noise(0):
+        group = new_group()
+        with pytest.raises(PrivacyError, match="memory enough"):
+            group.add({"a": ones, "b": fails}, rows=1)
+        assert group.notes["rows"] == 0
+        group.add({"a": ones, "b": twos}, rows=1)
+    for expected, got in zip(once, group.close(), strict=True):
+        assert np.array_equal(expected, got)
+
+
+def test_an_interrupted_addition_is_not_repeated(monkeypatch):
+    group = new_group()
+    real, calls = Accumulator.take, []
+
+    def take(self, part):
+        calls.append(part)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(self, part)
+
+    monkeypatch.setattr(Accumulator, "take", take)
+    with pytest.raises(KeyboardInterrupt):
+        group.add({"a": ones, "b": twos})
+    with pytest.raises(PrivacyError, match="may be included already"):
+        group.add({"a": ones, "b": twos})
+    assert len(group.close()) == 2
