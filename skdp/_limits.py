@@ -11,5 +11,5 @@ WIDER: Final = 1 + 1e-9  # above the rounding of norms, sums and formulas in flo
 ROUNDING: Final = 2.0**-53  # of one operation with floats, in units of its result
 EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any order
 LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64
-BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few beside the data
+BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few next to the data
 CACHED: Final = 2**17  # numbers of a block that is passed over often: they fit a processor's cache

@@ -31,7 +31,7 @@ from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.session import SHARE_SLIP, Grant, PrivacySession
+from skdp.privacy.gate.session import SHARE_SLACK, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 IntArray = NDArray[np.int64]
@@ -152,5 +152,5 @@ def distribute(
 def forfeit_rest(session: PrivacySession) -> None:
     """Pay what is left, so that the receipt is that of the whole budget."""
     left = session.left()
-    if left > SHARE_SLIP:
+    if left > SHARE_SLACK:
         session.forfeit(left)
