@@ -51,7 +51,8 @@ SIZES = {
     "_FEWEST_KEPT": 2, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
     "_FEWEST": 1, "MOST_FLIPS": 16.0,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
-    "_MOST_WORK": 2, "_MOST_COORDINATES": 2, }  # fmt: skip
+    "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
+}  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
