@@ -208,6 +208,15 @@ def test_a_bound_is_what_a_unit_moves(unit, adjacency):
         (LogisticRegression(), "zero_one", np.where(Y > 0, "yes", "no")),
     ],
 )
+def test_a_mean_is_over_units_whose_number_is_public():
+    """How many rows they have is not."""
+    users = np.arange(40) // 5
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), adjacency="replace")
+    for unit, groups, n in (("row", None, 40), ("label", None, 40), ("group", users, 8)):
+        found = scorer._query(Constant(), X[:40], Y[:40], groups, UNITS[unit], False)[1]
+        assert found == n
+
+
 def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
     found = model.fit(X, y).predict(X[:300])
     lost = np.mean(found != y[:300]) if loss == "zero_one" else 0.01

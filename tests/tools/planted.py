@@ -500,5 +500,6 @@ def _function(module, name):
     for part in filter(None, owner.split(".")):
         module = getattr(module, part)
     found = vars(module)[last]
-    function = inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
+    own = (getattr(found, name, None) for name in ("fget", "func", "__func__"))  # of a property ...
+    function = inspect.unwrap(next(filter(None, own), found))
     return module, last, function
