@@ -24,27 +24,24 @@ from skdp._validation import (
     check_split,
     class_numbers,
 )
-from skdp.base import BaseDPEstimator, atomic, column_weights, warn_unclear_columns
+from skdp.base import BaseDPEstimator, atomic, column_weights, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
 
-_FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
-_DEVIATIONS = 3.0  # of a coordinate: half of a learnt frame
+_FOUND = 0.7  # of the share "limits": what finds it; its moments have the rest
+_DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
-_OCCUPIED = 0.35  # of a frame of three deviations: where most rows are
-_CLEAR = 12.0  # deviations of the noise that an occupied cell should hold
+_CROWD = 1.15  # rows of a cell over its noise: cells that rows crowd in hold 12 deviations
 _MOST = 48
 _FEWEST = 10  # cells a side, for a histogram to show a shape
-_THINNEST = 1e-3  # variance of a class, in squares of half a frame
-_NEAR = 0.15  # of half a frame: how well the mean of a class must be known
 
 
 class DensityPlans(PlansMixin):
@@ -71,18 +68,13 @@ class DensityPlans(PlansMixin):
                 off = np.linalg.norm((model.means_ - true) / size, axis=1)
                 return 1 - float(np.mean(np.minimum(off, 1.0)))
             side, limits = model.density_.shape[-1], model.limits_
-            pairs = [(drawn, np.histogram2d(*scores[rows].T, side, limits)[0])
-                     for drawn, rows in zip(model.density_, kept, strict=True)]  # fmt: skip
-            return float(np.mean([_overlap(*pair) for pair in pairs]))
+            true = [np.histogram2d(*scores[rows].T, side, limits)[0] for rows in kept]
+            parts = [[table / max(table.sum(), 1e-300) for table in tables]
+                     for tables in (model.density_, true)]  # fmt: skip
+            return float(np.minimum(*parts).sum(axis=(1, 2)).mean())
 
         said = f"{rows} rows in {len(classes)} round cloud(s)"
-        return Made(lambda model: model.fit(X, y), score, (said,), n / rows)
-
-
-def _overlap(drawn, true):
-    """Return what two histograms have in common, as shares; either way round the axes."""
-    parts = [table / max(table.sum(), 1e-300) for table in (drawn, true)]
-    return max(float(np.minimum(parts[0], other).sum()) for other in (parts[1], parts[1].T))
+        return PlanData(lambda model: model.fit(X, y), score, (said,), n / rows)
 
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
@@ -131,7 +123,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         "density" or "ellipse".
     limits_ : ndarray of shape (2, 2)
         Ends of both coordinates: given, or released.
-    counts_ : ndarray of shape (n_classes, n_bins, n_bins)
+    histogram_ : ndarray of shape (n_classes, n_bins, n_bins)
         Released numbers of rows in the cells ("density"; one class if none are given).
     density_ : ndarray of shape (n_classes, n_bins, n_bins)
         The counts smoothed over neighbours, 0 where noise alone would reach ("density").
@@ -270,10 +262,10 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
         check_n_jobs(self)
         classes = () if self.classes is None else check_classes(self, least=1)
-        shares = {"frame": 0.2} if self._public_frame() is None else {}
+        shares = {"limits": 0.2} if self._public_frame() is None else {}
         sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")
         if sized and (self.classes is not None or self.adjacency == "add_remove"):
-            shares["counts"] = 0.05
+            shares["class_counts"] = 0.05
         return classes, check_split(self, shares | {"density": 1 - math.fsum(shares.values())})
 
     def _offers_pure_dp(self):
@@ -322,17 +314,18 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         self._warn_of_delta(n or 0)
         ask, found = session.ask(query), {}
-        frame = self._public_frame() or self._learnt_frame(session, ask, shares["frame"], n)
-        if "counts" in shares:
-            found["class_counts_"] = ask.class_counts(share=shares["counts"]).value
+        frame = self._public_frame() or self._learnt_frame(session, ask, shares["limits"], n)
+        if "class_counts" in shares:
+            found["class_counts_"] = ask.class_counts(share=shares["class_counts"]).value
             n = float(np.median(found["class_counts_"]))
         side = self._side(session, shares["density"], n)
         share = shares["density"]
         if side:
             found |= _cells(ask, frame, side, len(classes), share)
         else:
-            found |= _ellipses(ask, frame, share)
-        self._warn_of_nothing(found)
+            sums = ask.shapes(frame, share=share)
+            found |= class_shapes(*sums, frame) | {"noise_scale_": sums.noise_scale}
+        self._warn_no_signal(found)
         low, high = frame.center - frame.half, frame.center + frame.half
         found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
         return found | ({"classes_": classes} if len(classes) else {})
@@ -345,8 +338,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if not session.budget.exact:
             found = find_columns(ask, 2, search, n)
             words = {"outcome": "and took a low guess", "remedy": "'limits'", "of": "coordinates"}
-            warn_unclear_columns(self, ~found.found, found.needed, **words)
-            center, size = found.center, found.reach(found.sums_noise(last / search))
+            warn_undetected_columns(self, ~found.found, found.needed, **words)
+            center, size = found.center, found.radius(found.sums_noise(last / search))
         sums = ask.moments(center, size, weights.rows, share=last)
         moments = column_moments(*sums, center, size, weights=weights, n=n)
         half = _DEVIATIONS * np.sqrt(moments.variance)
@@ -356,21 +349,20 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return the cells of a side, 0 for ellipses; the noise of a cell is public beforehand."""
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
-        budget, noise = session.budget, 0.0
         units = 2.0 if self.adjacency == "replace" else 1.0
-        if budget.pure and not budget.exact:
-            noise = units * math.sqrt(2.0) / (budget.pure_epsilon * share)
-        elif not budget.exact:
-            noise = math.sqrt(units) * session.noise_multiplier / math.sqrt(share)
+        if session.budget.pure:
+            noise = units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
+        else:
+            noise = math.sqrt(units / share) * session.noise_multiplier
         room = cells_per_side(n, noise)
         if self.kind == "auto" and room < _FEWEST:
             return 0
         return max(2, room if self.n_bins == "auto" else self.n_bins)
 
-    def _warn_of_nothing(self, found):
+    def _warn_no_signal(self, found):
         """Say what released numbers cannot show."""
         name, kind = type(self).__name__, found["kind_"]
-        inside, outside = np.sum(found.get("counts_", 0.0)), found.get("n_outside_", 0.0)
+        inside, outside = np.sum(found.get("histogram_", 0.0)), found.get("n_outside_", 0.0)
         if not found["above_noise_"].any():
             said = f"{name} learnt nothing from the data: no {kind} exceeds the noise. Use "
             said += "more rows." if kind == "ellipse" else "kind='ellipse', which needs fewer rows."
@@ -398,31 +390,17 @@ def _cells(ask, frame, side, n_classes, share):
     counts = cells.value[:-1].reshape(max(1, n_classes), side, side)
     density = smoothed(counts, cells.noise_scale)
     return {
-        "kind_": "density", "counts_": counts, "density_": density,
+        "kind_": "density", "histogram_": counts, "density_": density,
         "n_outside_": float(cells.value[-1]), "above_noise_": density.any(axis=(1, 2)),
         "noise_scale_": cells.noise_scale,
     }  # fmt: skip
 
 
-def _ellipses(ask, frame, share):
-    """Release size, mean and covariance of each class."""
-    sums = ask.shapes(frame, share=share)
-    return class_shapes(*sums, frame) | {"kind_": "ellipse", "noise_scale_": sums.noise_scale}
-
-
 def cells_per_side(n, noise_scale):
-    """Return how many cells a side of the frame may have, so that one means something.
-
-    Smoothed cells in which n rows crowd hold twelve deviations of their noise.
-    """
+    """Return how many cells a side of the frame may have, so that one means something."""
     if noise_scale <= 0:
         return _MOST
-    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_OCCUPIED * _CLEAR * _BLUR * noise_scale))))
-
-
-def _cell_edge(cells, noise_scale):
-    """Return how large the largest of so many smoothed cells of noise is, about."""
-    return math.sqrt(2 * math.log(max(2, cells))) * _BLUR * noise_scale
+    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_CROWD * noise_scale))))
 
 
 def smoothed(counts, noise_scale):
@@ -430,14 +408,13 @@ def smoothed(counts, noise_scale):
     blurred = counts
     for axis in (-1, -2):
         blurred = np.apply_along_axis(np.convolve, axis, blurred, _KERNEL, mode="same")
-    return np.where(blurred > _cell_edge(counts.size, noise_scale), blurred, 0.0)
+    # About the largest of so many smoothed cells of noise.
+    edge = math.sqrt(2 * math.log(max(2, counts.size))) * _BLUR * noise_scale
+    return np.where(blurred > edge, blurred, 0.0)
 
 
 def class_shapes(sums, noise_scale, frame):
-    """Read classes from sums of a, of w and of b ww', w a place in the frame.
-
-    A class is seen where the noise of its mean is small beside the frame.
-    """
+    """Read classes from sums of a, of w and of b ww', w a place in the frame."""
     table = sums.reshape(-1, 6)
     counts = table[:, 0] / COUNT
     n = np.maximum(np.maximum(counts, 1.0), 2 * noise_scale / COUNT)
@@ -450,10 +427,11 @@ def class_shapes(sums, noise_scale, frame):
     covariance += np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
     values, vectors = np.linalg.eigh(covariance)
     # A variance below its noise is drawn about as wide as the noise, not thin.
-    values = np.clip(values, np.maximum(spread / SQUARE, _THINNEST)[:, None], 1.0)
+    values = np.clip(values, np.maximum(spread / SQUARE, 1e-12)[:, None], 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    seen = counts > noise_scale / _NEAR
+    seen = counts > _DEVIATIONS * noise_scale / COUNT
     return {
-        "class_counts_": counts, "means_": frame.center + frame.half * mean, "above_noise_": seen,
+        "kind_": "ellipse", "class_counts_": counts, "above_noise_": seen,
+        "means_": frame.center + frame.half * mean,
         "covariances_": covariance * (frame.half[:, None] * frame.half),
     }  # fmt: skip

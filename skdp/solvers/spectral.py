@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,23 +29,23 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import (
-    clear_edge,
+    detection_limit,
     leading_pairs,
     orthonormal,
     symmetric_noise_edge,
     top_eigenpairs,
     wigner,
 )
-from skdp.solvers.place import private_clip_level
+from skdp.solvers.median_search import private_clip_level
 
-# Releases that are bought in rungs: how many of them is decided on released values.
+# Releases that are bought in stages: how many of them is decided on released values.
 
 
 FloatArray = NDArray[np.float64]
 _RANK = 50  # the number of this rank must be readable, or that of a tenth of them
 
 
-class Bought(NamedTuple):
+class StagedSums(NamedTuple):
     """Noisy numbers.
 
     Attributes
@@ -54,19 +54,14 @@ class Bought(NamedTuple):
     noise_scale : float
     spent : float
         Share of the budget that they took.
-    readable : bool
+    above_noise : bool
         Whether the largest stand clearly above the noise.
     """
 
     value: FloatArray
     noise_scale: float
     spent: float
-    readable: bool
-
-    def with_more(self, answer: Answer, share: float) -> Bought:
-        """Average the numbers with the same ones, bought again for a share."""
-        both = averaged(Answer(self.value, self.noise_scale), answer)
-        return Bought(both.value, both.noise_scale, self.spent + share, self.readable)
+    above_noise: bool
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -78,26 +73,26 @@ def averaged(first: Answer, second: Answer) -> Answer:
     return Answer(value, sum(weights) ** -0.5)
 
 
-def bought(
-    ask: Callable[..., Answer], rungs: Iterable[tuple[float, ...]], clear: Callable[..., bool]
-) -> Bought:
-    """Buy the same numbers again until they are clear: rungs are (share, *limits).
+def staged(
+    ask: Callable[..., Answer], stages: Iterable[tuple[float, ...]], clear: Callable[..., bool]
+) -> StagedSums:
+    """Buy the same numbers again until they are clear: stages are (share, *limits).
 
-    Each rung is one release, ``ask(share=...)``; they are averaged by precision. The rungs end
+    Each stage is one release, ``ask(share=...)``; they are averaged by precision. The stages end
     where ``clear(value, noise_scale, *limits)``.
     """
     value: Any = 0.0
     precision = spent = 0.0
-    for share, *limits in rungs:
+    for share, *limits in stages:
         answer = ask(share=share)
         if answer.noise_scale == 0.0:
-            return Bought(answer.value, 0.0, share, True)
+            return StagedSums(answer.value, 0.0, share, True)
         weight = answer.noise_scale**-2
         value = (precision * value + weight * answer.value) / (precision + weight)
         precision, spent = precision + weight, spent + share
         if clear(value, precision**-0.5, *limits):
-            return Bought(value, precision**-0.5, spent, True)
-    return Bought(value, precision**-0.5, spent, False)
+            return StagedSums(value, precision**-0.5, spent, True)
+    return StagedSums(value, precision**-0.5, spent, False)
 
 
 def ranked(values: FloatArray) -> float:
@@ -118,27 +113,24 @@ _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 # By which another must be better than the leading eigenvectors, or than what is known from
 # elsewhere, in noise scales, where it is judged once: the best of several looks better than it is.
 _MARGIN = 1.0
-_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of sparse rows; of so many columns together
+_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
-_ROUGH = 1e-4  # of the diagonal: noise beside which single precision is nothing
+_ROUGH = 1e-4  # of the diagonal: noise next to which single precision is nothing
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
 class Subspace(NamedTuple):
-    """A subspace, and the estimate of the moment that it came from.
+    """A subspace.
 
     Attributes
     ----------
     vectors : ndarray of shape (n, k)
         Orthonormal columns.
-    moment : ndarray of shape (n, n)
-        The released moment, or what is left of it after a threshold.
     axes : bool
-        Whether it is spanned by single columns: nothing was read beside the diagonal.
+        Whether it is spanned by single columns: nothing was read next to the diagonal.
     """
 
     vectors: FloatArray
-    moment: FloatArray
     axes: bool
 
 
@@ -180,7 +172,7 @@ def _unit_of(moment: FloatArray) -> float:
     return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
 
 
-Way = Callable[[_Noisy, int], Subspace]
+Candidate = Callable[[_Noisy, int], Subspace]
 
 
 def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
@@ -192,35 +184,32 @@ def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
 
 
 def chosen_subspace(
-    A: FloatArray,
-    noise_scale: float,
-    k: int,
-    first: FloatArray | None = None,
-    *,
-    sparse: bool = False,
+    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
 ) -> Subspace:
-    """Return the k-dimensional subspace that the other half of the noise likes best.
+    """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
-    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
-    of two soft thresholds; for sparse rows, of what is read off the diagonal and the diagonal
-    itself; the k largest entries of the diagonal, and of `first`, if it is given.
+    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal with it,
+    of two soft thresholds, of what is read off the diagonal and the diagonal itself; the k largest
+    entries of the diagonal, and of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
-    The moment of few columns of sparse rows, which popularity shows nearly as well, is split more
-    than once: the mean of the scores has less of the noise that splits add.
+    The moment of few columns, which popularity shows nearly as well, is split more than once: the
+    mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
     """
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    ways, rng = _ways(first, sparse), np.random.default_rng(20240229)
-    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A))) if sparse else 1
-    scores = np.mean([_scores(released, ways, k, rng) for _ in range(splits)], axis=0)
+    candidates, rng = _candidates(first), np.random.default_rng(20240229)
+    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
+    scores = np.mean([_scores(released, candidates, k, rng) for _ in range(splits)], axis=0)
     margin = _MARGIN * math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
     for simple in (0,) if first is None else (0, -1):
         scores[simple] += margin * noise_scale * math.sqrt(k)
-    return ways[int(np.argmax(scores))](released, k)
+    return candidates[int(np.argmax(scores))](released, k)
 
 
-def _scores(released: _Noisy, ways: list[Way], k: int, rng: np.random.Generator) -> FloatArray:
+def _scores(
+    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator
+) -> FloatArray:
     """Return what each way makes of one half of the noise, judged by the other one."""
     A, noise_scale = released.moment, released.noise_scale
     Z = rng.standard_normal(A.shape) * noise_scale
@@ -228,35 +217,34 @@ def _scores(released: _Noisy, ways: list[Way], k: int, rng: np.random.Generator)
     half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
     half.pairs(_WIDER * k)
     other = A - Z / _SPLIT
-    return np.array([_score(way(half, k).vectors, other) for way in ways])
+    return np.array([_score(candidate(half, k).vectors, other) for candidate in candidates])
 
 
 def _score(V: FloatArray, moment: FloatArray) -> float:
     return float(np.sum(V * (moment @ V)))
 
 
-def _ways(first: FloatArray | None, sparse: bool) -> list[Way]:
+def _candidates(first: FloatArray | None) -> list[Candidate]:
     """Return the candidates as functions of a noisy moment and k."""
-    ways: list[Way] = [
+    candidates: list[Candidate] = [
         _leading,
         _plus_diagonal,
         *(partial(_thresholded, level=level) for level in _LEVELS),
+        lambda A, k: Subspace(_axes(np.diag(A.moment), k), True),
+        _without_diagonal,
     ]
-    ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
-    if sparse:
-        ways.append(_beside_diagonal)
     if first is not None:
-        ways.append(lambda A, k: Subspace(_axes(first, k), A.moment, True))
-    return ways
+        candidates.append(lambda A, k: Subspace(_axes(first, k), True))
+    return candidates
 
 
 def _leading(A: _Noisy, k: int) -> Subspace:
-    return Subspace(A.pairs(k)[1], A.moment, False)
+    return Subspace(A.pairs(k)[1], False)
 
 
 def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
     B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
-    return Subspace(A.pairs_of(B, k)[1], B, False)
+    return Subspace(A.pairs_of(B, k)[1], False)
 
 
 def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
@@ -267,13 +255,13 @@ def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
     singles = _axes(rest, min(_WIDER * k, len(rest)))
     parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
     V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
-    return Subspace(np.asarray(V), A.moment, False)
+    return Subspace(np.asarray(V), False)
 
 
-def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
+def _without_diagonal(A: _Noisy, k: int) -> Subspace:
     """Leading subspace of the shrunk spectrum off the diagonal, and the diagonal as it is.
 
-    Sums of squares of columns are large beside their products where rows are sparse; they are no
+    Sums of squares of columns are large next to their products where rows are sparse; they are no
     direction, and their noise is that of one entry.
     """
     diagonal = np.maximum(np.diag(A.moment), 0.0)
@@ -283,7 +271,7 @@ def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
-    return Subspace(A.pairs_of(estimate, k)[1], estimate, False)
+    return Subspace(A.pairs_of(estimate, k)[1], False)
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -312,12 +300,15 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
+    raised : bool
+        Whether it was learnt for the moment of these rows: no lower level is looked for.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
+    raised: bool = False
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -332,9 +323,9 @@ def clipped_gram(
 
     A high `level` clips more: right for directions; a low one keeps the eigenvalues.
     """
-    if noise.psd == 0.0:
+    if noise.psd == 0.0 or noise.raised:
         answer = ask.gram(share=share)
-        return answer.value, 0.0
+        return answer.value, answer.noise_scale
     part = min(_CLIP_SHARE, 0.1 * share)
     rest = share - part
     goal = noise.goal(level, noise.psd, 2 * d, rest)
@@ -376,7 +367,7 @@ def _tangent_product(
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, int]:
-    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning.
+    """Return the leading k-dimensional subspace of one clipped moment.
 
     With it, how many of the k largest eigenvalues stand clearly above the noise and what all
     directions hold on average.
@@ -385,8 +376,8 @@ def gram_subspace(
     values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return vectors, k
-    level = np.trace(block) / d + clear_edge(symmetric_noise_edge(scale, d), d)
-    return chosen_subspace(block, scale, k).vectors, int(np.count_nonzero(values > level))
+    level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d)
+    return vectors, int(np.count_nonzero(values > level))
 
 
 def power_subspace(
@@ -431,17 +422,17 @@ def power_subspace(
 
 
 # Shares of the sums, and how many noise scales the largest of them must reach to stop there.
-_RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
+_STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
 
 
-def bought_sums(sums: Callable[..., Answer], share: float) -> Bought:
-    """Buy column sums in rungs until the largest can be read; at last all of the share."""
-    rungs = [(part * share, level) for part, level in _RUNGS]
-    return bought(sums, rungs, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
+def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
+    """Buy column sums in stages until the largest can be read; at last all of the share."""
+    stages = [(part * share, level) for part, level in _STAGES]
+    return staged(sums, stages, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -451,7 +442,7 @@ def kept_columns(signal: float, d: int, k: int) -> int:
 
 
 def shows_all_columns(signal: float, d: int) -> bool:
-    """Whether a moment shows so much of all columns that their counts are not needed beside it.
+    """Whether a moment shows so much of all columns that their counts are not needed next to it.
 
     Half of them would be read after their counts: the noise is a root of two larger without.
     """
@@ -481,10 +472,10 @@ def screened_subspace(
     n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    moment, scale = clipped_gram(ask.columns(order), n, first, noise)
+    moment, scale = clipped_gram(ask.columns(order), n, first, replace(noise, raised=False))
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
-    start[order, 1:] = chosen_subspace(moment, scale, k, sizes, sparse=True).vectors
+    start[order, 1:] = chosen_subspace(moment, scale, k, sizes).vectors
     shares = [last / rounds] * rounds
     return power_subspace(ask, start[:, : min(k + 1, d)], k, shares, noise), sums.value
 
@@ -508,22 +499,21 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
     floor, as for rows.
     """
-    counts = bought_sums(ask.counts, share)
+    counts = staged_sums(ask.counts, share)
     order = np.argsort(-counts.value, kind="stable")
     V = np.zeros((d, k))
-    if not counts.readable:
+    if not counts.above_noise:
         V[order[:k], np.arange(k)] = 1.0
         return V
     rest = share - counts.spent
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
     order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
     moment = ask.columns(order).gram(share=rest)
-    options = (moment.noise_scale, k, counts.value[order])
-    V[order] = chosen_subspace(moment.value, *options, sparse=True).vectors
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
     return V
 
 
-def _spread(counts: Bought, order: NDArray[np.intp]) -> int:
+def _spread(counts: StagedSums, order: NDArray[np.intp]) -> int:
     """Return how many columns hold most of the squares of the counts, by released values.
 
     Where columns are about alike, few of them show little of what all have in common.

@@ -1,6 +1,6 @@
 """What can be said before a fit: plans on made data, records needed, lower bounds."""
 
-from skdp.theory._plan import FitPlan, Made, PlannedRelease, PlansMixin
+from skdp.theory._plan import FitPlan, PlanData, PlannedRelease, PlansMixin
 from skdp.theory._power import (
     Coherence,
     independent_sensitivity,
@@ -17,7 +17,6 @@ from skdp.theory._trace import (
     StartBounds,
     descent_error_bound,
     descent_records,
-    expected_error,
     initialization_records,
     minimax_error,
     minimax_risk,
@@ -30,14 +29,13 @@ __all__ = [
     "Coherence",
     "DescentRecords",
     "FitPlan",
-    "Made",
+    "PlanData",
     "PlannedRelease",
     "PlansMixin",
     "RequiredSamples",
     "StartBounds",
     "descent_error_bound",
     "descent_records",
-    "expected_error",
     "independent_sensitivity",
     "initialization_records",
     "minimax_error",

@@ -15,7 +15,7 @@ from skdp.preprocessing import RowClipper
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
-from skdp.queries.readout import LossQuery
+from skdp.queries.regression import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
 
@@ -201,13 +201,6 @@ def test_a_bound_is_what_a_unit_moves(unit, adjacency):
     assert 0.99 * bound <= max(changes) <= bound * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("model", "loss", "y"),
-    [
-        (LinearRegression(), "squared_error", Y),
-        (LogisticRegression(), "zero_one", np.where(Y > 0, "yes", "no")),
-    ],
-)
 def test_a_mean_is_over_units_whose_number_is_public():
     """How many rows they have is not."""
     users = np.arange(40) // 5
@@ -217,6 +210,13 @@ def test_a_mean_is_over_units_whose_number_is_public():
         assert found == n
 
 
+@pytest.mark.parametrize(
+    ("model", "loss", "y"),
+    [
+        (LinearRegression(), "squared_error", Y),
+        (LogisticRegression(), "zero_one", np.where(Y > 0, "yes", "no")),
+    ],
+)
 def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
     found = model.fit(X, y).predict(X[:300])
     lost = np.mean(found != y[:300]) if loss == "zero_one" else 0.01
@@ -230,7 +230,7 @@ def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
 @pytest.mark.parametrize("n_targets", [1, 4])
 @pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "zero_one"])
 def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
-    targets = np.repeat(Y[:, None], n_targets, axis=1) + 5.0  # a column beside n predictions too
+    targets = np.repeat(Y[:, None], n_targets, axis=1) + 5.0  # a column next to n predictions too
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, targets)
     scorer = make_private_scorer(loss, (0.0, 1.0))
 

@@ -116,14 +116,14 @@ PLANTED = {
         "queries/interactions.py", "moved = self._units\n", "moved = 1.0\n",
     ),
     "read-out under replace, long targets": (
-        "queries/readout.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
+        "queries/regression.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
     ),
     "exact count of rows in a picture": (
         "decomposition/_score_density.py",
         'n = float(query.n_rows) if self.adjacency == "replace" else None',
         "n = float(source.n_rows())",
     ),
-    "moment with a large corner under replace": (
+    "moment with a large bias under replace": (
         "queries/rows.py", "if self.neighbours.replace and c > C:", "if False:",
     ),
     "rounding of one row where two change": (
@@ -162,6 +162,18 @@ PLANTED = {
     ),
     "noise of a tree, half of its draws": (
         "privacy/streams/continual.py", "else 2 * self.horizon", "else self.horizon",
+    ),
+    "a score of groups over the number of their rows": (
+        "model_selection/_scorers.py", "n_rows(X) if owners is None else owners.max() + 1",
+        "n_rows(X)",
+    ),
+    "a step that integers cannot hold": (
+        "federated/noise_parts.py", "smallest = max(sys.float_info.min, bound.min_step)",
+        "smallest = sys.float_info.min",
+    ),
+    "moments of records under replace": (
+        "queries/records.py", "both = self.neighbours.positive(math.sqrt(2.0))",
+        "both = math.sqrt(2.0)",
     ),
     "owners of a score are its rows": (
         "model_selection/_scorers.py",
