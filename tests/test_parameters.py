@@ -88,3 +88,9 @@ def test_values_that_no_parameter_has_are_refused_before_data_are_looked_at(cls)
         match = "cannot be used to seed" if name == "random_state" else name
         for value in REFUSED[name]:
             assert_refused(cls(**given | {name: value}), match, X, data.y, **fit)
+
+
+def test_each_name_is_that_of_a_parameter():
+    assert REFUSED.keys() | BESIDE_DATA <= {
+        name for e in MODELS.values() for name in e.get_params()
+    }
