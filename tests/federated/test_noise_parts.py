@@ -1,6 +1,7 @@
 """Noise in parts: the law of a sum of parts, what it costs in delta, who may open what."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,9 +93,10 @@ def test_proposed_step():
         with pytest.raises(PrivacyError, match="too fine"):
             distribute(gate, bound, 0.5, parts, step=step)
         assert gate.ledger == ()
-    weaker = session(0.9)
-    with pytest.raises(PrivacyError, match="too fine"):
-        distribute(weaker, bound, 0.5, parts, step=right)
+    weaker, coarser = session(0.9), replace(bound, min_step=2 * right)
+    for gate, asked in ((weaker, bound), (session(), coarser)):  # no budget; no exact integers
+        with pytest.raises(PrivacyError, match="too fine"):
+            distribute(gate, asked, 0.5, parts, step=right)
 
 
 @pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0)])
