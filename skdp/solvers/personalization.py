@@ -339,7 +339,7 @@ class Seen:
             relative = path.s / path.size[:, None]  # far from the largest float32
             return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
-        size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
+        size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
 
 

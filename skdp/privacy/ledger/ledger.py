@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
+from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
@@ -87,9 +88,6 @@ def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
 # which says that the model is misconfigured.
 _KINDS = {kind.__name__: kind for kind in (PrivacyError, BudgetExceededError)}
 _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n-----|\Z)")
-
-
-_DELTA = 1e-6  # where an epsilon alone is given, as of estimators
 
 
 class PrivacyLedger:
@@ -182,7 +180,7 @@ class PrivacyLedger:
         note: str = "",
     ) -> None:
         if epsilon is not None and delta is None:
-            delta = _DELTA
+            delta = USUAL_DELTA
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")
