@@ -270,13 +270,14 @@ class PrivacyLedger:
                 self._leave()
             raise
         quoted = _QUOTED.findall(str(error)) if isinstance(error, ValueError) else []
-        told = self._refused or [(_KINDS[name], text) for name, text in quoted]
-        if not told or (kind is not None and not quoted):
+        rejected = self._refused or [(_KINDS[name], text) for name, text in quoted]
+        if not rejected or (kind is not None and not quoted):
             return
-        for_budget = [refusal for refusal in told if refusal[0] is BudgetExceededError]
-        refused, first = (for_budget or told)[0]
+        for_budget = [refusal for refusal in rejected if refusal[0] is BudgetExceededError]
+        refused, first = (for_budget or rejected)[0]
         raise refused(
-            f"{len(told)} fit(s) inside this PrivacyLedger were rejected, and the calling code hid "
+            f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
+            "hid "
             f"the errors (a grid search makes them nan scores). First: {first}"
         )
 
