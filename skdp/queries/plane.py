@@ -22,10 +22,9 @@ from skdp.data.products import row_products
 from skdp.data.views import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.sums import SumQuery
+from skdp.queries.sums import _LIMIT, SumQuery
 
 FloatArray = NDArray[np.float64]
-_LIMIT = 2**62
 _FAR = 1e100  # halves of a frame: stands for all places beyond
 COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares beside places
 SHAPE_NUMBERS = 6  # of one class: a count, two sums, three sums of squares
