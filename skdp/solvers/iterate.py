@@ -42,7 +42,7 @@ _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 _BLIND = 0.98  # of the last answer is noise: what cut rows would show is not seen anyway
 _QUIET = 0.1  # of the last answer is noise: then all answers are better than the last iterate
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
-_CLEAR = 1e-3  # of the last answer is noise: then its law does not matter
+_SIGNIFICANT = 1e-3  # of the last answer is noise: then its law does not matter
 _LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
 _RIDGE = 1e-13  # rounding of queries that repeat each other
 
@@ -169,7 +169,7 @@ def laplace_step(transcript: Transcript, X: FloatArray) -> FloatArray:
     Laplace scales and a_i the amplitudes, the last of them from the released answer. Where there
     is little noise the mean is as good, and exact in the limit.
     """
-    if transcript.noise_fraction() < _CLEAR:
+    if transcript.noise_fraction() < _SIGNIFICANT:
         return transcript.times(X)
     used = transcript.used()
     b = np.array([step.noise_scale / math.sqrt(2) for step in used])

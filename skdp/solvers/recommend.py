@@ -47,7 +47,7 @@ _OWN = (
 
 
 class Items(NamedTuple):
-    """What is known of the kept items beside their pairs.
+    """What is known of the kept items next to their pairs.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def own_of(counts: FloatArray, n_users: float) -> FloatArray:
     return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
 
 
-def factors_beside(
+def residual_factors(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
     """Return the filter of the factors that can be read of a moment; None reads nothing."""
@@ -89,16 +89,16 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
-    """Return what pairs say beside popularity, with a diagonal that nearly fits them.
+    """Return what pairs say next to popularity, with a diagonal that nearly fits them.
 
     Popularity is known from the counts. The diagonal follows the k first directions, once: more
     rounds change little.
     """
-    v, beside = items.popular, without_direction(moment.off, items.popular)
-    dense = isinstance(beside, np.ndarray)
-    found = moment.shrink(*leading_pairs(beside, k, rough=True))
+    v, others = items.popular, without_direction(moment.off, items.popular)
+    dense = isinstance(others, np.ndarray)
+    found = moment.shrink(*leading_pairs(others, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    M = _with_diagonal(beside, np.minimum(share + _OWN * moment.edge, items.own), v)
+    M = _with_diagonal(others, np.minimum(share + _OWN * moment.edge, items.own), v)
     return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
 
 
@@ -125,12 +125,12 @@ def _filter(
     first = first / length
     sizes = items.own * weights**2
     sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
-    factors, gains = _tastes(directions, weights, first, n_components, sampled)
+    factors, gains = _factors(directions, weights, first, n_components, sampled)
     inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
 
 
-def _tastes(
+def _factors(
     directions: Directions, weights: FloatArray, first: FloatArray, n_components: int, edge: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return orthonormal factors off the popularity, and how far to trust each.
@@ -159,7 +159,7 @@ _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
 _LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute factors
 _SLOW = 1e-300
-_BLURRED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
+_UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
 
 class Route(NamedTuple):
@@ -173,7 +173,7 @@ class Route(NamedTuple):
     most : callable
         share of the budget -> items that may be kept at most.
     least : float
-        Share of the counts beside a moment, at least.
+        Share of the counts next to a moment, at least.
     needed : float
         How far above the edge of the noise a factor must be expected to be worth a moment.
     pairs : bool
@@ -202,8 +202,8 @@ class Route(NamedTuple):
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
             return 1.0
-        blurred = self._blurred(first, total)
-        share = max(self.least, blurred / (blurred + _BLURRED))
+        blurred = self._unresolved(first, total)
+        share = max(self.least, blurred / (blurred + _UNRESOLVED))
         degree = total / n_users
         degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
         if share > 1.0 - self.least:
@@ -216,7 +216,7 @@ class Route(NamedTuple):
         clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
         return share if clear else 1.0
 
-    def _blurred(self, first: Answer, total: float) -> float:
+    def _unresolved(self, first: Answer, total: float) -> float:
         """Return what noise costs the list of popular items, were the whole budget the counts'.
 
         Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
@@ -312,7 +312,7 @@ def fit_filter(
     options = (n_components, exponent)
     if not rest:
         items = known_items(counts, order[:1], n_users)
-        return Fitted(factors_beside(None, items, *options), counts)
+        return Fitted(residual_factors(None, items, *options), counts)
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     items = known_items(counts, kept, n_users)
@@ -322,9 +322,9 @@ def fit_filter(
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
         counts = with_flips(counts, flipped, kept, n_users)
         items = known_items(counts, kept, n_users)
-        return Fitted(factors_beside(moment, items, *options), counts, flipped)
+        return Fitted(residual_factors(moment, items, *options), counts, flipped)
     answer = ask.moment(kept, floor or usual, items.popular, share=rest)
-    return Fitted(factors_beside(_moment(route, answer), items, *options), counts)
+    return Fitted(residual_factors(_moment(route, answer), items, *options), counts)
 
 
 def _moment(route: Route, answer: Answer) -> PairMoment:

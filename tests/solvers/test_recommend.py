@@ -13,9 +13,9 @@ from skdp.solvers.one_shot import Flipped, flip_deviation
 from skdp.solvers.recommend import (
     Items,
     Route,
-    factors_beside,
     fit_filter,
     own_of,
+    residual_factors,
     with_flips,
 )
 
@@ -60,16 +60,16 @@ def test_the_share_of_the_counts_keeps_the_list_clear(case):
 
 @pytest.mark.parametrize("steps", [0.3, 1.0])
 def test_what_noise_costs_the_list_of_popular_items(steps):
-    """Beside draws: how much of all counts the 20 items have that are taken for the first."""
+    """Next to draws: how much of all counts the 20 items have that are taken for the first."""
     rng, (exact, noise) = np.random.default_rng(0), falling(5.0, steps)
     lost = []
     for _ in range(2000):
         taken = np.argsort(-(exact + noise * rng.standard_normal(100)))[:20]
         lost.append(exact[:20].sum() - exact[taken].sum())
-    whole = POPULARITY._blurred(Answer(exact, noise), exact.sum())
+    whole = POPULARITY._unresolved(Answer(exact, noise), exact.sum())
     held = exact[:20].sum() / exact.sum()
     assert whole == pytest.approx(held * np.mean(lost) / exact.sum(), rel=0.2)
-    assert ROWS._blurred(Answer(exact, noise), exact.sum()) == pytest.approx(0.2 * whole)
+    assert ROWS._unresolved(Answer(exact, noise), exact.sum()) == pytest.approx(0.2 * whole)
 
 
 class Public:
@@ -77,10 +77,10 @@ class Public:
 
     def __init__(self, counts, moment):
         self._counts, self._moment = counts, moment
-        self.bought = []
+        self.staged = []
 
     def _answer(self, name, value, share):
-        self.bought.append((name, share))
+        self.staged.append((name, share))
         return Answer(value, share**-0.5)
 
     def counts(self, *, share):
@@ -92,8 +92,8 @@ class Public:
 
 def fitted(ask, route):
     found = fit_filter(ask, route, 1000.0, 0.9, 8, 0.5)
-    assert sum(share for _, share in ask.bought) == pytest.approx(0.9)
-    return found, [name for name, _ in ask.bought], [share / 0.9 for _, share in ask.bought]
+    assert sum(share for _, share in ask.staged) == pytest.approx(0.9)
+    return found, [name for name, _ in ask.staged], [share / 0.9 for _, share in ask.staged]
 
 
 @pytest.mark.parametrize("factor", [0.0, 20.0])
@@ -176,7 +176,7 @@ def items_of(R):
 
 
 def factors_of(R, **options):
-    return factors_beside(exact_moment(R, **options), items_of(R), K, 0.5)
+    return residual_factors(exact_moment(R, **options), items_of(R), K, 0.5)
 
 
 @pytest.mark.parametrize("operator", [False, True])
