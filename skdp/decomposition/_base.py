@@ -318,7 +318,7 @@ def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
     return raised_level(ask.norms_above, middle, goal, share)
 
 
-def corner_of(clip_norm):
+def bias_of(clip_norm):
     """Return the number that stands next to each row where a moment shows the mean too."""
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 

@@ -33,10 +33,10 @@ from skdp.decomposition._base import (
     LinearTransformMixin,
     ProbabilisticModelMixin,
     as_input_dtype,
+    bias_of,
     centred,
     check_in_range,
     check_normalizer,
-    corner_of,
     is_sparse,
     lengthened,
     middle_norm,
@@ -427,7 +427,7 @@ class DPPCA(
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once; return moment and count."""
-        bias = corner_of(clip_norm)
+        bias = bias_of(clip_norm)
         answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
         moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
         return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / bias**2)

@@ -82,10 +82,10 @@ def symmetric_noise_edge(noise_scale: float, d: int) -> float:
 
 def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
     """Return what symmetric noise exceeds once in a hundred: its edge, and what small d add."""
-    return float(edge * _pushed((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
+    return float(edge * _edge_factor((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
 
 
-def _pushed(shape: tuple[float, int], kurtosis: float) -> float:
+def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     """Return how far entries of excess kurtosis c push the edge of noise.
 
     By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019), at most by the norm of all noise.
@@ -108,7 +108,7 @@ def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
     a, b = (math.sqrt(d - 0.5) for d in shape)
     largest = (a + b) ** 2 + _LARGEST * (a + b) * (1 / a + 1 / b) ** (1 / 3)
     edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
-    return _pushed(shape, kurtosis) * math.sqrt(largest) / edge
+    return _edge_factor(shape, kurtosis) * math.sqrt(largest) / edge
 
 
 # Eigenpairs of a released moment without the known bias of their noise.

@@ -202,8 +202,8 @@ class Route(NamedTuple):
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
             return 1.0
-        blurred = self._unresolved(first, total)
-        share = max(self.least, blurred / (blurred + _UNRESOLVED))
+        unresolved = self._unresolved(first, total)
+        share = max(self.least, unresolved / (unresolved + _UNRESOLVED))
         degree = total / n_users
         degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
         if share > 1.0 - self.least:
