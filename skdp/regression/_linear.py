@@ -206,7 +206,7 @@ class Released(NamedTuple):
         Of the targets.
     mean : Answer or None
         Mean of the targets under wider bounds, about the centre of `scale`, where it was released.
-    likely : ndarray of shape (n_targets,)
+    typical : ndarray of shape (n_targets,)
         About how far from that centre the mean of each target lies.
     kept : ndarray of int
         Columns that the moments hold.
@@ -219,7 +219,7 @@ class Released(NamedTuple):
     clip_norm: float
     scale: TargetScale
     mean: Answer | None
-    likely: np.ndarray
+    typical: np.ndarray
     kept: np.ndarray
     units: RowScale
 
@@ -303,12 +303,12 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
-        left, mean, likely = model_share(shares), None, None
+        left, mean, typical = model_share(shares), None, None
         if scale is None:
             found = self._target_scale(session, ask.targets(), (d, q), shares, n)
-            scale, left, mean, likely = found
-        if likely is None:
-            likely = PLACE * scale.size / math.sqrt(q)
+            scale, left, mean, typical = found
+        if typical is None:
+            typical = PLACE * scale.size / math.sqrt(q)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
@@ -316,7 +316,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
         moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, mean, likely, kept, units)
+        return Released(moments, noise, clip_norm, scale, mean, typical, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""

@@ -207,7 +207,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
         solution, scale = None, released.scale
         if released.moments is not None:
-            moments = steadied(released.moments, released.likely, released.mean)
+            moments = steadied(released.moments, released.typical, released.mean)
             solution = solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
