@@ -207,7 +207,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
         solution, scale = None, released.scale
         if released.moments is not None:
-            moments = steadied(released.moments, released.likelihood, released.mean)
+            moments = steadied(released.moments, released.likely, released.mean)
             solution = solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
@@ -224,7 +224,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
         Next to them what the search leaves for the model, the mean under wider bounds, and how far
-        from the centre it is likelihood to lie: a third of a deviation.
+        from the centre it is likely to lie: a third of a deviation.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
