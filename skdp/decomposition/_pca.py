@@ -28,7 +28,6 @@ from skdp.answer import Answer
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
-    DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
     Centre,
     LinearTransformMixin,
@@ -58,7 +57,7 @@ from skdp.solvers.postprocess import (
     split_moment,
     subspace_attributes,
 )
-from skdp.solvers.spectral import clipped_gram
+from skdp.solvers.spectral import DIRECTION_LEVEL, clipped_gram
 
 # What DPPCA is asked for, and how its budget is cut.
 

@@ -10,7 +10,6 @@ import numpy as np
 from skdp._inputs import has_cells, matrix_unit
 from skdp.answer import Answer
 from skdp.decomposition._base import (
-    DIRECTION_LEVEL,
     components_of,
     found_of,
     ritz_of,
@@ -54,6 +53,7 @@ from skdp.solvers.one_shot import (
 )
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.solvers.spectral import (
+    DIRECTION_LEVEL,
     chosen_subspace,
     moment_columns,
     screened_moment,

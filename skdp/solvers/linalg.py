@@ -202,8 +202,8 @@ def marchenko_pastur(
 
 _MOST_DENSE = 4000  # columns of a dense moment
 # A decomposition is faster than products below so many columns, and for more eigenpairs than one in
-# so many columns: of few, of many.
-_SMALL, _FEW, _LARGE, _MANY = 500, 25, 1500, 10
+# so many.
+_SMALL, _FEW = 500, 15
 _EMPTY = 0.1  # of the entries of a moment
 
 
@@ -232,7 +232,7 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     """
     n = M.shape[0]
     k = min(k, n)
-    dense_work = n < _SMALL or k * (_FEW if n < _LARGE else _MANY) >= n
+    dense_work = n < _SMALL or k * _FEW >= n
     if isinstance(M, np.ndarray) and (dense_work or not M.any()):
         return top_eigenpairs(M, k)
     M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M

@@ -67,7 +67,7 @@ OTHERS = {
     "_MOST_CONDITION": "refused beyond it",
     "_NARROW": "threads alone",
     "_FARTHEST": "values, not sizes", "_FAR": "values, not sizes",
-    "_ROUGH": "values, not sizes", "_LOW": "values, not sizes",
+    "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
     "_MOST_POINTS": "refused beyond it",
     "64": "letters of a name",
@@ -76,6 +76,7 @@ OTHERS = {
     "2000": "points of a fixed net",
     "1000": "columns of a public start",
     "_MOST_CELLS": "a plan, which reads nothing private", "_MOST_ONES": "a plan",
+    "MOST_NUMBERS": "a plan",
     "_MOST_NODES": "a plan", "_FEWEST_USERS": "a plan", "400000": "a plan", "500": "a plan",
 }  # fmt: skip
 
