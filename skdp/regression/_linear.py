@@ -33,7 +33,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import PLACE, normal_equations, released_count
+from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -205,8 +205,6 @@ class Released(NamedTuple):
         Of the targets.
     mean : Answer or None
         Mean of the targets under wider bounds, about the centre of `scale`, where it was released.
-    typical : ndarray of shape (n_targets,)
-        About how far from that centre the mean of each target lies.
     kept : ndarray of int
         Columns that the moments hold.
     units : RowScale
@@ -218,7 +216,6 @@ class Released(NamedTuple):
     clip_norm: float
     scale: TargetScale
     mean: Answer | None
-    typical: np.ndarray
     kept: np.ndarray
     units: RowScale
 
@@ -302,12 +299,9 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
-        left, mean, typical = model_share(shares), None, None
+        left, mean = model_share(shares), None
         if scale is None:
-            found = self._target_scale(session, ask.targets(), (d, q), shares, n)
-            scale, left, mean, typical = found
-        if typical is None:
-            typical = PLACE * scale.size / math.sqrt(q)
+            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, n)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
@@ -315,7 +309,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
         moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, mean, typical, kept, units)
+        return Released(moments, noise, clip_norm, scale, mean, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""
@@ -400,10 +394,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
-    def _found(self, ask, d, share, n, **few):
+    def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            return find_columns(ask, d, share, n, **few)
+            return find_columns(ask, d, share, n)
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
