@@ -323,12 +323,12 @@ def bias_of(clip_norm):
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
-def row_noise(session, adjacency, n, clip_norm, *, raised=False):
+def row_noise(session, adjacency, n, clip_norm):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier
     neighbours = Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
-    return RowNoise(psd, rect, n, clip_norm, raised)
+    return RowNoise(psd, rect, n, clip_norm)
 
 
 def step_shares(n_iter, share, mu):
@@ -445,17 +445,13 @@ class Located(NamedTuple):
     place : ndarray
         A released point near their mean.
     clip_norm : float
-        For the moment of rows about that point: at least half of their median length, as of few
-        rows most may be shortened.
-    middle : float
-        About their median length.
+        For rows about that point.
     left : float
         What share was not used.
     """
 
     place: Any
     clip_norm: float
-    middle: float
     left: float
 
 
@@ -476,7 +472,7 @@ def located(ask, noise, d, shares, search, lengthen):
             found = search(ask.centered(place), searches, level)
             far = found < _NEARER * level
             level, rows = found, ask.centered(place).clipped(found)
-    return Located(place, lengthen(rows, level / 2, last), level, means + searches)
+    return Located(place, lengthen(rows, level, last), means + searches)
 
 
 class Centre(NamedTuple):
@@ -511,10 +507,9 @@ def centred(ask, noise, d, shares, search, lengthen):
         rows = ask.clipped(level)
         mean, noise_biases = _mean(rows.sums(share=shares["center"]), n, level, d)
         return Centre(mean, noise_biases, rows.centered(mean), level)
-    place, level, middle, left = located(ask, noise, d, shares, search, lengthen)
-    radius = max(level, middle)  # rows that are all shortened alike have another mean
-    sums = ask.centered(place).clipped(radius).sums(share=left)
-    step, noise_biases = _mean(sums, n, radius, d)
+    place, level, left = located(ask, noise, d, shares, search, lengthen)
+    sums = ask.centered(place).clipped(level).sums(share=left)
+    step, noise_biases = _mean(sums, n, level, d)
     mean = place + step
     return Centre(mean, noise_biases, ask.centered(mean).clipped(level), level)
 

@@ -282,7 +282,7 @@ class FactsMixin:
             left, n = 0.0, released_count(*ask.count(share=parts["count"]))
         noise = row_noise(session, self.adjacency, n, clip_norm)
         start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
-        return start.place, max(start.clip_norm, start.middle), left + start.left
+        return start.place, start.clip_norm, left + start.left
 
 
 # Principal components of rows that arrive in batches, with differential privacy.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -269,15 +269,12 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
-    raised : bool
-        Whether it was learnt for the moment of these rows: no lower level is looked for.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
-    raised: bool = False
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -292,9 +289,8 @@ def clipped_gram(
 
     A high `level` clips more: right for directions; a low one keeps the eigenvalues.
     """
-    if noise.psd == 0.0 or noise.raised:
-        answer = ask.gram(share=share)
-        return answer.value, answer.noise_scale
+    if noise.psd == 0.0:
+        return ask.gram(share=share).value, 0.0
     part = min(_CLIP_SHARE, 0.1 * share)
     rest = share - part
     goal = noise.goal(level, noise.psd, 2 * d, rest)
@@ -448,7 +444,7 @@ def screened_subspace(
     n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    moment, scale = clipped_gram(ask.columns(order), n, first, replace(noise, raised=False))
+    moment, scale = clipped_gram(ask.columns(order), n, first, noise)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, sizes).vectors
