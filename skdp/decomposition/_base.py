@@ -265,6 +265,7 @@ def check_in_range(estimator, n_components, n_samples, n_features):
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 DIRECTION_LEVEL = 24.0  # deviations of the noise: how many rows may be shortened
+_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
@@ -316,12 +317,17 @@ def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
     return raised_level(ask.norms_above, middle, goal, share)
 
 
-def row_noise(session, adjacency, n, clip_norm):
+def corner_of(clip_norm):
+    """Return the number that stands beside each row where a moment shows the mean too."""
+    return _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+
+
+def row_noise(session, adjacency, n, clip_norm, *, raised=False):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier
     neighbours = Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
-    return RowNoise(psd, rect, n, clip_norm)
+    return RowNoise(psd, rect, n, clip_norm, raised)
 
 
 def step_shares(n_iter, share, mu):
@@ -427,10 +433,7 @@ def check_normalizer(estimator):
 # The released mean of rows, and the clip norm about it.
 
 
-_MEANS = 3  # another one is taken where the error of the one before hides how the rows spread
-_HIDDEN = 0.1  # of the squared clip norm, by the squared error of a mean: then that is said to hide
-_CUT = 0.9  # of the clip norm: rows with so long a mean were perhaps shortened, all alike
-_NEARER = 0.5  # of the clip norm before: so much shorter rows have so much better a mean
+_NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
 
 
 class Located(NamedTuple):
@@ -441,13 +444,17 @@ class Located(NamedTuple):
     place : ndarray
         A released point near their mean.
     clip_norm : float
-        For rows about that point.
+        For the moment of rows about that point: at least half of their median length, as of few
+        rows most may be shortened.
+    middle : float
+        About their median length.
     left : float
         What share was not used.
     """
 
     place: Any
     clip_norm: float
+    middle: float
     left: float
 
 
@@ -456,24 +463,19 @@ def located(ask, noise, d, shares, search, lengthen):
 
     ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises the
     last one. The error of a mean is in proportion to the clip norm that its rows had, so that of
-    rows far from 0 another one is taken about the first. Each has half of what is left.
+    rows far from 0 up to two more are taken about the one before. Each has half of what is left.
     """
-    n, level = noise.n, noise.clip_norm
     means, last = shares["mean"], _RAISING * shares["spread"]
     searches = shares["spread"] - last
-    place, rows, again = np.zeros(d), ask.clipped(level), _MEANS
-    while again:
-        means, searches = means / 2, searches / 2
-        sums = rows.sums(share=means)
-        step, _ = shrunk_mean(*sums, n, level)
-        place = place + step
-        rows = ask.centered(place)
-        found = search(rows, searches, level)
-        hidden = mean_push(sums.noise_scale, n, d) > _HIDDEN * n * found**2
-        far = found < _NEARER * level if hidden else step @ step > (_CUT * level) ** 2
-        again = again - 1 if far else 0
-        level, rows = found, rows.clipped(found)
-    return Located(place, lengthen(rows, level, last), means + searches)
+    place, rows, level, far = np.zeros(d), ask.clipped(noise.clip_norm), noise.clip_norm, True
+    for _ in range(3):
+        if far:
+            means, searches = means / 2, searches / 2
+            place = place + shrunk_mean(*rows.sums(share=means), noise.n, level)[0]
+            found = search(ask.centered(place), searches, level)
+            far = found < _NEARER * level
+            level, rows = found, ask.centered(place).clipped(found)
+    return Located(place, lengthen(rows, level / 2, last), level, means + searches)
 
 
 class Centre(NamedTuple):
@@ -508,9 +510,10 @@ def centred(ask, noise, d, shares, search, lengthen):
         rows = ask.clipped(level)
         mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
         return Centre(mean, pushes, rows.centered(mean), level)
-    place, level, left = located(ask, noise, d, shares, search, lengthen)
-    sums = ask.centered(place).clipped(level).sums(share=left)
-    step, pushes = _mean(sums, n, level, d)
+    place, level, middle, left = located(ask, noise, d, shares, search, lengthen)
+    reach = max(level, middle)  # rows that are all shortened alike have another mean
+    sums = ask.centered(place).clipped(reach).sums(share=left)
+    step, pushes = _mean(sums, n, reach, d)
     mean = place + step
     return Centre(mean, pushes, ask.centered(mean).clipped(level), level)
 

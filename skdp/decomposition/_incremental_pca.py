@@ -37,6 +37,7 @@ from skdp.decomposition._base import (
     ProbabilisticModelMixin,
     as_input_dtype,
     check_center,
+    corner_of,
     found_of,
     is_sparse,
     lengthened,
@@ -69,9 +70,6 @@ from skdp.solvers.postprocess import (
 
 
 MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
-_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
-
-
 _NO_MOMENTS = ("clip_norm", "start")
 _LEVEL, _START = 0.07, 0.11  # shares of a clip norm, and of where rows lie
 
@@ -111,8 +109,7 @@ def statistics(X, facts, n_jobs=None):
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"sums": query.sums()} if facts["centers"] else {}
     elif facts["centers"]:
-        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
-        return {"moment": query.moment(corner)}
+        return {"moment": query.moment(corner_of(clip_norm))}
     else:
         out = {"gram": query.gram()}
     if facts["n"] is None:
@@ -183,8 +180,7 @@ def _released(answers, facts):
     n = None if n is None else float(max(1, n))
     if "moment" in answers:
         value, scale = answers["moment"]
-        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
-        return split_moment(value, corner, scale, clip_norm, n)
+        return split_moment(value, corner_of(clip_norm), scale, clip_norm, n)
     if n is None:  # above two deviations of its noise
         n = released_count(*answers["count"])
     mean = np.zeros(facts["d"])
@@ -286,7 +282,7 @@ class FactsMixin:
             left, n = 0.0, released_count(*ask.count(share=parts["count"]))
         noise = row_noise(session, self.adjacency, n, clip_norm)
         start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
-        return start.place, start.clip_norm, left + start.left
+        return start.place, max(start.clip_norm, start.middle), left + start.left
 
 
 # Principal components of rows that arrive in batches, with differential privacy.

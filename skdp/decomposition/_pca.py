@@ -37,6 +37,7 @@ from skdp.decomposition._base import (
     centred,
     check_in_range,
     check_normalizer,
+    corner_of,
     is_sparse,
     lengthened,
     middle_norm,
@@ -141,9 +142,6 @@ class PCAParametersMixin:
 
 
 # Principal component analysis with differential privacy.
-
-
-_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
 class DPPCA(
@@ -375,7 +373,9 @@ class DPPCA(
             else:
                 centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
-            noise = row_noise(session, self.adjacency, noise.n, clip_norm)
+            noise = row_noise(
+                session, self.adjacency, noise.n, clip_norm, raised="spread" in shares
+            )
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
@@ -424,7 +424,7 @@ class DPPCA(
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once; return moment and count."""
-        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        corner = corner_of(clip_norm)
         answer = ask.clipped(clip_norm).moment(corner, share=shares["moment"])
         moment = split_moment(answer.value, corner, answer.noise_scale, clip_norm, n)
         return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / corner**2)

@@ -35,16 +35,13 @@ from skdp.theory import Made, PlansMixin
 from skdp.theory._plan import rows_of
 
 _FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
-_DEVIATIONS = 3.0  # of a coordinate: half of a learnt frame
+_DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
-_OCCUPIED = 0.35  # of a frame of three deviations: where most rows are
-_CLEAR = 12.0  # deviations of the noise that an occupied cell should hold
+_CROWD = 1.15  # rows of a cell over its noise: cells that rows crowd in hold 12 deviations
 _MOST = 48
 _FEWEST = 10  # cells a side, for a histogram to show a shape
-_THINNEST = 1e-3  # variance of a class, in squares of half a frame
-_NEAR = 0.15  # of half a frame: how well the mean of a class must be known
 
 
 class DensityPlans(PlansMixin):
@@ -71,18 +68,13 @@ class DensityPlans(PlansMixin):
                 off = np.linalg.norm((model.means_ - true) / size, axis=1)
                 return 1 - float(np.mean(np.minimum(off, 1.0)))
             side, limits = model.density_.shape[-1], model.limits_
-            pairs = [(drawn, np.histogram2d(*scores[rows].T, side, limits)[0])
-                     for drawn, rows in zip(model.density_, kept, strict=True)]  # fmt: skip
-            return float(np.mean([_overlap(*pair) for pair in pairs]))
+            true = [np.histogram2d(*scores[rows].T, side, limits)[0] for rows in kept]
+            parts = [[table / max(table.sum(), 1e-300) for table in tables]
+                     for tables in (model.density_, true)]  # fmt: skip
+            return float(np.minimum(*parts).sum(axis=(1, 2)).mean())
 
         said = f"{rows} rows in {len(classes)} round cloud(s)"
         return Made(lambda model: model.fit(X, y), score, (said,), n / rows)
-
-
-def _overlap(drawn, true):
-    """Return what two histograms have in common, as shares; either way round the axes."""
-    parts = [table / max(table.sum(), 1e-300) for table in (drawn, true)]
-    return max(float(np.minimum(parts[0], other).sum()) for other in (parts[1], parts[1].T))
 
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
@@ -331,7 +323,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if side:
             found |= _cells(ask, frame, side, len(classes), share)
         else:
-            found |= _ellipses(ask, frame, share)
+            sums = ask.shapes(frame, share=share)
+            found |= class_shapes(*sums, frame) | {"noise_scale_": sums.noise_scale}
         self._warn_of_nothing(found)
         low, high = frame.center - frame.half, frame.center + frame.half
         found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
@@ -356,12 +349,11 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return the cells of a side, 0 for ellipses; the noise of a cell is public beforehand."""
         if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
             return 0 if self.kind == "ellipse" else self.n_bins
-        budget, noise = session.budget, 0.0
         units = 2.0 if self.adjacency == "replace" else 1.0
-        if budget.pure and not budget.exact:
-            noise = units * math.sqrt(2.0) / (budget.pure_epsilon * share)
-        elif not budget.exact:
-            noise = math.sqrt(units) * session.noise_multiplier / math.sqrt(share)
+        if session.budget.pure:
+            noise = units * math.sqrt(2.0) / (session.budget.pure_epsilon * share)
+        else:
+            noise = math.sqrt(units / share) * session.noise_multiplier
         room = cells_per_side(n, noise)
         if self.kind == "auto" and room < _FEWEST:
             return 0
@@ -404,25 +396,11 @@ def _cells(ask, frame, side, n_classes, share):
     }  # fmt: skip
 
 
-def _ellipses(ask, frame, share):
-    """Release size, mean and covariance of each class."""
-    sums = ask.shapes(frame, share=share)
-    return class_shapes(*sums, frame) | {"kind_": "ellipse", "noise_scale_": sums.noise_scale}
-
-
 def cells_per_side(n, noise_scale):
-    """Return how many cells a side of the frame may have, so that one means something.
-
-    Smoothed cells in which n rows crowd hold twelve deviations of their noise.
-    """
+    """Return how many cells a side of the frame may have, so that one means something."""
     if noise_scale <= 0:
         return _MOST
-    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_OCCUPIED * _CLEAR * _BLUR * noise_scale))))
-
-
-def _cell_edge(cells, noise_scale):
-    """Return how large the largest of so many smoothed cells of noise is, about."""
-    return math.sqrt(2 * math.log(max(2, cells))) * _BLUR * noise_scale
+    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_CROWD * noise_scale))))
 
 
 def smoothed(counts, noise_scale):
@@ -430,14 +408,13 @@ def smoothed(counts, noise_scale):
     blurred = counts
     for axis in (-1, -2):
         blurred = np.apply_along_axis(np.convolve, axis, blurred, _KERNEL, mode="same")
-    return np.where(blurred > _cell_edge(counts.size, noise_scale), blurred, 0.0)
+    # About the largest of so many smoothed cells of noise.
+    edge = math.sqrt(2 * math.log(max(2, counts.size))) * _BLUR * noise_scale
+    return np.where(blurred > edge, blurred, 0.0)
 
 
 def class_shapes(sums, noise_scale, frame):
-    """Read classes from sums of a, of w and of b ww', w a place in the frame.
-
-    A class is seen where the noise of its mean is small beside the frame.
-    """
+    """Read classes from sums of a, of w and of b ww', w a place in the frame."""
     table = sums.reshape(-1, 6)
     counts = table[:, 0] / COUNT
     n = np.maximum(np.maximum(counts, 1.0), 2 * noise_scale / COUNT)
@@ -450,10 +427,11 @@ def class_shapes(sums, noise_scale, frame):
     covariance += np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
     values, vectors = np.linalg.eigh(covariance)
     # A variance below its noise is drawn about as wide as the noise, not thin.
-    values = np.clip(values, np.maximum(spread / SQUARE, _THINNEST)[:, None], 1.0)
+    values = np.clip(values, np.maximum(spread / SQUARE, 1e-12)[:, None], 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    seen = counts > noise_scale / _NEAR
+    seen = counts > _DEVIATIONS * noise_scale / COUNT
     return {
-        "class_counts_": counts, "means_": frame.center + frame.half * mean, "above_noise_": seen,
+        "kind_": "ellipse", "class_counts_": counts, "above_noise_": seen,
+        "means_": frame.center + frame.half * mean,
         "covariances_": covariance * (frame.half[:, None] * frame.half),
     }  # fmt: skip

@@ -178,7 +178,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
 
 def chosen_pairs(moment, k):
     """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
-    found = chosen_subspace(moment.value, moment.noise_scale, k, sparse=True)
+    found = chosen_subspace(moment.value, moment.noise_scale, k)
     values, Q = top_eigenpairs(found.vectors.T @ moment.value @ found.vectors)
     values, V = np.maximum(values, 0.0), found.vectors @ Q
     if not found.axes:

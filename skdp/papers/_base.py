@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, Self
@@ -74,7 +75,6 @@ class Printed(DecompositionPlans, BaseDPEstimator, ABC):
 
 
 FloatArray = NDArray[np.float64]
-_ULP = 2.0**-52
 RULES = ("rows", "prior", "width", "independent")
 
 
@@ -138,7 +138,7 @@ class PrintedQuery(PrivateQuery):
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        error = 2 * (terms + 4) * _ULP * reach
+        error = 2 * (terms + 4) * sys.float_info.epsilon * reach
         return rounded_release("length", (), self._l2(own, x), error, compute)
 
 

@@ -167,7 +167,7 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
             math.sqrt(moment.variance), moment.rows, float(np.mean(moment.diagonal))
         )
         alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
-        V = chosen_subspace(moment.value, alike, k, sparse=True).vectors
+        V = chosen_subspace(moment.value, alike, k).vectors
         values, Q = top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -62,11 +62,6 @@ class Bought(NamedTuple):
     noise_scale: float
     spent: float
     readable: bool
-
-    def with_more(self, answer: Answer, share: float) -> Bought:
-        """Average the numbers with the same ones, bought again for a share."""
-        both = averaged(Answer(self.value, self.noise_scale), answer)
-        return Bought(both.value, both.noise_scale, self.spent + share, self.readable)
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -118,27 +113,24 @@ _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 # By which another must be better than the leading eigenvectors, or than what is known from
 # elsewhere, in noise scales, where it is judged once: the best of several looks better than it is.
 _MARGIN = 1.0
-_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of sparse rows; of so many columns together
+_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
 _ROUGH = 1e-4  # of the diagonal: noise beside which single precision is nothing
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
 class Subspace(NamedTuple):
-    """A subspace, and the estimate of the moment that it came from.
+    """A subspace.
 
     Attributes
     ----------
     vectors : ndarray of shape (n, k)
         Orthonormal columns.
-    moment : ndarray of shape (n, n)
-        The released moment, or what is left of it after a threshold.
     axes : bool
         Whether it is spanned by single columns: nothing was read beside the diagonal.
     """
 
     vectors: FloatArray
-    moment: FloatArray
     axes: bool
 
 
@@ -192,27 +184,22 @@ def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
 
 
 def chosen_subspace(
-    A: FloatArray,
-    noise_scale: float,
-    k: int,
-    first: FloatArray | None = None,
-    *,
-    sparse: bool = False,
+    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
 ) -> Subspace:
-    """Return the k-dimensional subspace that the other half of the noise likes best.
+    """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
     Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
-    of two soft thresholds; for sparse rows, of what is read off the diagonal and the diagonal
-    itself; the k largest entries of the diagonal, and of `first`, if it is given.
+    of two soft thresholds, of what is read off the diagonal and the diagonal itself; the k largest
+    entries of the diagonal, and of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
-    The moment of few columns of sparse rows, which popularity shows nearly as well, is split more
-    than once: the mean of the scores has less of the noise that splits add.
+    The moment of few columns, which popularity shows nearly as well, is split more than once: the
+    mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
     """
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    ways, rng = _ways(first, sparse), np.random.default_rng(20240229)
-    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A))) if sparse else 1
+    ways, rng = _ways(first), np.random.default_rng(20240229)
+    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
     scores = np.mean([_scores(released, ways, k, rng) for _ in range(splits)], axis=0)
     margin = _MARGIN * math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
     for simple in (0,) if first is None else (0, -1):
@@ -235,28 +222,27 @@ def _score(V: FloatArray, moment: FloatArray) -> float:
     return float(np.sum(V * (moment @ V)))
 
 
-def _ways(first: FloatArray | None, sparse: bool) -> list[Way]:
+def _ways(first: FloatArray | None) -> list[Way]:
     """Return the candidates as functions of a noisy moment and k."""
     ways: list[Way] = [
         _leading,
         _plus_diagonal,
         *(partial(_thresholded, level=level) for level in _LEVELS),
+        lambda A, k: Subspace(_axes(np.diag(A.moment), k), True),
+        _beside_diagonal,
     ]
-    ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
-    if sparse:
-        ways.append(_beside_diagonal)
     if first is not None:
-        ways.append(lambda A, k: Subspace(_axes(first, k), A.moment, True))
+        ways.append(lambda A, k: Subspace(_axes(first, k), True))
     return ways
 
 
 def _leading(A: _Noisy, k: int) -> Subspace:
-    return Subspace(A.pairs(k)[1], A.moment, False)
+    return Subspace(A.pairs(k)[1], False)
 
 
 def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
     B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
-    return Subspace(A.pairs_of(B, k)[1], B, False)
+    return Subspace(A.pairs_of(B, k)[1], False)
 
 
 def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
@@ -267,7 +253,7 @@ def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
     singles = _axes(rest, min(_WIDER * k, len(rest)))
     parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
     V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
-    return Subspace(np.asarray(V), A.moment, False)
+    return Subspace(np.asarray(V), False)
 
 
 def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
@@ -283,7 +269,7 @@ def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
-    return Subspace(A.pairs_of(estimate, k)[1], estimate, False)
+    return Subspace(A.pairs_of(estimate, k)[1], False)
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -312,12 +298,15 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
+    raised : bool
+        Whether it was learnt for the moment of these rows: no lower level is looked for.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
+    raised: bool = False
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -332,9 +321,9 @@ def clipped_gram(
 
     A high `level` clips more: right for directions; a low one keeps the eigenvalues.
     """
-    if noise.psd == 0.0:
+    if noise.psd == 0.0 or noise.raised:
         answer = ask.gram(share=share)
-        return answer.value, 0.0
+        return answer.value, answer.noise_scale
     part = min(_CLIP_SHARE, 0.1 * share)
     rest = share - part
     goal = noise.goal(level, noise.psd, 2 * d, rest)
@@ -376,7 +365,7 @@ def _tangent_product(
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, int]:
-    """Return the leading k-dimensional subspace of one clipped moment, chosen by thinning.
+    """Return the leading k-dimensional subspace of one clipped moment.
 
     With it, how many of the k largest eigenvalues stand clearly above the noise and what all
     directions hold on average.
@@ -386,7 +375,7 @@ def gram_subspace(
     if noise.psd == 0.0:
         return vectors, k
     level = np.trace(block) / d + clear_edge(symmetric_noise_edge(scale, d), d)
-    return chosen_subspace(block, scale, k).vectors, int(np.count_nonzero(values > level))
+    return vectors, int(np.count_nonzero(values > level))
 
 
 def power_subspace(
@@ -481,10 +470,10 @@ def screened_subspace(
     n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    moment, scale = clipped_gram(ask.columns(order), n, first, noise)
+    moment, scale = clipped_gram(ask.columns(order), n, first, replace(noise, raised=False))
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
-    start[order, 1:] = chosen_subspace(moment, scale, k, sizes, sparse=True).vectors
+    start[order, 1:] = chosen_subspace(moment, scale, k, sizes).vectors
     shares = [last / rounds] * rounds
     return power_subspace(ask, start[:, : min(k + 1, d)], k, shares, noise), sums.value
 
@@ -518,8 +507,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
     order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
     moment = ask.columns(order).gram(share=rest)
-    options = (moment.noise_scale, k, counts.value[order])
-    V[order] = chosen_subspace(moment.value, *options, sparse=True).vectors
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
     return V
 
 

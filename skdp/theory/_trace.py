@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier
+from skdp.solvers.trace import READABLE
 
 # Error bounds and sample sizes of the trace regression of Zha 2024, as numbers.
 #
@@ -264,8 +264,6 @@ def descent_records(
 
 
 _RANK_SHARE = 0.0365 / 46  # of the budget, for each rank of the searches of a fit with defaults
-_STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
-_Z = 0.6744897501960817  # median of |N(0, 1)|
 
 
 class RequiredSamples(NamedTuple):
@@ -441,48 +439,3 @@ def initialization_records(
     base = rank * (noise_ratio + math.sqrt(rank) * condition) ** 2
     base *= max(matrix_shape) * math.log(sum(matrix_shape))
     return base * (condition**2 if descent else 1.0)
-
-
-def expected_error(facts: TraceFacts, *, noise_sd: float, signal_sd: float) -> float:
-    """Return the expected relative error of a fit, ||M^ - M||_F / ||M||_F; 1 is the zero matrix.
-
-    The start: clipped products y X with noise in all d1 d2 numbers, of which a rank-r part is kept.
-    If it finds the matrix, steps follow whose residuals are the noise of y, averaged over the later
-    half; noise and sampling act on the q numbers of the tangent space. Measured: within a factor of
-    two of the median over fits, where it is below one half.
-
-    Parameters
-    ----------
-    facts : TraceFacts
-        Public numbers of the fit.
-    noise_sd : float
-        Standard deviation of the noise of y.
-    signal_sd : float
-        Standard deviation of <X_i, M>, ||M||_F sqrt(lam).
-
-    Returns
-    -------
-    float
-    """
-    d1, d2 = facts.shape
-    size = signal_sd / math.sqrt(facts.lam)
-    start = _entry_noise(facts, d1 * d2, facts.init, math.hypot(noise_sd, signal_sd))
-    value = size / math.sqrt(facts.rank)
-    edge = start * (math.sqrt(d1) + math.sqrt(d2))
-    if value < _STANDS_OUT * edge:
-        return 1.0
-    if not facts.max_iter:
-        return min(1.0, start * math.sqrt(facts.tangent_size) / size)
-    averaged = 0.75 * facts.gradients
-    rest = _entry_noise(facts, facts.tangent_size, averaged, noise_sd)
-    return min(1.0, rest * math.sqrt(facts.tangent_size) / size)
-
-
-def _entry_noise(facts: TraceFacts, size: int, share: float, sd: float) -> float:
-    """Standard deviation of one number of an estimate: sampling, and noise of a clipped sum."""
-    c = clip_multiplier(facts, size, share)
-    b = bussgang(c)
-    median = _Z * sd * math.sqrt(facts.lam * size)
-    noise = facts.unit_noise * c * median / (b * facts.lam * facts.n * math.sqrt(share))
-    sampling = 1.1 * sd / math.sqrt(facts.lam * facts.n)
-    return math.hypot(noise, sampling)

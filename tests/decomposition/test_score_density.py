@@ -105,11 +105,6 @@ NO_PLANE = r"two directions and 'center' a point of 4 feature\(s\)"
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        ({"kind": "dots"}, "'kind' parameter"),
-        ({"limits": ((1.0, 1.0), (0.0, 1.0))}, "'limits' parameter"),
-        ({"limits": "wide"}, "'limits' parameter"),
-        ({"n_bins": 1}, "'n_bins' parameter"),
-        ({"n_bins": 5000}, "'n_bins' must be at most"),
         ({"delta": 0.0}, "no pure differential privacy"),
         ({"classes": ["a", 1]}, "'classes' parameter"),
         ({"axes": np.eye(2, 3)}, NO_PLANE),

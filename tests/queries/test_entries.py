@@ -1,5 +1,6 @@
 """Units of a matrix, with bounds of entries and by a contract: all are held and attained."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -69,6 +70,17 @@ def test_right_product(unit, name):
     worst, worst_l1 = worst_ratio(unit, all_pairs(unit), lambda q: q.right(MATRICES[name]))
     assert 0.95 <= worst <= 1.0
     assert 0.95 <= worst_l1 <= 1.0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_one_entry_of_a_whole_matrix_attains_both_bounds(unit):
+    changes = []
+    for pair in itertools.islice(all_pairs(unit), 2):  # one place; the extreme values
+        answers = [EntryQuery(A, unit).whole().answer(STEP) for A in pair]
+        changes.append(np.subtract(*answers).astype(np.float64))
+    bound = EntryQuery(pair[0], unit).whole().bound
+    assert 0.99 < max(map(np.linalg.norm, changes)) / bound.l2_steps(STEP) <= 1
+    assert 0.99 < max(np.abs(change).sum() for change in changes) / bound.l1_steps(STEP) <= 1
 
 
 @pytest.mark.thorough

@@ -17,6 +17,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.readout import ReadoutQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
+from skdp.units import ADJACENCIES
 
 D, K = 5, 3
 V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]
@@ -201,6 +202,39 @@ def test_sensitivity_holds_and_is_attained(unit, name, step):
         unlike = name.endswith("gram_skewed") and adjacency == "replace"
         assert (0.5 if unlike else 0.95) <= worst <= 1.0
         assert largest_changes(answers, l1)[adjacency] <= bound.l1_steps(step)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("corner", [0.5, 1.0, 3.0])
+def test_a_corner_of_any_length_beside_opposite_rows(corner, adjacency):
+    """Shorter than the clip norm it turns the worst pair; beyond that the pair is antipodal."""
+    bound = query(np.zeros((0, D)), adjacency).moment(corner).bound
+    cosine = -(min(corner, 1.0) ** 2)
+    other = cosine * np.eye(D)[0] + math.sqrt(1 - cosine**2) * np.eye(D)[1]
+    pair = [np.eye(D)[:1], other[None] if adjacency == "replace" else np.zeros((0, D))]
+    first, second = (query(X, adjacency).moment(corner).answer(1e-9) for X in pair)
+    change = np.linalg.norm((first - second).astype(np.float64))
+    assert 0.999 < change / bound.l2_steps(1e-9) <= 1
+
+
+def test_positive_parts_of_rows_of_any_sign_attain_their_bound():
+    """Antipodal rows have orthogonal positive parts; a row of one sign stands for the empty one."""
+    rows = [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [-1, 0, 0, 0, 0], [0.6, -0.8, 0, 0, 0]]
+    sums = np.array([query(np.array([x], float), "replace").positive_sums().answer(1e-9)
+                     for x in rows], np.float64)  # fmt: skip
+    for adjacency, worst in largest_changes(sums, l2).items():
+        bound = query(np.zeros((0, D)), adjacency).positive_sums().bound
+        assert 0.999 < worst / bound.l2_steps(1e-9) <= 1
+
+
+def test_rounding_is_paid_for_in_each_unit_that_changes():
+    """Two of them under replace: as no pair rounds all that it may, only the formula shows it."""
+    for unit, names in RELEASES.items():
+        for name in set(names) - {"count"}:
+            one, two = (bounded(unit, name, [], adjacency).bound for adjacency in ADJACENCIES)
+            assert two.cross == pytest.approx(2 * one.cross)
+            if not (one.symmetric or name.startswith(("tangent", "gram_product"))):
+                assert two.l2_slack >= 1.3 * one.l2_slack
 
 
 @pytest.mark.thorough

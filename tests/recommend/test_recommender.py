@@ -171,14 +171,9 @@ def test_the_map_is_the_filter(factors):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"item_exponent": 2.0}, "item_exponent"),
-        ({"n_components": 0}, "n_components"),
-        ({"privacy_unit": "entry"}, "privacy_unit"),
-        ({"weights": 0.0}, "weights"),
         ({"degree_floor": 5}, "privacy_unit='interaction'"),
         ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
         ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
-        ({"weights": "rating"}, "weights"),
     ],
 )
 def test_bad_parameters(params, message):
@@ -232,19 +227,6 @@ def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     shares = R.T @ (1 / np.maximum(np.diff(R.indptr), 1))
     np.testing.assert_allclose(model.counts_, shares, atol=2.0)
     assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None).name == "gram"  # no noise
-
-
-@pytest.mark.deep
-def test_a_public_length_of_histories_is_used(factors):
-    with fixed_noise(0):
-        model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
-        line = {line.name: line for line in model.fit(factors[0]).releases_}["gram"]
-    assert line.sensitivity == pytest.approx(math.sqrt(59) / 30, rel=1e-3)
-    long, short = (
-        DPRecommender(privacy_unit="interaction", epsilon=3.0, degree_floor=d) for d in (90, 2)
-    )
-    assert long.fit(factors[0]).route_.startswith("one_shot")
-    assert short.fit(factors[0]).route_.startswith("gram")
 
 
 @pytest.mark.parametrize("nnz", [0, 101, 5.0, True])

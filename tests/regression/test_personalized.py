@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -413,6 +413,8 @@ def test_rows_without_users():
         model = DPPersonalizedRegressor(target_bounds=(-9, 9)).fit(SMALL.X, SMALL.y)
     assert model.privacy_spent_.unit == "row"
     assert model._private is None
+    assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
+    assert model.privacy_unit == clone(model).privacy_unit == "group"
     with pytest.raises(ValueError, match="require_groups"):
         DPPersonalizedRegressor(require_groups=True).fit(SMALL.X, SMALL.y)
     strict = seeded(require_groups=True)
@@ -424,16 +426,6 @@ def test_rows_without_users():
         pytest.warns(PrivacyUnitWarning),
     ):
         DPPersonalizedRegressor().fit(SMALL.X, SMALL.y)
-
-
-@pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_a_fit_with_users_after_one_without():
-    model = DPPersonalizedRegressor(target_bounds=(-9, 9), epsilon=8.0)
-    with pytest.warns(PrivacyUnitWarning):
-        model.fit(SMALL.X, SMALL.y)
-    assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
-    assert model.privacy_unit == "group" and clone(model).privacy_unit == "group"
 
 
 def test_large_ids_in_a_user_column_stay_apart():
@@ -498,21 +490,6 @@ def test_pipeline_and_search_with_users(routing):
         pipe.fit(X, y, **{"groups" if routing else "dppersonalizedregressor__groups": groups})
         scores["groups, pipeline"] = r2_score(y, pipe.predict(X, groups=groups))
     assert min(scores.values()) > 0.65, scores
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_users_that_get_lost_are_noticed():
-    """Routing off: a search hands groups to the splitter alone."""
-    users = Users(200, d=4, m=6)
-    search = GridSearchCV(DPPersonalizedRegressor(1), {"n_components": [1]}, cv=GroupKFold(2))
-    with pytest.warns(PrivacyUnitWarning, match="without users"):
-        search.fit(*users.all[:2], groups=users.groups)
-    with pytest.warns(UserWarning, match="asked to predict without users"):
-        quiet(DPPersonalizedRegressor(1).fit, *users.all).score(*users.all[:2])
-    search.set_params(estimator=DPPersonalizedRegressor(1, require_groups=True))
-    with pytest.raises(ValueError, match="require_groups"):
-        search.fit(*users.all[:2], groups=users.groups)
 
 
 # -- publication -----------------------------------------------------------------------------------
@@ -626,17 +603,10 @@ def test_classes_are_public():
 
 # -- parameters ------------------------------------------------------------------------------------
 
-BAD = {
-    "n_components": 0, "adjacency": "swap", "target_bounds": (1, -1), "whiten": "full",
-    "head": "best", "loss": "logistic", "fit_intercept": 1,
-    "require_groups": "yes", "group_column": 9,
-}  # fmt: skip
-
 
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        *(({name: value}, name) for name, value in BAD.items()),
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"votes": 1}}, "whitener"),

@@ -64,20 +64,6 @@ def test_without_noise_it_is_ridge_classifier(fit_intercept, n_classes):
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
 
 
-def test_it_learns_and_more_budget_is_better():
-    X, y = data(20000, noise=0.3)
-    truth = Ridge().fit(X, y)
-    errors = []
-    for epsilon in (0.1, 1.0, 10.0):
-        fits = [
-            DPRidge(epsilon=epsilon, clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
-            for _ in range(10)
-        ]
-        errors.append(np.median([np.linalg.norm(f.coef_ - truth.coef_) for f in fits]))
-    assert errors[2] < 0.3 * errors[1] < 0.3 * errors[0]
-    assert errors[2] < 0.02
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
@@ -216,55 +202,14 @@ def test_classes_of_y_are_made_public_with_a_warning():
         DPRidgeClassifier(clip_norm=20.0).fit(X, y)
 
 
-BAD_RIDGE = {
-    "alpha": [-1.0, math.nan, "1", True, None, math.inf],
-    "fit_intercept": [1, "yes", None],
-    "bounds": [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}],
-    "clip_norm": [0.0, -1.0, math.inf, "median", None],
-    "target_bounds": [
-        (1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), "none", None, 3.0, (1.0,),
-        (0, 1, 2), (True, 2.0), ("0", "1"), ([[0.0]], [[1.0]]), ([], []), (0.0, 1e-70), (0, 1e61),
-    ],
-    "budget_split": [
-        {}, {"regression_moments": 1.0}, {"regression_moments": 0.5, "clip_norm": -1.0}, 0.5,
-    ],
-    "adjacency": ["swap", None],
-    "delta": [0.0, 1.0, -1.0],
-    "n_jobs": [0, 0.5],
-}  # fmt: skip
-BAD_CLASSIFIER = {
-    "bounds": [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}],
-    "classes": [
-        [0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5],
-    ],
-    "class_weight": ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD_RIDGE)
-def test_bad_parameters(name):
-    for value in BAD_RIDGE[name]:
-        assert_refused(DPRidge(**{name: value}), name, *data(20))
-
-
-@pytest.mark.parametrize("name", ["alpha", "fit_intercept", "bounds", "clip_norm", "target_bounds"])
-def test_bad_parameters_are_refused_before_the_data_are_looked_at(name):
-    assert_refused(DPRidge(**{name: BAD_RIDGE[name][0]}), name, "no table", None)
-
-
-@pytest.mark.parametrize("name", BAD_CLASSIFIER)
-def test_bad_parameters_of_a_classifier(name):
-    X, y = data(20)
-    for value in BAD_CLASSIFIER[name]:
-        model = DPRidgeClassifier(**{"classes": [0, 1], "clip_norm": 1.0, name: value})
-        assert_refused(model, f"'{name}' parameter", X, (y > 2).astype(int))
-
-
 def test_what_does_not_fit_the_targets():
     X, Y = data(20, q=3)
     two = DPRidge(target_bounds=([0, 0], [1, 1]))
     assert_refused(two, "2 bounds, but there are 3 targets", X, Y)
+    for bounds in ([(0, 1)], {"a": (0, 1)}):
+        assert_refused(DPRidge(bounds=bounds), "bounds", X, Y)
     assert_refused(DPRidgeClassifier(), "one class", X, np.zeros(20))
+    assert_refused(DPRidgeClassifier(classes=[0]), "classes", X, np.zeros(20))
 
 
 BOUNDS = [(-1.0, 2.0)] * 4 + [(-100.0, 200.0)]

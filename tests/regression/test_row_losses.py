@@ -56,7 +56,7 @@ def fitted(loss, rows, groups, seed=0):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("loss", ["absolute", LogCosh()])
+@pytest.mark.parametrize("loss", ["absolute", "huber", LogCosh()])
 def test_robust_losses_survive_heavy_tails(loss):
     """About .7 of the errors of squares when this was written."""
     ratios = []

@@ -80,34 +80,6 @@ def test_forms_of_the_same_measurements():
         assert model.score(form, y) > 0.9
 
 
-@pytest.mark.thorough
-def test_ratings_as_one_hot_rows():
-    rng = np.random.default_rng(2)
-    n, d = 20_000, 20
-    M = 20 * sample(2, 5, (d, d), (1.0, 0.7))[2]
-    cells = rng.integers(d * d, size=n)
-    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, d * d))
-    y = M.ravel()[cells] + 0.5 * rng.standard_normal(n)
-    model = DPTraceRegressor(matrix_shape=(d, d), epsilon=4.0, random_state=0)
-    assert error(clone(model).set_params(fit_intercept=False).fit(X, y), M) < 0.05  # was .029
-    # Rows that add up to one: a constant in all cells and the intercept are the same.
-    model.fit(X, y + 3.0)
-    cells_found = model.coef_ + model.intercept_ - 3.0
-    assert np.linalg.norm(cells_found - M) < 0.1 * np.linalg.norm(M)  # was .069
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("params", [{}, {"adjacency": "replace"}, {"privacy_unit": "label"}])
-def test_a_shift_of_the_targets_changes_nothing(params):
-    """Errors about .01, whatever the shift; without the second mean .3 and more at a thousand."""
-    X, y, M = sample(6000)
-    for shift in (0.0, -50.0, 1000.0):
-        model = DPTraceRegressor(epsilon=2.0, random_state=0, **params).fit(X, y + shift)
-        assert model.intercept_ == pytest.approx(shift, abs=0.1)
-        assert error(model, M) < 0.03
-    assert "moments" in {line.name for line in model.releases_}
-
-
 def test_a_zero_matrix_predicts_the_centre():
     X, y, _ = sample(2000, values=(1e-3,))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
@@ -162,20 +134,10 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     ("name", "values", "match"),
     [
         ("matrix_shape", [(4, 4), "12"], "matrix_shape"),
-        ("rank", [0], "rank"),
-        ("max_iter", [0], "max_iter"),
-        ("clip_level", [math.inf, -1.0], "clip_level"),
-        ("design", ["guess", -2.0, (np.eye(2), np.eye(3))], "design"),
-        ("design", [np.eye(11)], "12 x 12"),
+        ("design", [np.eye(11), (np.eye(2), np.eye(3))], "12 x 12|design"),
         ("design", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
         ("design", [np.triu(np.ones((12, 12)))], "symmetric"),
-        ("solver", ["sgd"], "solver"),
-        ("privacy_unit", ["entry"], "privacy_unit"),
-        ("adjacency", ["swap"], "adjacency"),
-        ("budget_split", [{"init": 1.0}], "budget_split"),
         ("delta", [0], "delta"),
-        ("fit_intercept", [1], "fit_intercept"),
-        ("fit_biases", ["auto"], "fit_biases"),
     ],
 )
 def test_bad_parameters(name, values, match):
@@ -252,18 +214,6 @@ def ratings(seed, shape, number):
     n, cells = R.nnz, R.row * R.shape[1] + R.col
     X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, math.prod(R.shape)))
     return X, R.col, R.data
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_noise_that_varies_more_than_the_targets_is_no_fit():
-    """One-hot records, few for their matrix: the centre alone, and it says so."""
-    X, _, y = ratings(0, (400, 60), 40_000)
-    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_biases=False)
-    with pytest.warns(UtilityWarning, match="returns the zero matrix"):
-        model.fit(X, y)
-    assert not model.coef_.any()
-    error = float(np.mean((model.predict(X) - y) ** 2))
-    assert error < 1.05 * float(np.var(y))
 
 
 def released_means(column, y, d, model, rng):

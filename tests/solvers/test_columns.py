@@ -59,16 +59,6 @@ def test_columns_far_from_zero_are_found_where_they_are(shift, n):
     assert near >= 17
 
 
-def test_a_price_that_most_entries_have_hides_no_others():
-    """Half of the entries lie next to it: a raise must find the rest."""
-    rng = np.random.default_rng(3)
-    X = np.where(rng.random((20_000, 2)) < 0.6, 9.99, rng.normal(10, 3, (20_000, 2)))
-    for _ in range(5):
-        found = find_columns(Entries(X, 2.0, rng), 2, 1.0, None)
-        assert np.all(np.abs(found.center - 9.99) < 0.5)
-        assert np.all((found.spread > 0.5) & (found.spread < 20))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("shift", [1e5, 0.0, 100.0])
 def test_medians_alone_are_found_however_far_from_zero(shift):

@@ -140,16 +140,6 @@ def test_the_share_of_the_noise(sigma, share):
 # -- the iterations ----------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("width", [2, 5])
-def test_symmetric_power_converges_without_noise(width):
-    A, Q = symmetric(60, [10.0, -8.0, 0.5])
-    ask = Matrix(A)
-    X = symmetric_power(ask, start(60, width), 25, 0.8, wanted=2)
-    assert np.linalg.norm(X.T @ Q[:, :2]) ** 2 > 2 - 1e-6
-    assert ask.shares == pytest.approx([0.8 / 25] * 25)
-
-
 @pytest.mark.parametrize("noise", [3.0, 1e-2, 1e-6])
 def test_queries_are_shortened_as_far_as_answers_are_noise(noise):
     A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
@@ -190,16 +180,6 @@ def test_symmetric_power_across_a_direction():
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
-
-
-@pytest.mark.parametrize("shape", [(40, 60), (60, 40), (50, 50)])
-def test_half_steps_converge_without_noise(shape):
-    A, U, V = low_rank(*shape, [9.0, 5.0, 0.5])
-    ask = Matrix(A)
-    left, right = half_steps(ask, start(shape[1], 2), 20, 0.6)
-    assert overlap(left, U[:, :2]) > 1 - 1e-8
-    assert overlap(right, V[:, :2]) > 1 - 1e-8
-    assert ask.shares == pytest.approx([0.6 / 40] * 40)
 
 
 def test_half_steps_across_a_found_pair():

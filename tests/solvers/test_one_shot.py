@@ -180,18 +180,6 @@ def readable(Y, noise_scale, floor, k):
     return moment.shrink(*leading_pairs(moment.off, k))
 
 
-def test_the_moment_is_that_of_the_true_rows():
-    """Directions of flipped cells near those of the cells; the operator equals the dense moment."""
-    rng = np.random.default_rng(1)
-    R = blocks(3000, 60, rng)
-    epsilon = 3.0
-    Y, s = flipped(R, epsilon, rng), flip_deviation(epsilon)
-    found, exact = (readable(*case, 10.0, 3) for case in ((Y, s), (sp.csr_array(R), 0.0)))
-    overlap = np.linalg.norm(exact.vectors[:, :3].T @ found.vectors[:, :3]) ** 2 / 3
-    assert overlap > 0.95
-    assert np.all(found.cosines[:3] > 0.9)
-
-
 def test_the_operator_is_the_dense_moment(monkeypatch):
     rng = np.random.default_rng(2)
     R = blocks(2000, 80, rng)

@@ -14,7 +14,6 @@ from skdp.solvers.postprocess import (
     count_components,
     debias_eigenvalues,
     infer_dimension,
-    inside_ball,
     model_covariance,
     model_precision,
     pca_attributes,
@@ -98,13 +97,6 @@ def test_split_moment_of_few_rows():
     assert np.linalg.norm(released.mean) <= 2.0 + 1e-12
 
 
-def test_inside_ball():
-    assert np.array_equal(inside_ball(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
-    assert np.allclose(inside_ball(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
-    assert np.array_equal(inside_ball(np.zeros(2), 1.0), [0.0, 0.0])
-    assert np.array_equal(inside_ball(np.array([3.0, 4.0]), math.inf), [3.0, 4.0])
-
-
 def test_debias_undoes_the_push_of_symmetric_noise():
     edge = 3.0
     true = np.array([40.0, 10.0, 4.0])
@@ -144,13 +136,9 @@ def test_mle_of_redundant_columns():
 
 def test_count_components():
     variances = np.array([5.0, 3.0, 1.0, 1.0])
-    assert count_components(None, variances, 10.0, 0.0, 3) == 3
-    assert count_components(2, variances, 10.0, 0.0, 4) == 2
     assert count_components("auto", variances, 10.0, 2.0, 4) == 2
     assert count_components("auto", variances, 10.0, 9.0, 4) == 0
     assert count_components("auto", variances, 10.0, 0.0, 3) == 3
-    for rule, expected in ((0.3, 1), (0.5, 2), (0.6, 2), (0.95, 4)):
-        assert count_components(rule, variances, 10.0, 0.0, 4) == expected
     assert count_components(0.999, np.zeros(3), 10.0, 0.0, 3) in (1, 2, 3)
 
 

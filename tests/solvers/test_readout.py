@@ -40,14 +40,6 @@ def loss(released, exact, w, alpha=1.0):
     return float(found @ exact.scatter @ found)
 
 
-def test_without_noise_it_is_ridge():
-    exact, _, _ = problem(500, 6, 1.0)
-    found, intercept, *_ = solve_readout(exact, 2.0)
-    expected = np.linalg.solve(exact.scatter + 2.0 * np.eye(6), exact.cross)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-    assert intercept == pytest.approx(0.0)
-
-
 def test_without_noise_and_penalty_it_has_least_norm():
     X = RNG.standard_normal((30, 3))
     X = np.column_stack([X, X[:, 0]])
@@ -111,19 +103,6 @@ def test_noise_alone_gives_nothing():
     for seed in range(10):
         _, noisy, _ = problem(0, 20, 1.0, seed)
         assert np.linalg.norm(solve_readout(noisy, 1.0)[0]) < 1.0
-
-
-def test_reading_the_moment():
-    """Means, scatter and targets come back in the units of the data."""
-    X, Y = RNG.standard_normal((40, 3)) + 1, RNG.standard_normal((40, 2)) - 2
-    size, corner = np.array([2.0, 5.0]), 0.5
-    Z = np.column_stack([X, Y / size, np.full(40, corner)])
-    released = readout_moments(Z.T @ Z, 0.0, size, corner=corner, clip_norm=10.0, target_norm=10.0)
-    np.testing.assert_allclose(released.row_mean, X.mean(axis=0))
-    np.testing.assert_allclose(released.target_mean, Y.mean(axis=0))
-    centred = X - X.mean(axis=0)
-    np.testing.assert_allclose(released.scatter, centred.T @ centred, atol=1e-10)
-    np.testing.assert_allclose(released.cross, centred.T @ Y, atol=1e-10)
 
 
 def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():

@@ -98,13 +98,6 @@ def test_counts_are_bought_twice_where_the_first_are_noise():
     assert found.counts.noise_scale == pytest.approx(0.9**-0.5)
 
 
-def test_popularity_takes_all():
-    ask = Public(np.arange(60.0), np.zeros((60, 60)))
-    found, names, _ = fitted(ask, POPULARITY)
-    assert names == ["counts"]
-    assert found.filter.rank == 0
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [9.0, 2.5])
 def test_flipped_cells_make_counts_better(epsilon):
@@ -182,10 +175,3 @@ def test_what_a_sample_shows_by_chance_is_left_out(seed):
     R = histories(400, 90, 0, np.random.default_rng(seed))
     assert factors_of(R).rank <= 2
     assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
-
-
-def test_nothing_to_read_is_popularity():
-    found = factors_beside(None, items_of(np.ones((10, 3))), 1, 0.0)
-    assert found.rank == 0
-    scores = found.scores(sp.csr_array(np.eye(3)))
-    np.testing.assert_allclose(scores / scores[:, :1], np.ones((3, 3)))

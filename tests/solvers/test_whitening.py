@@ -62,16 +62,6 @@ def missed(means, counts, a, b):
     return float(np.average(rest**2, weights=counts))
 
 
-def test_clear_sums_give_the_means():
-    counts, a, b = example()
-    means = Means(facts(counts))
-    for _ in range(3):
-        means.release(Ratings(counts, a, b), 0.5)
-    assert missed(means, counts, a, b) < 0.02 * missed(Means(facts(counts)), counts, a, b)
-    explained = means.columns.explained() + means.rows.explained()
-    assert means.sd == pytest.approx(math.sqrt(1 - explained / counts.sum()))
-
-
 @pytest.mark.parametrize("noise", [1.0, 10.0, 100.0])
 def test_noise_costs_little_more_than_knowing_nothing(noise):
     """Each mean is drawn to 0 by its noise; what is spent is the share, in rounds."""
@@ -94,25 +84,6 @@ def test_rows_that_cannot_be_seen_get_little():
     means.release(ask, 0.8)
     of_columns = math.fsum(share for by_column, share in ask.asked if by_column)
     assert of_columns > 0.6
-
-
-def test_without_means_nothing_is_found():
-    counts, a, b = example()
-    found = []
-    for seed in range(10):
-        means = Means(facts(counts, 3.0))
-        means.release(Ratings(counts, 0 * a, 0 * b, 3.0, seed=seed), 0.5)
-        found.append(means.found)
-    assert sum(found) <= 5
-
-
-def test_steps_that_are_too_long_are_seen():
-    """Sums that answer four times as strongly as the weights say: steps do not run away."""
-    counts, a, b = example()
-    means = Means(facts(counts, 0.1))
-    for _ in range(6):
-        means.release(Ratings(counts, a, b, 0.1, times=4.0), 0.3)
-    assert missed(means, counts, a, b) < 0.1 * missed(Means(facts(counts)), counts, a, b)
 
 
 def test_small_means_are_left_to_the_matrix():

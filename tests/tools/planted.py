@@ -123,7 +123,51 @@ PLANTED = {
         'n = float(query.n_rows) if self.adjacency == "replace" else None',
         "n = float(source.n_rows())",
     ),
+    "moment with a large corner under replace": (
+        "queries/rows.py", "if self.neighbours.replace and c > C:", "if False:",
+    ),
+    "rounding of one row where two change": (
+        "queries/rows.py", "cross=self.neighbours.units * C * math.sqrt(k) / 2",
+        "cross=C * math.sqrt(k) / 2",
+    ),
+    "sums of rows of both signs as positive ones": (
+        "queries/rows.py",
+        "return self._sums(change, partial(entrywise, partial(np.maximum, 0.0)))",
+        "return self._sums(change, lambda rows: rows)",
+    ),
+    "whole pairs in l1, once": (
+        "queries/entries.py", "both = 2.0 if symmetric else 1.0", "both = 1.0",
+    ),
+    "mean of private records as public": (
+        "queries/records.py",
+        '`records`; public under the unit "label" only."""\n        if not self.unit.of_targets:',
+        '`records`; public under the unit "label" only."""\n        if False:',
+    ),
     # Sums over several payers, files, reports or units.
+    "what is left counts by its square": (
+        "privacy/ledger/routes.py",
+        'rest[k] * (math.sqrt(s) if k == "gaussian" else s)', "rest[k] * s",
+    ),
+    "a stream of a search goes on after it": (
+        "privacy/ledger/routes.py",
+        "        if not Path(self.path).exists():\n            raise refused(f\"a fit",
+        "        if False:\n            raise refused(f\"a fit",
+    ),
+    "ledgers that open during a paid fit are not charged": (
+        "privacy/ledger/routes.py", "in own.items() if token not in covered]",
+        "in own.items() if False]",
+    ),
+    "delta of two neighbours is twice delta": (
+        "privacy/ledger/fits.py", "growth = 1.0 + math.exp(min(epsilon, 700.0))", "growth = 2.0",
+    ),
+    "noise of a tree, half of its draws": (
+        "privacy/streams/continual.py", "else 2 * self.horizon", "else self.horizon",
+    ),
+    "owners of a score are its rows": (
+        "model_selection/_scorers.py",
+        "            owners=owners,\n        )\n        return query",
+        "            owners=None,\n        )\n        return query",
+    ),
     "one person in one file counts as several": (
         "data/units.py", "    return placed.joined(form, whole_files=True)",
         "    return placed.joined(form)",

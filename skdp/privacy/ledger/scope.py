@@ -119,9 +119,10 @@ def _is_own(folder: Path) -> bool:
 
 def _announced() -> Iterator[tuple[str, LedgerFile]]:
     """Yield (token, file) of ledgers that processes before this one hold open."""
-    names = [folder / file for folder in filter(_is_own, _folders()) for file in os.listdir(folder)]
-    ancestors = _among_ancestors({name.name.partition("-")[0] for name in names})
-    own = {name for name in names if name.name.partition("-")[0] in ancestors}
+    folders = list(filter(_is_own, _folders()))
+    files = [(folder, file) for folder in folders for file in os.listdir(folder)]
+    ancestors = _among_ancestors({file.partition("-")[0] for _, file in files})
+    own = {folder / file for folder, file in files if file.partition("-")[0] in ancestors}
     named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
     for name in named | own:
         process, _, token = name.name.partition("-")

@@ -17,6 +17,7 @@ from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.filters import dominating_mu
+from skdp.privacy.ledger.fits import multiplied
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise import integers as noise
 from tools.gate import new_session
@@ -267,6 +268,14 @@ def test_bad_arguments(name):
             if (budget, value) != ({}, 1):
                 with pytest.raises(ValueError, match=name):
                     PrivacyLedger(**budget | {name: value})
+
+
+def test_between_two_neighbours_a_failure_grows_by_what_lies_between():
+    """(epsilon, delta) to a neighbour, and from there on: (2 epsilon, (1 + e^epsilon) delta)."""
+    losses = Loss("pure", 0.5), Loss("range", 0.25), Loss("delta", 1e-6)
+    found = dict(multiplied(losses, 2.0))
+    assert found == {"pure": 1.0, "range": 0.5, "delta": pytest.approx((1 + math.exp(0.75)) * 1e-6)}
+    assert dict(multiplied([Loss("gaussian", 0.5), losses[2]], 2.0))["delta"] == math.inf
 
 
 # -- failed fits ----------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from sklearn.base import clone
 
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
 from skdp.privacy.ledger.scope import LedgerFile
+from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, pca
 
 
@@ -73,10 +75,13 @@ def test_it_ends_for_everybody(written):
     reserved = written([fit(1.0)] * 3, [])
     other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
+    other.check_same_part(0)
     reserved.end()
     for each in (reserved, other):
         with pytest.raises(PrivacyError, match="has ended"):
             each.reserve(fit(1.0))
+        with pytest.raises(PrivacyError, match="has ended"):  # of a stream that goes on
+            each.check_same_part(0)
     assert not os.path.exists(reserved.path)
     assert not written([fit(1.0)], []).end()
 
@@ -120,6 +125,31 @@ def test_a_run_adds_up_its_fits(kind, sizes):
         limit.reserve(fit(0.01, kind))
     limit.next_run()
     limit.reserve(fit(1.0, kind))
+
+
+# -- ledgers that open late ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("delta", "total"), [(1e-6, math.hypot), (0.0, lambda *parts: sum(parts))])
+def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left(delta, total):
+    """However the shares of a budget compose: together they are the budget."""
+    session = new_session(1.0, delta, observer=routes.Account())
+    session.grant(Bound("sum", (), 1.0, l1=1.0), 0.3)
+    with PrivacyLedger(20, 1e-5) as ledger:
+        routes.charge(session, "Stream")
+        (entry,) = ledger.entries
+    budget = session.budget.mu or session.budget.pure_epsilon
+    assert total(*(loss.value for loss in entry.losses)) == pytest.approx(budget)
+
+
+def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):
+    """What was paid for in advance covers the ledgers that paid, and no other."""
+    session = new_session(observer=routes.Account())
+    session.observer.charges.append((written([fit(1.0)], [], ["who paid"]), 0))
+    with PrivacyLedger(3, 1e-5) as ledger:
+        for _ in range(2):  # once
+            routes.charge(session, "Stream")
+        assert [entry.estimator for entry in ledger.entries] == ["Stream"]
 
 
 # -- keys -----------------------------------------------------------------------------------------

@@ -66,6 +66,21 @@ def test_releases_are_exact_sums_without_noise(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_more_noise_is_drawn_than_was_counted(kind):
+    """The error of the sampler is paid for each draw."""
+    session, drawn = new_session(), []
+    stream = new_stream(kind, session=session)
+    counted = replaced(
+        Grant, "draw", lambda was: lambda grant, *node: drawn.append(grant) or was(grant, *node)
+    )
+    with counted:
+        while stream.left:
+            stream.add(answer_of(np.ones(3)))
+            stream.open()
+    assert 3 * len(drawn) <= session.spending.draws <= 6 * len(drawn)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_infinite_epsilon_is_exact(kind):
     X = np.random.default_rng(0).standard_normal((23, 3))
     stream = new_stream(kind, session=new_session(math.inf))
