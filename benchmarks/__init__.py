@@ -1,4 +1,4 @@
-"""Benchmarks of skdp beside its peers; `python -m benchmarks` runs them all."""
+"""Benchmarks of skdp next to its peers; `python -m benchmarks` runs them all."""
 
 import sys
 from pathlib import Path

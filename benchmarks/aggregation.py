@@ -1,7 +1,7 @@
 """What a secure sum costs, all parties in one process: ``python benchmarks/aggregation.py``.
 
 CPU time of one step, median of some repeats; the drop-outs leave when their contribution is due,
-which is the most expensive moment. Key agreements are the floor: their share is measured beside.
+which is the most expensive moment. Key agreements are the floor: their share is measured next to.
 """
 
 import time

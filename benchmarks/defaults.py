@@ -1,7 +1,7 @@
 """Default fits on tables nobody prepared: scales, R2, accuracy and captured variance, and warnings.
 
 Run: ``python benchmarks/defaults.py``. Every fit has default parameters but for epsilon, on columns
-as they came. Beside it "oracle scale": the same estimator told exact means and scales (which no
+as they came. Next to it "oracle scale": the same estimator told exact means and scales (which no
 private fit knows), and the model without privacy. A level is absurd if it is more than 8 times
 below the median norm (about the released mean) or above the 0.9 quantile: in between it is a
 choice, for the noise. A result is lost if it has less than half of what the oracle scale brings,
@@ -28,7 +28,7 @@ from skdp.answer import Answer
 from skdp.datasets import make_table
 from skdp.exceptions import UtilityWarning
 from skdp.preprocessing import DPStandardScaler
-from skdp.solvers.place import find_scale
+from skdp.solvers.median_search import find_scale
 
 EPSILONS = (0.5, 1.0, 3.0)
 KINDS_OF_SUBSPACE = (DPPCA, DPTruncatedSVD, DPIncrementalPCA)

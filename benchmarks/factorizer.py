@@ -1,4 +1,4 @@
-"""Error, speed and memory of DPLowRankFactorizer beside its peers, one table per section.
+"""Error, speed and memory of DPLowRankFactorizer next to its peers, one table per section.
 
 Run ``python benchmarks/factorizer.py [--quick] [section ...]``; no section means all. Error is
 Frobenius, over the reference sqrt(k) (sqrt(m) + sqrt(n)) / mu; delta = 1e-6. Data are seeded and
@@ -136,7 +136,7 @@ def ranks(quick):
 
 
 def budgets(quick):
-    """Error against epsilon (1000 x 800, rank 10, t=80), beside two-pass Hardt and Roth."""
+    """Error against epsilon (1000 x 800, rank 10, t=80), next to two-pass Hardt and Roth."""
     A, table = low_rank(1000, 800, 10), []
     for epsilon in (1.0,) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
         options = {"method": "two_sketch", "sketch_size": 80}
@@ -171,7 +171,7 @@ def seconds(update, batches):
 
 
 def updates(quick):
-    """Updates in batches of 50,000 (5000 x 3000, t=60, v=120), beside a matrix in memory."""
+    """Updates in batches of 50,000 (5000 x 3000, t=60, v=120), next to a matrix in memory."""
     m, n, size = 5000, 3000, 50_000
     matrix, table = np.zeros((m, n)), []
 

@@ -1,4 +1,4 @@
-"""The decentralised fit beside the central one, and beside the baselines of its paper.
+"""The decentralised fit next to the central one, and next to the baselines of its paper.
 
 Run ``python benchmarks/federated.py [--quick] [section ...]``; no section means all. Data are
 seeded and public, noise is fresh in every fit but those of the figure.
@@ -226,7 +226,7 @@ WIDE = 400
 
 
 def scale():
-    """Ten thousand clients of one process: CPU time of a round, and memory beside the data."""
+    """Ten thousand clients of one process: CPU time of a round, and memory next to the data."""
     rows = []
     for n_clients in (50, 200) if QUICK else (100, 1000, 10_000):
         X = make_spiked_rows(20_000, WIDE, 5, random_state=0)
@@ -283,7 +283,7 @@ class Traffic:
 
 
 def traffic():
-    """Screening of features first, beside power steps on all of them."""
+    """Screening of features first, next to power steps on all of them."""
     X = normalize(make_interactions(30_000, 40_000, 800_000, 20, random_state=0).tocsr())
     best = float(np.sum(scipy.sparse.linalg.svds(X, k=10, return_singular_vectors=False) ** 2))
     config, parts, rows = AggregationConfig(24, 1, 1), split_rows(X, 24), []

@@ -1,4 +1,4 @@
-"""Embeddings of graphs beside what is trivial at the same guarantee: one edge.
+"""Embeddings of graphs next to what is trivial at the same guarantee: one edge.
 
 Run ``python benchmarks/graphs.py [--quick]``. Block models with balanced groups, and with degrees
 that differ; cells are medians of the adjusted Rand index of k-means over fits, noise is fresh. The
@@ -76,7 +76,7 @@ def table(n, k, gap, degree, spread):
         return lambda e: DPSpectralEmbedding(k - 1, epsilon=e, algorithm=algorithm).fit_transform(A)
 
     def edges(epsilon):
-        return DPTruncatedSVD(k, epsilon=epsilon, privacy_unit="edge").fit(A).left_
+        return DPTruncatedSVD(k, epsilon=epsilon, privacy_unit="edge").fit(A).left_singular_vectors_
 
     methods = {
         "not private": lambda epsilon: leading(dense, k - 1),

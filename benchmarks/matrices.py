@@ -1,4 +1,4 @@
-"""Every route for matrices beside what is trivial at the same guarantee.
+"""Every route for matrices next to what is trivial at the same guarantee.
 
 Run ``python benchmarks/matrices.py [--quick] [section ...]``; no section means all. Data are seeded
 and public, noise is fresh, cells are medians over fits. The last column says by how much the best
@@ -23,13 +23,13 @@ import numpy as np
 import personalization
 import planned
 import scipy.sparse as sp
-from readout import adassp, r2, synthetic
 from report import run_sections, show, shown
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
+from regression import adassp, r2, synthetic
 from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.datasets import make_interactions, make_user_items
 from skdp.privacy import mu_from_epsilon_delta
@@ -310,11 +310,11 @@ def contracts():
     compare(title, methods, cosine, ours=["entry_change"])
 
 
-# -- read-outs -----------------------------------------------------------------------------------
+# -- regression -----------------------------------------------------------------------------------
 
 
-def readouts():
-    """Linear models beside AdaSSP and the released mean, at the same clip and Gaussian DP."""
+def regressions():
+    """Linear models next to AdaSSP and the released mean, at the same clip and Gaussian DP."""
     rng = np.random.default_rng()
     for n, d in sized(((5000, 10), (20_000, 50)), ((5000, 10),)):
         train, test = synthetic(n, d, 0)
@@ -365,7 +365,7 @@ def digits_table(rng):
 
 
 def users():
-    """Personal models beside one private model for all, and the zero model; minus the risk."""
+    """Personal models next to one private model for all, and the zero model; minus the risk."""
     n = sized(3000, 600)
     for name, mean in (("factors of their own", 0.0), ("much in common", 2.0)):
         people = personalization.Users(n, mean=mean, seed=0)
@@ -381,7 +381,7 @@ def users():
 
 
 def traces():
-    """Low-rank regressions beside the zero matrix and private ridge regression; minus the error."""
+    """Low-rank regressions, the zero matrix and private ridge regression; minus the error."""
     for n in sized((2000, 20_000), (2000,)):
         problem = trace.Problem(n, 0, shape=(10, 10))
         methods = {
@@ -402,7 +402,7 @@ SECTIONS = {
     "entries": entries,
     "norms": norms,
     "contracts": contracts,
-    "readouts": readouts,
+    "regressions": regressions,
     "users": users,
     "traces": traces,
 }

@@ -1,4 +1,4 @@
-"""What the papers print, beside what is measured here: one section for each table or figure.
+"""What the papers print, next to what is measured here: one section for each table or figure.
 
 Run ``python benchmarks/papers.py [--quick] [section ...]``; no section means all. Data are drawn as
 the papers say, noise is fresh, a cell is the median of a few fits. "printed" is the paper's own
@@ -57,7 +57,11 @@ def median(error, fits=3):
 
 def distance(A, model):
     """Frobenius distance of the released factors."""
-    return float(np.linalg.norm(A - (model.left_ * model.singular_values_) @ model.components_))
+    return float(
+        np.linalg.norm(
+            A - (model.left_singular_vectors_ * model.singular_values_) @ model.components_
+        )
+    )
 
 
 def optimum(A, k):
@@ -87,7 +91,7 @@ def table3(_quick):
 
 
 def tables4to6(_quick):
-    """Upadhyay, tables 4 to 6: integers in the first k columns, zeros beside, epsilon 1."""
+    """Upadhyay, tables 4 to 6: integers in the first k columns, zeros next to, epsilon 1."""
     table = []
     for (number, (m, n), alpha, k), (own, older) in TABLES_4_TO_6.items():
         A = np.zeros((m, n))
@@ -127,7 +131,7 @@ def tables7to10(_quick):
 
         def near(A=A, k=k, delta=delta):
             model = DPLowRankFactorizer(k, epsilon=0.1, delta=delta, method="dense")
-            return model.fit(A).left_
+            return model.fit(A).left_singular_vectors_
 
         options = {"clip_norm": largest * math.sqrt(n), "epsilon": 0.1, "delta": delta}
 

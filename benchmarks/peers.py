@@ -2,7 +2,7 @@
 
 Run: ``python -m benchmarks peers`` after ``benchmarks/install_peers.sh``. Peers run in their own
 environments; a peer that is not there, does not import or does not finish is said so, with the
-error. Each fit is timed (CPU seconds) beside scikit-learn's PCA in the same process: the ratio is
+error. Each fit is timed (CPU seconds) next to scikit-learn's PCA in the same process: the ratio is
 what to compare.
 """
 
@@ -48,7 +48,7 @@ class Run:
 
     def __init__(self):
         self.versions, self.error, self.rejected = {}, "", ""
-        self.fits = {}  # epsilon -> list of (captured, seconds, seconds beside)
+        self.fits = {}  # epsilon -> list of (captured, seconds, seconds next to)
         self.faults = {}  # epsilon -> text
 
     def cell(self, epsilon):
@@ -61,7 +61,7 @@ class Run:
         return f"{statistics.median(shares):.4f}" + ("*" if epsilon in self.faults else "")
 
     def ratio(self):
-        """Median CPU seconds over those of scikit-learn beside it."""
+        """Median CPU seconds over those of scikit-learn next to it."""
         fits = [fit for several in self.fits.values() for fit in several]
         if not fits:
             return "", ""

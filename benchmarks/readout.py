@@ -174,7 +174,7 @@ def seconds(functions, repeats=7):
 
 
 def timing(shapes=((20000, 20), (100000, 50), (20000, 300))):
-    """CPU time beside scikit-learn's in the same run: the ratio is what counts."""
+    """CPU time next to scikit-learn's in the same run: the ratio is what counts."""
     rows = []
     for n, d in shapes:
         X, y = synthetic(n, d, 0)[0]

@@ -1,4 +1,4 @@
-"""Recommendations with privacy beside popularity, other private filters, and filters without it.
+"""Recommendations with privacy next to popularity, other private filters, and filters without it.
 
 Run ``python benchmarks/recommend.py [--quick]``. A fifth of each history is held out, and noise is
 fresh in each fit. ``... time FILE UNIT EPSILON`` prints the cost of one fit.
@@ -189,7 +189,7 @@ def one_fit(path, unit, epsilon):
     found["lists"] = time.perf_counter() - wall
     found["lists_cpu"] = time.process_time() - cpu
     found |= {"peak_lists": megabytes(), "kept": len(model.selected_items_), "rank": model.rank_}
-    return found | {"route": model.route_.split(":")[0]}
+    return found | {"route": model.algorithm_reason_.split(":")[0]}
 
 
 def cost(cases=tuple((unit, epsilon) for unit in UNITS for epsilon in (1.0, 10.0))):

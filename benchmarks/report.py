@@ -34,7 +34,7 @@ class Table:
     notes : list of str
         Sentences below the table.
     text : str
-        Printed text, where there are no rows.
+        Published text, where there are no rows.
     data : dict
         Numbers for pictures; written to JSON alone.
     """

@@ -235,9 +235,7 @@ def growth_of_others(paths):
         "DPRidge": lambda rows, y: DPRidge(clip_norm=1.0, target_bounds=(-3, 3), n_jobs=2).fit(
             rows, y
         ),
-        "DPStandardScaler": lambda rows, y: DPStandardScaler(entry_bounds=(-1, 1), n_jobs=2).fit(
-            rows
-        ),
+        "DPStandardScaler": lambda rows, y: DPStandardScaler(bounds=(-1, 1), n_jobs=2).fit(rows),
     }
     y = np.random.default_rng(2).standard_normal(len(paths) * ROWS_OF_FILE)
     rows = []

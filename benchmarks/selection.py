@@ -24,10 +24,15 @@ from skdp.privacy import epsilon_from_mu_delta
 from skdp.regression import DPTraceRegressor
 
 EPSILON, DELTA = 1.0, 1e-6
+PUBLIC = {"measurement_covariance": 1.0, "epsilon": EPSILON}
 SHAPE, VALUES, NOISE, ROWS = (8, 8), (1.0, 0.7, 0.5), 0.3, 6000
 GRIDS = {
     8: {"rank": [1, 2, 4, 8], "max_iter": [1, 8]},
-    100: {"rank": [1, 2, 3, 4, 8], "max_iter": [1, 2, 4, 8, 16], "clip_level": [0.3, 1, 3, 10]},
+    100: {
+        "rank": [1, 2, 3, 4, 8],
+        "max_iter": [1, 2, 4, 8, 16],
+        "gradient_clip_factor": [0.3, 1, 3, 10],
+    },
 }
 # The square of a target is 1.8 on average.
 SCORER = make_private_scorer("squared_error", (0.0, 4.0))
@@ -70,7 +75,7 @@ def table_of_plans():
 
 def searches(grid):
     def search(strategy, **params):
-        base = DPTraceRegressor(design=1.0)
+        base = DPTraceRegressor(measurement_covariance=1.0)
         return DPGridSearchCV(base, grid, SCORER, epsilon=EPSILON, strategy=strategy, **params)
 
     return {
@@ -99,7 +104,7 @@ def quality(n_candidates, repeats):
         M, X, y = problem(seed)
         plain, full = cpu_seconds(
             lambda: [  # with the whole budget each: what no private search may do
-                error(DPTraceRegressor(design=1.0, epsilon=EPSILON, **params).fit(X, y), M)  # noqa: B023
+                error(DPTraceRegressor(**PUBLIC, **params).fit(X, y), M)  # noqa: B023
                 for params in ParameterGrid(grid)
             ]
         )

@@ -1,4 +1,4 @@
-"""Utility and cost of the spectral family beside its peers, one table per section.
+"""Utility and cost of the spectral family next to its peers, one table per section.
 
 Run ``python benchmarks/spectral.py [--quick] [section ...]``; no section means all. Data are seeded
 and public, noise is fresh in every fit; a cell is "mean (sd)" over fits. The peers, among them the

@@ -1,4 +1,4 @@
-"""Streams: noise over time, memory, releases a second, and DPIncrementalPCA beside scikit-learn.
+"""Streams: noise over time, memory, releases a second, and DPIncrementalPCA next to scikit-learn.
 
 Run: ``OMP_NUM_THREADS=1 python benchmarks/streams.py [noise matrix state pca]`` (all by default).
 Times are CPU seconds; the comparison with scikit-learn is interleaved, batch by batch.

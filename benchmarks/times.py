@@ -1,7 +1,7 @@
-"""Times of all estimators beside scikit-learn's class: fit, fit_transform, transform.
+"""Times of all estimators next to scikit-learn's class: fit, fit_transform, transform.
 
 Run: ``python -m benchmarks times``, or ``--full`` for 100,000 x 100 dense rows and sparse ones of
-1.4 million entries. Each fit is timed beside scikit-learn's in the same process, in turn: the
+1.4 million entries. Each fit is timed next to scikit-learn's in the same process, in turn: the
 ratios of medians count, not the seconds. The last columns are ratios: CPU time with one thread,
 and wall time of fits with two.
 """

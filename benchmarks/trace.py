@@ -146,7 +146,7 @@ SYSTEMS = {
     "not private: Burer-Monteiro": burer_monteiro,
     "not private: nuclear norm": nuclear,
     "DPTraceRegressor": ours(),
-    "DPTraceRegressor, public design": ours(design=1.0),
+    "DPTraceRegressor, public design": ours(measurement_covariance=1.0),
     "DPTraceRegressor, replace": ours(adjacency="replace"),
     "DPTraceRegressor, label": ours(privacy_unit="label"),
     "DPTraceRegressor, spectral_init": ours(solver="spectral_init"),
@@ -283,7 +283,7 @@ def guessed(name, epsilon, seed):
 
 
 def ratings(epsilons=(0.3, 1.0, 3.0, 10.0), seeds=5):
-    """Squared error on held-out ratings, beside what is trivial at the same guarantee."""
+    """Squared error on held-out ratings, next to what is trivial at the same guarantee."""
     lost = cells = 0
     for name in TABLES:
         found = {}
@@ -339,7 +339,7 @@ def timing(n=100_000, d=40, d_sparse=500, n_sparse=1_000_000):
         y = X @ b.astype(np.float32) + 0.5 * rng.standard_normal(n)
         plain = plain_passes(X.astype(np.float64), b, y)
         for design in (1.0, "private"):
-            model = DPTraceRegressor(matrix_shape=(d, d), design=design)
+            model = DPTraceRegressor(matrix_shape=(d, d), measurement_covariance=design)
             fit = seconds(lambda model=model: model.fit(X, y))
             print(
                 f"dense {n} x {d}^2 float32, design={design}: {fit:.2f} s of one core; "

@@ -12,7 +12,7 @@ squared length of the data that lies in the fitted subspace.
 # are then centred and divided by their largest length, so that `clip_norm=1` cuts nothing.
 #
 # This centring uses the exact mean of the data, and `epsilon` does not pay for it. Here this is
-# harmless, since digits is public; with private rows use `center="dp"` instead.
+# harmless, since digits is public; with private rows use `center="private"` instead.
 import importlib.util
 
 import numpy as np

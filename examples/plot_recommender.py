@@ -55,7 +55,7 @@ print(f"{'popularity, not private':>24}{popular:>18.3f}")
 # %%
 # What a fit says of itself: which release was chosen, and how many factors exceed the noise.
 model = DPRecommender(epsilon=1.0).fit(known)
-print(model.route_)
+print(model.algorithm_reason_)
 print(f"{model.rank_} factors on {len(model.selected_items_)} items")
 print(model.privacy_report())
 

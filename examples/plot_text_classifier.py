@@ -78,10 +78,10 @@ plt.show()
 # %%
 # Most coefficients are zero: their columns were not kept. Hashing the public list of words says
 # which words the others stand for (several words may share a column).
-hashed, readout = model[0], model[-1]
-weights = hashed.transform(words) @ readout.coef_[0]
+hashed, regression = model[0], model[-1]
+weights = hashed.transform(words) @ regression.coef_[0]
 order = np.argsort(weights)
-print(f"{np.count_nonzero(readout.coef_)} of {readout.n_features_in_} columns kept")
+print(f"{np.count_nonzero(regression.coef_)} of {regression.n_features_in_} columns kept")
 print("unwanted:", *words[order[:-9:-1]])
 print("ordinary:", *words[order[:8]])
-print(readout.privacy_report())
+print(regression.privacy_report())

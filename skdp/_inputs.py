@@ -107,7 +107,7 @@ def check_numbers(y, name="y"):
 
 
 def check_targets(estimator, y, *, numbers=True, name="y"):
-    """Return numbers beside the rows, one or several for each, or their labels, as an array."""
+    """Return numbers next to the rows, one or several for each, or their labels, as an array."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
@@ -282,8 +282,8 @@ def groups_in_blocks(estimator, X, groups, *, accept_sparse):
     """Return rows in blocks with their groups, in memory or in like blocks."""
     source = check_rows(estimator, X, accept_sparse=accept_sparse)
     name = type(estimator).__name__
-    beside = _Beside(name, type(X).__name__, source, _lengths(name, X, source))
-    return Placed(source, {"groups": beside.column("groups", groups, check_labels, (1,))})
+    companions = _Companions(name, type(X).__name__, source, _lengths(name, X, source))
+    return Placed(source, {"groups": companions.column("groups", groups, check_labels, (1,))})
 
 
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
@@ -294,18 +294,18 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
             f"This {name} estimator requires y to be passed, but the target y is None."
         )
     source = check_rows(estimator, X, accept_sparse="csr")
-    beside = _Beside(name, type(X).__name__, source, _lengths(name, X, source))
+    companions = _Companions(name, type(X).__name__, source, _lengths(name, X, source))
     several = numbers and multi_output
 
     def targets(y):
         y = check_targets(estimator, y, numbers=numbers)
         return y if several else column_or_1d(y, warn=True)
 
-    columns = {"y": beside.column("y", y, targets, (1, 2) if several else (1,))}
+    columns = {"y": companions.column("y", y, targets, (1, 2) if several else (1,))}
     if numbers and columns["y"].dtype.kind not in "fiub":
         raise ValueError("y must hold numbers.")
     if groups is not None:
-        columns["groups"] = beside.column("groups", groups, check_labels, (1,))
+        columns["groups"] = companions.column("groups", groups, check_labels, (1,))
     return Placed(source, columns)
 
 
@@ -322,7 +322,7 @@ def _lengths(name, X, source):
     )
 
 
-class _Beside(NamedTuple):
+class _Companions(NamedTuple):
     """What a column is compared with: rows in blocks of public (or unknown) lengths."""
 
     name: str
@@ -349,7 +349,7 @@ class _Beside(NamedTuple):
     def _lazy(self, what, column, dimensions):
         if not isinstance(self.source, DaskRows):
             raise ValueError(
-                f"{self.name} takes a Dask array {what} beside a Dask array X only. Got "
+                f"{self.name} takes a Dask array {what} with a Dask array X only. Got "
                 f"{self.kind}: pass {what} in memory."
             )
         if column.ndim not in dimensions:

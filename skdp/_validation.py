@@ -52,7 +52,7 @@ def check_real(estimator, name, low, high, *, closed="neither", also=()):
         expected += f" or a str among {set(also)}"
     if not _is_real(value):
         _fail(estimator, name, expected, value)
-    number = float(value)  # a float32 would overflow beside the ends
+    number = float(value)  # a float32 would overflow next to the ends
     above = number >= low if left == "[" else number > low
     below = number <= high if right == "]" else number < high
     if not (above and below):
@@ -130,7 +130,7 @@ def check_n_jobs(estimator):
 def check_center_option(estimator):
     """Check a `center` that is a word; True and False are those of other classes."""
     if estimator.center is None or isinstance(estimator.center, str | bool):
-        check_option(estimator, "center", ("dp", "none"), ", or an array of public centres")
+        check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
 
 
 def check_bounds(estimator, name):
@@ -292,7 +292,7 @@ def _refuse(estimator: Any, name: str, value: Any, more: str = "") -> None:
 
 # Labels, classes and users: one conversion for all, in which no value changes another.
 #
-# numpy gives a list one common dtype: beside one string all numbers become strings, beside one
+# numpy gives a list one common dtype: next to one string all numbers become strings, next to one
 # float integers beyond 2**53 merge. One record could so take every other out of its class.
 
 

@@ -31,7 +31,7 @@ from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
-from skdp.solvers.place import find_scale
+from skdp.solvers.median_search import find_scale
 from skdp.units import UNITS, UNKNOWN, offered
 
 __all__ = ["DocLinkMixin"]
@@ -343,7 +343,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return self._pure_dp
 
     def _pure_epsilon(self):
-        return 0.0  # set aside for exponential mechanisms beside Gaussian releases
+        return 0.0  # set aside for exponential mechanisms next to Gaussian releases
 
     def _budget_kinds(self):
         """Return the kinds of budgets that fits may have where delta is not 0, by their shape.
@@ -461,7 +461,7 @@ class FitsElsewhereMixin:
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
-_BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
+_UNRESOLVED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 
 
 def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
@@ -481,32 +481,33 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
 
 
 def column_weights(d):
-    """Return the weights of squares and of the count beside the sums of d columns."""
+    """Return the weights of squares and of the count next to the sums of d columns."""
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
-def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="columns"):
+def warn_undetected_columns(estimator, undetected, needed, *, outcome, remedy, of="columns"):
     """Say which columns did not show their scale, and what would do."""
-    if not unclear.any():
+    if not undetected.any():
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{_listed(estimator, unclear, of)}, {outcome}. Each needs about {needed} "
+        f"{_listed(estimator, undetected, of)}, {outcome}. Each needs about {needed} "
         f"values that differ from its most frequent one. Give public {remedy} for them.",
         PartialSignalWarning,
     )
 
 
-def warn_blurred_columns(estimator, found, moments, *, remedy):
+def warn_unresolved_scales(estimator, found, moments, *, remedy):
     """Say of which columns a scale may be that of their distance from a centre.
 
     A variance that stands clear of its noise shows that it is not.
     """
-    blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
-    if not blurred.any():
+    unresolved = found.found & ~found.placed & (moments.variance < _UNRESOLVED * moments.noise)
+    if not unresolved.any():
         return
     warn_caller(
-        f"{type(estimator).__name__} could not find the median of {_listed(estimator, blurred)}: "
+        f"{type(estimator).__name__} could not find the median of "
+        f"{_listed(estimator, unresolved)}: "
         f"their scales may be several times too large. Give public {remedy} for them.",
         PartialSignalWarning,
     )

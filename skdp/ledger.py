@@ -8,7 +8,7 @@ Examples
     python -m skdp.ledger show budgets.ledger
     python -m skdp.ledger history budgets.ledger --dataset patients
     python -m skdp.ledger export budgets.ledger > budgets.json
-    python -m skdp.ledger verify budgets.json --head 5f1c...
+    python -m skdp.ledger verify budgets.json --hash 5f1c...
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = command(
         "verify", _verify, "whether a file, or what was exported, is as it was written"
     )
-    verify.add_argument("--head", help="a hash that was noted before, which must be there")
+    verify.add_argument("--hash", help="a hash that was noted before, which must be there")
     return parser
 
 
@@ -99,7 +99,7 @@ def _show(given: argparse.Namespace) -> str:
     parts = [
         "\n".join([f"[{d.name}]", *as_lines(d.balance(), delta=given.delta)]) for d in datasets
     ]
-    return "\n\n".join([*parts, f"{len(registry.lines)} lines, head {registry.head}"])
+    return "\n\n".join([*parts, f"{len(registry.lines)} lines, hash {registry.file_hash}"])
 
 
 def _history(given: argparse.Namespace) -> str:
@@ -116,12 +116,12 @@ def _add(given: argparse.Namespace) -> str:
 
 def _verify(given: argparse.Namespace) -> str:
     registry = read_registry(given.file)
-    if given.head is not None and given.head not in registry.hashes:
+    if given.hash is not None and given.hash not in registry.hashes:
         raise PrivacyError(
-            f"{given.file} has not the head {given.head}: it is an older copy, its last lines were "
+            f"{given.file} has not the hash {given.hash}: it is an older copy, its last lines were "
             "taken away, or it was written anew."
         )
-    return f"{len(registry.lines)} lines are as they were written. Head: {registry.head}"
+    return f"{len(registry.lines)} lines are as they were written. Hash: {registry.file_hash}"
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def test_sentences_are_short(page):
 # Words that readers outside the project did not understand, and metaphors.
 UNPLAIN = re.compile(
     r"\b(beside|rungs?|tastes?|octaves?|coins?|receipts? says|looks? (at|like)|sees|tells|told"
-    r"|simply|of course|readable|shouts?|glasses|doubts?|narrowed|energy|the likes? of)\b",
+    r"|simply|of course|readable|shouts?|glasses|doubts?|restricted|energy|the likes? of)\b",
     re.IGNORECASE,
 )
 

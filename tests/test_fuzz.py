@@ -75,7 +75,7 @@ NUMBERS = [0.0, -0.0, 1.0, -1.0, 0.1, 3.0, 1e-320, 1e-160, 1e-9, 1e9, 1e160, -1e
 BAD = [math.nan, math.inf, -math.inf]
 STRANGE = [None, True, "auto", "x", "", b"1", [], {}, (), [1.0], 1j, object, np.float32(1),
            np.array(1.0), np.array([1.0, 2.0]), {"gram": 1.0}, {"moment": -1.0}, 2, 3, 7, 0, -1,
-           "none", "dp", "mle", "replace", "add_remove", "LU", 0.5, np.int64(2), np.bool_(True),
+           "none", "private", "mle", "replace", "add_remove", "LU", 0.5, np.int64(2), np.True_,
            np.nan, np.array("auto"), {"moment": math.nan, "clip_norm": 1.0}]  # fmt: skip
 LATER = ("transform", "inverse_transform", "score_samples", "score", "predict", "get_covariance",
          "get_precision", "privacy_report", "get_feature_names_out", "public_copy")  # fmt: skip
@@ -244,7 +244,7 @@ def check_result(fitted, transcript):
         return
     for name, value in fitted_attributes(fitted).items():
         # Bounds of rows of users are infinite, all of them, where no column has shown its scale.
-        unseen = name == "feature_bounds_" and hasattr(fitted, "entry_scale_")
+        unseen = name == "feature_bounds_" and hasattr(fitted, "feature_scale_")
         unseen = unseen and np.all(value == np.array([[-math.inf], [math.inf]]))
         assert is_finite(value) or unseen, f"{name} = {value}"
 

@@ -138,7 +138,7 @@ MORE = {
         DPTruncatedSVD(2, algorithm="power", clip_norm=1.5, adjacency="replace"), n_samples=60
     ),
     "federated pca": federated(DPPCA(2)),
-    "trace, public design": fitted(DPTraceRegressor(1, design=1.0, **TRACE)),
+    "trace, public design": fitted(DPTraceRegressor(1, measurement_covariance=1.0, **TRACE)),
     "trace, private design": fitted(DPTraceRegressor(1, max_iter=3, **TRACE)),
     "trace, label": fitted(DPTraceRegressor(1, privacy_unit="label", **TRACE)),
 }
@@ -189,7 +189,7 @@ def public(result):
     out = {}
     if hasattr(result, "releases"):
         out["releases"] = [
-            [r.name, r.times, number(r.share), number(r.sensitivity), number(r.noise_scale)]
+            [r.name, r.repeats, number(r.share), number(r.sensitivity), number(r.noise_scale)]
             for r in result.releases
         ]
     if hasattr(result, "needed"):

@@ -32,7 +32,7 @@ MODELS = [
     DPTruncatedSVD(2, adjacency="replace", algorithm="screened", **GROUP),
     DPIncrementalPCA(2, adjacency="replace", **GROUP),
     DPStandardScaler(**GROUP),
-    DPStandardScaler(entry_bounds=(-3.0, 3.0), adjacency="replace", **GROUP),
+    DPStandardScaler(bounds=(-3.0, 3.0), adjacency="replace", **GROUP),
 ]
 models = pytest.mark.parametrize("model", MODELS, ids=repr)
 

@@ -228,7 +228,7 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
 @pytest.mark.parametrize("params", [{"center": True}, {"center": False}])
 def test_a_centre_that_is_no_word_says_what_is_one(params):
     for model in (DPPCA(2, **params), DPIncrementalPCA(2, **params)):
-        with pytest.raises(ValueError, match=r"'dp'.*or an array of public centres"):
+        with pytest.raises(ValueError, match=r"'private'.*or an array of public centres"):
             model.fit(np.ones((N, D)))
 
 

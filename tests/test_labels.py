@@ -78,7 +78,7 @@ def test_large_integers_beside_a_float_stay_apart(model):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])
 def test_a_user_of_another_type_is_refused_before_any_cost(odd):
-    """Beside a string 10 comes before 9, beside a float two users beyond 2**53 are one."""
+    """Next to a string 10 comes before 9, next to a float two users beyond 2**53 are one."""
     users = [LARGE + int(user) for user in USERS]
     users[3] = odd
     if odd == LARGE:

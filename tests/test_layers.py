@@ -39,7 +39,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
     "queries": {"exceptions", "units", "data", "privacy.gate.bounds", "privacy.accounting.losses"}
-    | {"solvers.linalg", "solvers.item_filter", "solvers.sight"},
+    | {"solvers.linalg", "solvers.item_filter", "solvers.scaling"},
     "decomposition": ESTIMATOR | STREAM_ROOMS,
     "regression": ESTIMATOR,
     "graph": ESTIMATOR,
@@ -72,10 +72,10 @@ FACTORISATIONS_AT = "data.factorisations"
 SAY_PUBLIC = {"data.factorisations", "data.integers", "data.products", "queries.entries",
               "queries.interactions", "solvers.shared_subspace", "papers._jain_2021"}  # fmt: skip
 BELOW_THE_GATE = {"data", "queries", "solvers.item_filter", "solvers.local_fits",
-                  "solvers.personalization", "solvers.shared_subspace", "solvers.sight",
+                  "solvers.personalization", "solvers.shared_subspace", "solvers.scaling",
                   "solvers.user_heads", "papers._jain_2021"}  # fmt: skip
 # What these import of the solvers besides, for what they make of answers.
-OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "place", "postprocess")}
+OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "median_search", "postprocess")}
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.gate.session", "privacy.streams.continual"}
 
@@ -434,7 +434,7 @@ def test_what_runs_below_the_gate_is_listed():
 
 
 def test_who_gets_a_batch_of_users_says_of_nothing_that_it_is_public():
-    """Nor does any module beside these: `of_public` rests on the word of whoever writes it."""
+    """Nor does any module next to these: `of_public` rests on the word of whoever writes it."""
     paths = [path for path in PACKAGE.rglob("*.py") if "of_public(" in path.read_text("utf-8")]
     assert {module_name(path, PACKAGE) for path in paths} <= SAY_PUBLIC
     for path in paths:

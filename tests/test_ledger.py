@@ -59,14 +59,14 @@ def test_add_show_history(file, run):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_export_verify(file, run, tmp_path):
     run("add", file, "patients", "--epsilon", "2", "--delta", "1e-6")
-    noted = PrivacyLedger.open(file).head
+    noted = PrivacyLedger.open(file).file_hash
     with PrivacyLedger.open(file):
         DPPCA(1, clip_norm=1.0).fit(X)
     exported = tmp_path / "all.json"
     exported.write_text(run("export", file), encoding="utf-8")
     for each in (file, str(exported)):
-        assert "4 lines are as they were written" in run("verify", each, "--head", noted)
-        assert "taken away" in run("verify", each, "--head", noted[::-1], code=1)
+        assert "4 lines are as they were written" in run("verify", each, "--hash", noted)
+        assert "taken away" in run("verify", each, "--hash", noted[::-1], code=1)
     assert "cannot be read" in run("show", str(tmp_path / "missing"), code=1)
 
 

@@ -72,7 +72,7 @@ REFUSED = {
 MODELS = {type(estimator): type(estimator)() for estimator in ESTIMATORS + FURTHER}
 
 
-# What is checked beside a number of columns, labels, or the noise of a fit.
+# What is checked next to a number of columns, labels, or the noise of a fit.
 BESIDE_DATA = {
     "budget_split", "center", "class_weight", "classes", "design", "n_components", "random_state",
 }  # fmt: skip

@@ -42,7 +42,12 @@ from tools.ways import ESTIMATORS
 
 TRACE = [
     DPTraceRegressor(1, matrix_shape=(4, 3)),
-    DPTraceRegressor(1, matrix_shape=(4, 3), design=(np.eye(4), np.eye(3)), solver="spectral_init"),
+    DPTraceRegressor(
+        1,
+        matrix_shape=(4, 3),
+        measurement_covariance=(np.eye(4), np.eye(3)),
+        solver="spectral_init",
+    ),
     DPTraceRegressor(1, matrix_shape=(4, 3), privacy_unit="label", adjacency="replace"),
 ]
 STREAMS = [
@@ -88,7 +93,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
     assert plan.low <= plan.score <= plan.high
     assert plan.error >= 0 or math.isnan(plan.error)
     if estimator.epsilon == math.inf:
-        assert plan.needed == 0 and plan.error < 0.01
+        assert plan.required_samples == 0 and plan.error < 0.01
 
 
 def test_plan_is_the_same_each_time():
@@ -341,7 +346,7 @@ def test_plan_is_within_two_of_fits(case):
 def test_what_is_needed_halves_the_loss():
     pca = DPPCA(3, clip_norm=1.0)
     plan = pca.plan(1000, 40)
-    assert 0.35 < pca.plan(plan.needed, 40).error / plan.error < 0.7
+    assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
 
 
 @pytest.mark.thorough

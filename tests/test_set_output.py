@@ -13,7 +13,7 @@ TRANSFORMERS = [
     DPPCA(2, clip_norm=1.0),
     DPIncrementalPCA(2, clip_norm=1.0),
     DPTruncatedSVD(2, clip_norm=1.0),
-    DPStandardScaler(entry_bounds=(-1.0, 1.0)),
+    DPStandardScaler(bounds=(-1.0, 1.0)),
     PublicScaler(bounds=(-1, 1)),
     RowClipper(),
     LocalRowRandomizer(),

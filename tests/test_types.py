@@ -28,7 +28,7 @@ assert_type(DPPCA(0.9, center=np.zeros(3), budget_split={"gram": 1.0}), DPPCA)
 assert_type(DPRidge(target_bounds=(-1, 1), bounds=[(0.0, 1.0)] * 3).fit(X, y), DPRidge)
 assert_type(DPRidgeClassifier(classes=[0, 1]).plan(100, 3), FitPlan)
 DPTruncatedSVD(privacy_unit="entry", unit_bound=(0, 5), random_state=np.random.default_rng(0))
-DPStandardScaler(entry_bounds=(np.zeros(3), np.ones(3)))
+DPStandardScaler(bounds=(np.zeros(3), np.ones(3)))
 """
 # pyright reads scikit-learn's sources, and finds unions that nobody can use.
 FOREIGN = {

@@ -5,17 +5,17 @@ All that holds private rows satisfies one protocol, `RowSource`: `n_features`, `
 of the last two (`RemoteRows`), and `work` sees a `RowSource` there. A block is one of
 
 - a float64 array or a CSR array: rows alone;
-- `views.Zipped`: rows with columns beside them (targets, numbers of each row);
-- `views.Groups`: rows of groups with equally many rows, and columns beside them;
+- `views.Zipped`: rows with columns next to them (targets, numbers of each row);
+- `views.Groups`: rows of groups with equally many rows, and columns next to them;
 - `units.Batch`: the same of users, each in its own power of two.
 
 Sources by where rows are: `DenseRows` (arrays and maps) and `SparseRows` in memory,
 `stored_rows.BlockFiles` and `stored_rows.DaskParts`, `views.InTurn` (several, one by one), and by
 unit `units.GroupRows` and `units.UserRows`. Over any of them lie `views.ViewedRows` (a public
 function of the blocks), `views.ColumnRows`, `views.ZippedRows`, and `numbers.RemoteView` where
-they are elsewhere. `units.Placed` joins rows with columns that came beside them;
+they are elsewhere. `units.Placed` joins rows with columns that came next to them;
 `numbers.RowColumns` are numbers of each row that stay where it is. What passes leave for later ones
-has one limit of memory, `views.may_be_kept`.
+has one limit of memory, `views.cacheable`.
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.
@@ -152,7 +152,7 @@ def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
-_BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the data
+_BLOCK_BYTES = 2**23  # large enough for BLAS, small next to the data
 _CACHE_BYTES = 2**22  # what a block of few columns may take: it is passed over several times
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over this many rows stay below 2**53.
@@ -237,7 +237,7 @@ def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
 def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
-    enough = min(d, _BLOCK_BYTES // (8 * d))  # beside the square moment that each block adds to
+    enough = min(d, _BLOCK_BYTES // (8 * d))  # next to the square moment that each block adds to
     fitting = min(_CACHE_BYTES, _BLOCK_BYTES) // (8 * d)
     return int(np.clip(fitting, max(16, enough), _MAX_ROWS))
 
@@ -501,7 +501,7 @@ def entrywise(function: Callable[..., Any], rows: Block) -> Block:
 
 
 def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
-    """Return a number of each row beside its entries, as `entrywise` hands them out."""
+    """Return a number of each row next to its entries, as `entrywise` hands them out."""
     if isinstance(rows, np.ndarray):
         return numbers[:, None]
     return np.repeat(numbers, np.diff(rows.indptr))

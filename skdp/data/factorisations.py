@@ -1,6 +1,6 @@
 """The one home of factorisations below the gate: those of private units cannot raise or warn.
 
-LAPACK gives up on some finite matrices (entries 1 beside 1e-154, say), and numpy then raises for
+LAPACK gives up on some finite matrices (entries 1 next to 1e-154, say), and numpy then raises for
 the whole batch. Here a unit that is not finite, singular, or does not converge gets zeros, by
 itself: all others have the bits that they have alone.
 """
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-Made = TypeVar("Made")
+PlanData = TypeVar("PlanData")
 
 
-def of_public(routine: Callable[..., Made], *public: Any, **options: Any) -> Made:
+def of_public(routine: Callable[..., PlanData], *public: Any, **options: Any) -> PlanData:
     """Run a routine of `numpy.linalg` on public arguments: whoever writes this says they are."""
     return routine(*public, **options)
 
@@ -55,7 +55,7 @@ def _by_unit(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArra
         except np.linalg.LinAlgError:
             found = _one_by_one(routine, *given)
         good = np.logical_and.reduce([good, *map(_finite, found)])
-    return found if good.all() else tuple(np.where(_beside(good, A), A, 0.0) for A in found)
+    return found if good.all() else tuple(np.where(_aligned(good, A), A, 0.0) for A in found)
 
 
 def _one_by_one(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArray, ...]:
@@ -77,5 +77,5 @@ def _finite(A: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(A).all(axis=tuple(range(1, A.ndim))))
 
 
-def _beside(good: NDArray[np.bool_], A: FloatArray) -> NDArray[np.bool_]:
+def _aligned(good: NDArray[np.bool_], A: FloatArray) -> NDArray[np.bool_]:
     return good.reshape(-1, *[1] * (A.ndim - 1))

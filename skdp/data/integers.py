@@ -79,7 +79,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
 def length_unit(n_features: int) -> float:
     """Return a unit in which most rows of entries about 1 are neither too long nor too short.
 
-    A power of two, so that a row of length 1 has length 1: many lie at the end of an octave.
+    A power of two, so that a row of length 1 has length 1: many lie at the end of a log2 bin.
     """
     return math.ldexp(1.0, math.frexp(math.sqrt(n_features))[1] - _LENGTH_BITS)
 
@@ -236,7 +236,7 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 
 
 IntArray = NDArray[np.int64]
-GRID_BITS = 26  # of a public matrix beside integers of 26 bits: products stay below 2**53
+GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
 _LIMB = 20
 _MASK = 2**_LIMB - 1
 

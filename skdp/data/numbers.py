@@ -59,7 +59,7 @@ def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], 
 
 
 @dataclass(frozen=True)
-class _KeptHere:
+class _CachedHere:
     made: list[tuple[RowSource, Any]]
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
@@ -73,7 +73,7 @@ def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
 
 def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
     if not is_remote(source):
-        return _KeptHere(each_part(cast(RowSource, source), make, n_jobs))
+        return _CachedHere(each_part(cast(RowSource, source), make, n_jobs))
     # Sources that cannot keep anything compute it again for each sum.
     keep: Callable[..., Kept] = getattr(source, "keep", partial(RemoteView, source))
     return keep(make)
@@ -100,7 +100,7 @@ class RemoteView:
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
 
-def narrowed(source: AnyRows, view: View, n_features: int) -> AnyRows:
+def restricted(source: AnyRows, view: View, n_features: int) -> AnyRows:
     """Return the rows behind a public view, here or where they are."""
     if is_remote(source):
         wrap = partial(ViewedRows, view=view, n_features=n_features)
@@ -112,7 +112,7 @@ def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
     """Return the rows on a public selection of columns; a row with a bad value stays one."""
     if isinstance(source, (SparseRows, ColumnRows)):
         return ColumnRows(source, kept)
-    return narrowed(source, partial(selected, kept=kept), len(kept))
+    return restricted(source, partial(selected, kept=kept), len(kept))
 
 
 def _columns_of_part(
@@ -186,27 +186,27 @@ class RowColumns:
         return self._last[1]
 
     @property
-    def kept_here(self) -> bool:
+    def cached_here(self) -> bool:
         """Whether they were made, and lie here."""
-        return isinstance(self._kept, _KeptHere)
+        return isinstance(self._kept, _CachedHere)
 
-    def beside(self) -> AnyRows:
+    def with_columns(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
         kept = self._made()
-        if isinstance(kept, _KeptHere):
+        if isinstance(kept, _CachedHere):
             parts = [ZippedRows(part, made) for part, made in kept.made]
             return sources_in_turn(parts, self._source.n_features)
         zipped: AnyRows = cast(Any, self._source).zipped(kept)
         return zipped
 
     def then(self, compute: Callable[[Block], Sequence[NDArray[Any]]], *names: str) -> RowColumns:
-        """Return columns that are made of the rows beside these columns."""
-        return RowColumns(self.beside, compute, *names, n_jobs=self._n_jobs)
+        """Return columns that are made of the rows next to these columns."""
+        return RowColumns(self.with_columns, compute, *names, n_jobs=self._n_jobs)
 
     def median(self, name: str) -> float:
         """Return the median of a public column (0 of none), computed where the rows are."""
         kept = self._made()
-        if isinstance(kept, _KeptHere):
+        if isinstance(kept, _CachedHere):
             return _median(np.concatenate([made[name] for _, made in kept.made]))
         return float(kept.reduce(partial(_column, name=name), _concatenated, _median))
 
@@ -253,7 +253,7 @@ class Numbers:
         Numbers that are elsewhere, or too many, stay as they are.
         """
         kept = self.columns._made()
-        if not isinstance(kept, _KeptHere):
+        if not isinstance(kept, _CachedHere):
             return None
         parts = [self.of(made) for _, made in kept.made]
         return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None

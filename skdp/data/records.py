@@ -195,11 +195,11 @@ class DenseRecords:
         margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         return squares, K, margin
 
-    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
-        """Return W1 X W2 V and U'W1 X beside of each record, as floats."""
+    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
+        """Return W1 X W2 V and U'W1 X complement of each record, as floats."""
         rows = np.where((block.columns["units"] > 0)[:, None], block.rows, 0.0)
         X = np.asarray(rows, np.float64).reshape(-1, *self.shape)
-        right, left = X @ off_grid(frame.right), off_grid(frame.left) @ X @ beside
+        right, left = X @ off_grid(frame.right), off_grid(frame.left) @ X @ complement
         return (right if self.outer is None else off_grid(self.outer[0]) @ right), left
 
     def weighted(self, block: Zipped) -> FloatArray:
@@ -329,15 +329,15 @@ class SparseRecords:
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
 
-    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
-        """Return X V and U'X beside of each record (after whitening), as floats."""
+    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
+        """Return X V and U'X complement of each record (after whitening), as floats."""
         (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
         record, index, values = self._entries(block)
         a, b = np.divmod(index, d2)
         right, left = np.zeros((m, d1, r)), np.zeros((m, d2, r))
         np.add.at(right, (record, a), values[:, None] * off_grid(frame.right)[b])
         np.add.at(left, (record, b), values[:, None] * off_grid(frame.left).T[a])
-        return right, left.swapaxes(1, 2) @ beside
+        return right, left.swapaxes(1, 2) @ complement
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""
@@ -368,7 +368,7 @@ class SparseRecords:
 
 @dataclass(frozen=True)
 class FactoredRecords:
-    """Records X_i = a_i b_i': rows a_i beside a column `factors` of b_i; whitening acts on both."""
+    """Records X_i = a_i b_i': rows a_i with a column `factors` of b_i; whitening acts on both."""
 
     shape: tuple[int, int]
     whitening: Pair | None = None
@@ -421,12 +421,12 @@ class FactoredRecords:
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
         return sizes, units * frame.core_unit * inner
 
-    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
-        """Return a (V'b)' and (U'a) (beside'b)' of each record (after whitening), as floats."""
+    def sides(self, block: Zipped, frame: Frame, complement: FloatArray) -> Pair:
+        """Return a (V'b)' and (U'a) (complement'b)' of each record (after whitening), as floats."""
         (A, _, f, _), (B, _, g, _) = self._sides(block)
         a, b = A * f[:, None], B * g[:, None]
         right = a[:, :, None] * (b @ off_grid(frame.right))[:, None]
-        return right, (a @ off_grid(frame.left).T)[:, :, None] * (b @ beside)[:, None]
+        return right, (a @ off_grid(frame.left).T)[:, :, None] * (b @ complement)[:, None]
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""
@@ -450,7 +450,7 @@ class FactoredRecords:
         return math.sqrt(d), d / 4
 
 
-# CSR records of a single entry, by its row or its column; and public means beside records.
+# CSR records of a single entry, by its row or its column; and public means next to records.
 #
 # A record x e_a e_b' becomes x e_b, what it says of the mean of a column, or x e_a. Records of more
 # entries say nothing of means, and contribute nothing: their entries may move together.
@@ -539,7 +539,9 @@ class MixedRecords(DenseRecords):
     def of(cls, form: object, A: FloatArray) -> MixedRecords:
         """Return the form that mixes records which were not whitened."""
         if not isinstance(form, DenseRecords) or form.outer is not None:
-            raise ValueError("a full 'design' needs measurement matrices in dense rows")
+            raise ValueError(
+                "a full 'measurement_covariance' needs measurement matrices in dense rows"
+            )
         return cls(form.shape, None, on_grid(A))
 
     def _mixed(self, Z: FloatArray) -> FloatArray:

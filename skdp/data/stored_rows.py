@@ -393,11 +393,11 @@ class DaskParts:
 
         return _computed(make, self.forget)
 
-    def keep(self, make: Work) -> _KeptThere:
+    def keep(self, make: Work) -> _CachedThere:
         """Keep ``make(part)`` of each part on its worker."""
-        return _KeptThere(self, make)
+        return _CachedThere(self, make)
 
-    def zipped(self, kept: _KeptThere) -> DaskParts:
+    def zipped(self, kept: _CachedThere) -> DaskParts:
         """Return the parts with columns that were kept of them."""
         return _DaskZipped(self, kept)
 
@@ -406,7 +406,7 @@ def _count(part: RowSource) -> NDArray[np.int64]:
     return np.asarray(part.n_rows(), np.int64)
 
 
-class _KeptThere(DaskParts):
+class _CachedThere(DaskParts):
     """Numbers of single rows, on the workers: made once, made again only if they were lost."""
 
     def __init__(self, source: DaskParts, make: Work) -> None:
@@ -428,7 +428,7 @@ class _KeptThere(DaskParts):
         self._source.forget()
 
 
-def _beside(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
+def _side_by_side(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
     """Join one part and its columns, on its worker."""
     return ZippedRows(build(*blocks[:-1]), blocks[-1])
 
@@ -436,8 +436,8 @@ def _beside(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
 class _DaskZipped(DaskParts):
     """Parts with columns that are kept on the workers."""
 
-    def __init__(self, source: DaskParts, kept: _KeptThere) -> None:
-        super().__init__([], partial(_beside, build=source._build), source.n_features)
+    def __init__(self, source: DaskParts, kept: _CachedThere) -> None:
+        super().__init__([], partial(_side_by_side, build=source._build), source.n_features)
         self._source, self._kept = source, kept
 
     def n_rows(self) -> int:

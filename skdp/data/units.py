@@ -1,6 +1,6 @@
 """Rows by unit: those of one group or user follow each other, and come in batches.
 
-Which batch a unit is in, and beside whom, never changes what is computed for it.
+Which batch a unit is in, and next to whom, never changes what is computed for it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Placed:
     rows : DenseRows, SparseRows, BlockFiles or DaskRows
         The rows; their order is known.
     columns : dict
-        What belongs to them, by name: arrays, or (beside DaskRows) Dask arrays in the same blocks.
+        What belongs to them, by name: arrays, or (next to DaskRows) Dask arrays in the same blocks.
     """
 
     rows: Any
@@ -162,7 +162,7 @@ def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
 
 # Private rows by group, handed out in batches of groups with equally many rows.
 #
-# Which batch a group is in, and beside whom, never changes what is computed for it.
+# Which batch a group is in, and next to whom, never changes what is computed for it.
 
 
 FloatArray = NDArray[np.float64]
@@ -223,8 +223,8 @@ class GroupRows:
             sizes = self._sort().sizes
             by_size = np.argsort(sizes, kind="stable")
             edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
-            beside = sum(math.prod(column.shape[1:]) for column in self._columns.values())
-            bytes_of_row = 8 * (self.n_features + beside)
+            numbers = sum(math.prod(column.shape[1:]) for column in self._columns.values())
+            bytes_of_row = 8 * (self.n_features + numbers)
             self._chosen = []
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
@@ -274,7 +274,7 @@ def each_alone(rows: Any, **columns: Any) -> GroupRows:
 
 @dataclass(frozen=True)
 class GroupForm:
-    """How labels of groups, and what is beside them, are read; public, so that it can travel.
+    """How labels of groups, and what is next to them, are read; public, so that it can travel.
 
     Attributes
     ----------
@@ -300,7 +300,7 @@ class GroupForm:
 
 
 def groups_of(placed: Placed, form: GroupForm) -> AnyRows:
-    """Return the groups of rows, wherever they are, with the column `groups` beside them.
+    """Return the groups of rows, wherever they are, with the column `groups` next to them.
 
     All rows of a group must lie in one place, else this raises: a group in two would send two
     contributions, each clipped alone, and count twice. No label comes to the driver.
@@ -336,7 +336,7 @@ def _both(a: _Seen, b: _Seen) -> _Seen:
 
 # Private rows by user, handed out in batches of users with equally many rows.
 #
-# Which batch a user is in, and beside whom, never changes what is computed for it.
+# Which batch a user is in, and next to whom, never changes what is computed for it.
 
 
 class _Units(NamedTuple):

@@ -1,4 +1,4 @@
-"""Views of rows: about a centre, on some columns, beside targets or groups.
+"""Views of rows: about a centre, on some columns, next to targets or groups.
 
 A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row
 alone.
@@ -50,7 +50,7 @@ CHECKED = "checked"
 
 
 class Zipped(NamedTuple):
-    """Rows of one block, and the columns beside them by name."""
+    """Rows of one block, and the columns next to them by name."""
 
     rows: Block
     columns: Columns
@@ -65,7 +65,7 @@ class Zipped(NamedTuple):
         """The targets of the rows."""
         return self.columns["y"]
 
-    def beside(self, **columns: NDArray[Any]) -> Zipped:
+    def with_columns(self, **columns: NDArray[Any]) -> Zipped:
         """Return the same rows with more columns."""
         return Zipped(self.rows, {**self.columns, **columns})
 
@@ -161,7 +161,7 @@ def group_sums(rows: Block, block: Any) -> Block:
 
 
 class ZippedRows:
-    """A source that yields its rows in their order, and columns in that order beside it.
+    """A source that yields its rows in their order, and columns in that order next to it.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class ZippedRows:
             if any(len(column) != block.shape[0] for column in here.values()):
                 # a file that was changed: no sizes in the message
                 raise ValueError("a block has more rows than targets")
-            yield from _cut(block.beside(**here), self._at_once)
+            yield from _cut(block.with_columns(**here), self._at_once)
             start = stop
 
 
@@ -257,12 +257,12 @@ View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 Arrays = tuple[NDArray[Any], ...]
 _LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
-_KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
+_STORED_BYTES = 190_000_000  # of what is as large as rows; next to it a fit needs little
 
 
-def may_be_kept(n_bytes: float, *, large: bool = False) -> bool:
+def cacheable(n_bytes: float, *, large: bool = False) -> bool:
     """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= (_LARGE if large else 1.0) * _KEPT_BYTES
+    return n_bytes <= (_LARGE if large else 1.0) * _STORED_BYTES
 
 
 class Memory:
@@ -283,7 +283,7 @@ class Memory:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                if may_be_kept(self._taken + size, large=large):
+                if cacheable(self._taken + size, large=large):
                     self._taken += size
                     self._arrays[key] = found
         return found
@@ -324,7 +324,7 @@ class ColumnRows:
     def _rows(self) -> RowSource:
         given: RowSource = self._given._rows if isinstance(self._given, ColumnRows) else self._given
         view = ViewedRows(given, partial(selected, kept=self._kept), self.n_features)
-        if not isinstance(given, SparseRows) or not may_be_kept(12 * given.n_stored()):
+        if not isinstance(given, SparseRows) or not cacheable(12 * given.n_stored()):
             return view
         copies = [sp.csr_array((0, self.n_features)), *view.blocks()]
         copied = sp.vstack(copies, format="csr")
@@ -492,10 +492,10 @@ def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
     return np.asarray(row_norms(laid_flat(block), unit) / math.sqrt(rows_each(block)))
 
 
-def with_corner(block: Groups, corner: float) -> Groups:
+def with_bias(block: Groups, bias: float) -> Groups:
     """Return groups whose rows end in a public number."""
     rows = dense(block.rows)
-    return block._replace(rows=np.column_stack([rows, np.full(len(rows), corner)]))
+    return block._replace(rows=np.column_stack([rows, np.full(len(rows), bias)]))
 
 
 # Public units of records: what is taken off rows and targets, what divides them, where they end.
@@ -546,7 +546,7 @@ class RowScale(NamedTuple):
 
     center: FloatArray
     size: FloatArray
-    reach: float
+    radius: float
 
     def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number.
@@ -560,7 +560,7 @@ class RowScale(NamedTuple):
         if self.center.any():
             about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
         np.divide(about, scratch.size.rows(self.size, n), out=scaled)
-        np.clip(scaled, -self.reach, self.reach, out=scaled)
+        np.clip(scaled, -self.radius, self.radius, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
@@ -570,13 +570,13 @@ class RowScale(NamedTuple):
     def keeps_finite(self) -> bool:
         """Whether rows that are finite stay so, whatever overflows on the way."""
         usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
-        return math.isfinite(self.reach) and bool(usable.all())
+        return math.isfinite(self.radius) and bool(usable.all())
 
     def selected(self, kept: NDArray[np.intp]) -> RowScale:
         """Return the units of some columns."""
-        return RowScale(self.center[kept], self.size[kept], self.reach)
+        return RowScale(self.center[kept], self.size[kept], self.radius)
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
         """Return the entries at which columns are cut; any, where they have no size."""
-        width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
+        width = np.where(np.isfinite(self.size), self.radius * self.size, np.inf)
         return self.center - width, self.center + width

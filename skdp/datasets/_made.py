@@ -94,14 +94,14 @@ def make_interactions(
     activity = np.exp(0.8 * rng.standard_normal(n_users))
     degrees = np.rint(activity * n_interactions / activity.sum())
     degrees = np.clip(degrees, 1, max(1, n_items // 4)).astype(np.int64)
-    taste_of_item = rng.permutation(n_items) % n_factors
-    taste_of_user = rng.integers(0, n_factors, n_users)
+    factor_of_item = rng.permutation(n_items) % n_factors
+    factor_of_user = rng.integers(0, n_factors, n_users)
     users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
     items = drawn(weights, len(users), rng)
     own = rng.random(len(users)) < factor_fraction
     for factor in range(n_factors):
-        mine = np.flatnonzero(own & (taste_of_user[users] == factor))
-        members = np.flatnonzero(taste_of_item == factor)
+        mine = np.flatnonzero(own & (factor_of_user[users] == factor))
+        members = np.flatnonzero(factor_of_item == factor)
         items[mine] = members[drawn(weights[members], len(mine), rng)]
     return first_distinct(users, items, degrees, (n_users, n_items))
 

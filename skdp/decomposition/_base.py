@@ -31,16 +31,16 @@ from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import (
-    clear_edge,
+    detection_limit,
     fix_signs,
     leading_eigenvectors,
     symmetric_noise_edge,
     top_eigenpairs,
 )
-from skdp.solvers.place import raised_level
+from skdp.solvers.median_search import raised_level
 from skdp.solvers.postprocess import (
     log_likelihood_rows,
-    mean_push,
+    mean_noise_bias,
     model_covariance,
     model_precision,
     shrunk_mean,
@@ -195,7 +195,8 @@ def check_center(center, n_features):
     center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
     if center.shape != (n_features,):
         raise ValueError(
-            f"The 'center' parameter must be 'dp', 'none' or an array of shape ({n_features},). "
+            "The 'center' parameter must be 'private', 'none' or an array of shape "
+            f"({n_features},). "
             f"Got an array of shape {center.shape} instead."
         )
     return center
@@ -210,8 +211,8 @@ def public_range(estimator, d, *, centers):
         return check_center(estimator.center, d), None
     low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
     middle = low + (high - low) / 2 if centers else np.zeros(d)
-    reach = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
-    return middle, reach if estimator.clip_norm == "auto" else None
+    radius = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
+    return middle, radius if estimator.clip_norm == "auto" else None
 
 
 def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
@@ -265,7 +266,7 @@ def check_in_range(estimator, n_components, n_samples, n_features):
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 DIRECTION_LEVEL = 24.0  # deviations of the noise: how many rows may be shortened
-_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
+_BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
@@ -318,8 +319,8 @@ def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
 
 
 def corner_of(clip_norm):
-    """Return the number that stands beside each row where a moment shows the mean too."""
-    return _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+    """Return the number that stands next to each row where a moment shows the mean too."""
+    return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
 def row_noise(session, adjacency, n, clip_norm, *, raised=False):
@@ -396,7 +397,7 @@ def rotate_by_ritz(project, V, share):
 def ritz_of(values, vectors, noise_scale):
     """Return what a subspace holds from its noisy Ritz values, descending."""
     k = len(values)
-    edge = clear_edge(symmetric_noise_edge(noise_scale, k), k)
+    edge = detection_limit(symmetric_noise_edge(noise_scale, k), k)
     return Ritz(nonnegative(values), vectors, trace_held(np.diag(values), noise_scale), edge)
 
 
@@ -465,8 +466,8 @@ def located(ask, noise, d, shares, search, lengthen):
     last one. The error of a mean is in proportion to the clip norm that its rows had, so that of
     rows far from 0 up to two more are taken about the one before. Each has half of what is left.
     """
-    means, last = shares["mean"], _RAISING * shares["spread"]
-    searches = shares["spread"] - last
+    means, last = shares["center"], _RAISING * shares["center_search"]
+    searches = shares["center_search"] - last
     place, rows, level, far = np.zeros(d), ask.clipped(noise.clip_norm), noise.clip_norm, True
     for _ in range(3):
         if far:
@@ -485,7 +486,7 @@ class Centre(NamedTuple):
     ----------
     mean : ndarray
         The mean.
-    pushes : tuple of two floats
+    noise_biases : tuple of two floats
         What its error adds to the moment: noise, and noise with bias (a mean that was shrunk adds
         less of the one and as much of both).
     rows : Ask
@@ -495,7 +496,7 @@ class Centre(NamedTuple):
     """
 
     mean: Any
-    pushes: tuple[float, float]
+    noise_biases: tuple[float, float]
     rows: Any
     clip_norm: float
 
@@ -506,22 +507,22 @@ def centred(ask, noise, d, shares, search, lengthen):
     Without a search the clip norm is known, for rows about 0 and about their mean.
     """
     n, level = noise.n, noise.clip_norm
-    if "spread" not in shares:
+    if "center_search" not in shares:
         rows = ask.clipped(level)
-        mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
-        return Centre(mean, pushes, rows.centered(mean), level)
+        mean, noise_biases = _mean(rows.sums(share=shares["center"]), n, level, d)
+        return Centre(mean, noise_biases, rows.centered(mean), level)
     place, level, middle, left = located(ask, noise, d, shares, search, lengthen)
-    reach = max(level, middle)  # rows that are all shortened alike have another mean
-    sums = ask.centered(place).clipped(reach).sums(share=left)
-    step, pushes = _mean(sums, n, reach, d)
+    radius = max(level, middle)  # rows that are all shortened alike have another mean
+    sums = ask.centered(place).clipped(radius).sums(share=left)
+    step, noise_biases = _mean(sums, n, radius, d)
     mean = place + step
-    return Centre(mean, pushes, ask.centered(mean).clipped(level), level)
+    return Centre(mean, noise_biases, ask.centered(mean).clipped(level), level)
 
 
 def _mean(sums, n, radius, d):
     mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
-    push = mean_push(sums.noise_scale, n, d)
-    return mean, (kept * push, push)
+    noise_bias = mean_noise_bias(sums.noise_scale, n, d)
+    return mean, (kept * noise_bias, noise_bias)
 
 
 # The probabilistic model behind PCA, from released values only.

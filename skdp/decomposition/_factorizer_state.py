@@ -54,7 +54,7 @@ class Layout:
     unit : SketchUnit
         Privacy unit.
     random : bool
-        Gaussian sketches are secret coins of the mechanism.
+        Gaussian sketches are secret random bits of the mechanism.
     n_components : int
         Rank that is asked for.
     """
@@ -641,7 +641,7 @@ def factored(layout, noisy, maps_by_rows, start):
     if layout.method == "three_sketch":
         entries += v * min(v, n)
     return {
-        "left_": factors.left * np.where(turned, -1.0, 1.0),
+        "left_singular_vectors_": factors.left * np.where(turned, -1.0, 1.0),
         "singular_values_": factors.values,
         "components_": components,
         "rank_": factors.rank,

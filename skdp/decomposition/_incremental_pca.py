@@ -51,7 +51,7 @@ from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
-from skdp.solvers.linalg import clear_edge, orthonormal, symmetric_noise_edge
+from skdp.solvers.linalg import detection_limit, orthonormal, symmetric_noise_edge
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     centered_sketch,
@@ -148,13 +148,13 @@ def fitted(answers, facts):
 def below_edge(attributes, answers, facts):
     """Return how many released variances are no larger than those of noise alone; None if unknown.
 
-    Taking off the push of the noise keeps the order, so that both are compared without it.
+    Taking off the bias of the noise keeps the order, so that both are compared without it.
     """
     if facts["sketch"] is not None:
         return None
     released = _released(answers, facts)
     edge = symmetric_noise_edge(released.noise_scale, facts["d"])
-    clear = clear_edge(edge, facts["d"]) + released.mean_push
+    clear = detection_limit(edge, facts["d"]) + released.mean_noise_bias
     least = debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
     return int(np.count_nonzero(attributes["explained_variance_"] <= least))
 
@@ -201,7 +201,7 @@ def _from_sketch(released, answers, facts):
 
 
 # Of the share of a start: the number of rows, means, searches for a clip norm about them.
-_START_SHARES = {"count": 0.1, "mean": 0.4, "spread": 0.5}
+_START_SHARES = {"count": 0.1, "center": 0.4, "center_search": 0.5}
 
 
 class FactsMixin:
@@ -240,7 +240,7 @@ class FactsMixin:
         d, public = X.n_features, self._total_is_public()
         k = self._n_components_of(X)
         center = check_center(self.center, d)
-        centers = center is None and self.center == "dp"
+        centers = center is None and self.center == "private"
         starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
         shares = default_shares(d, centers, public, self.clip_norm, starts)
         shares = check_split(self, shares)
@@ -323,7 +323,7 @@ class DPIncrementalPCA(
     clip_norm : float or "auto", default="auto"
         Largest norm of a row (after subtracting a public `center`). "auto" spends 7% of the budget
         on a private scale of the norms, in the first batch, and warns where it does not show. With
-        ``center="dp"`` and dense rows it spends up to 11% more on where they lie, if that is far
+        ``center="private"`` and dense rows up to 11% more go to where they lie, if that is far
         from 0: all rows to come are cut about there. A number is free.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
@@ -340,8 +340,8 @@ class DPIncrementalPCA(
     batch_size : int or None, default=None
         Kept for compatibility: `fit` accumulates exactly, so that batches change nothing, and
         releases once.
-    center : {"dp", "none"} or array of shape (n_features,), default="dp"
-        "dp" releases the mean with the second moment; "none" takes the rows as centred; an array is
+    center : {"private", "none"} or array of shape (n_features,), default="private"
+        "private" releases the mean with the moment; "none" takes the rows as centred; an array is
         a public centre, subtracted for free.
     max_releases : int, default=100
         How many calls of `partial_fit` the budget is for. Each closes one step; a further call
@@ -364,7 +364,7 @@ class DPIncrementalPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, with the push of the noise taken off.
+        Released variances, with the bias of the noise taken off.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their share of the released total variance.
     singular_values_ : ndarray of shape (n_components,)
@@ -444,7 +444,7 @@ class DPIncrementalPCA(
         whiten: bool = False,
         copy: bool = True,
         batch_size: int | None = None,
-        center: ArrayLike | str | None = "dp",
+        center: ArrayLike | str | None = "private",
         max_releases: int = 100,
         mechanism: str = "auto",
         budget_split: Split = "auto",

@@ -88,7 +88,7 @@ def randomize_row(
     guarantee for rows at distance 1 only would be metric privacy, which is weaker.
 
     When it is useful: the noise of one report is about ``8 clip_norm / epsilon`` in *each* value,
-    so no single row can be recovered, nor its place in a factorisation (``left_``) unless rows are
+    so no single row can be recovered, nor its ``left_singular_vectors_`` unless rows are
     many times `clip_norm`-sized noise. What all rows share can: `LocalAggregator.components_` needs
     about ``5 n (noise_scale**2 / lambda_k)**2`` reports for n features, lambda_k the mean square of
     the rows along the weakest component.
@@ -277,7 +277,7 @@ class LocalAggregator:
         of a sketch give directions of the sketch.
     explained_variance_ : ndarray of shape (n_components,)
         Mean squares of the rows along them.
-    left_ : ndarray of shape (n_reports, n_components)
+    left_singular_vectors_ : ndarray of shape (n_reports, n_components)
         Leading left singular vectors of the reports.
     privacy_spent_ : PrivacySpent
         The receipt that covers every report; it holds for each row whose person sent one report.
@@ -335,6 +335,6 @@ class LocalAggregator:
         return replace(most, seeded=any(spent.seeded for spent in receipts))
 
     @property
-    def left_(self) -> Any:
+    def left_singular_vectors_(self) -> Any:
         """Leading left singular vectors of the reports."""
         return np.linalg.svd(self._matrix(), full_matrices=False)[0][:, : self.n_components]

@@ -44,7 +44,8 @@ class DPLowRankFactorizer(
 ):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
-    `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
+    `left_singular_vectors_`, `singular_values_` and `components_` are
+    (`epsilon`, `delta`)-differentially private
     for one privacy unit, whatever the matrix is; its shape is public. A is seen through noisy
     linear sketches, in one pass, so it may arrive as a stream of updates or lie on several servers.
     Not covered: ``transform`` of private rows.
@@ -106,7 +107,7 @@ class DPLowRankFactorizer(
 
     Attributes
     ----------
-    left_ : ndarray of shape (n_samples, n_components)
+    left_singular_vectors_ : ndarray of shape (n_samples, n_components)
         Left singular vectors.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values; 0 where nothing rises above the noise.
@@ -150,7 +151,7 @@ class DPLowRankFactorizer(
     >>> rng = np.random.default_rng(0)
     >>> A = 50 * rng.standard_normal((300, 2)) @ rng.standard_normal((2, 200))
     >>> model = DPLowRankFactorizer(2, epsilon=1.0).fit(A)
-    >>> approximation = (model.left_ * model.singular_values_) @ model.components_
+    >>> approximation = (model.left_singular_vectors_ * model.singular_values_) @ model.components_
     >>> bool(np.linalg.norm(A - approximation) < 0.05 * np.linalg.norm(A))
     True
     """
@@ -232,7 +233,7 @@ class DPLowRankFactorizer(
         return factored(layout, answers, [maps], random_start(session, layout))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Factor X and return ``left_ * singular_values_``, which may be published.
+        """Factor X; return ``left_singular_vectors_ * singular_values_``, which may be published.
 
         Parameters
         ----------
@@ -247,7 +248,7 @@ class DPLowRankFactorizer(
             Released coordinates of the rows.
         """
         self.fit(X)
-        return self.left_ * self.singular_values_
+        return self.left_singular_vectors_ * self.singular_values_
 
     def reconstruct(self, rows: Any = None, columns: Any = None) -> Any:
         """Return entries of the released approximation; it may be published.
@@ -263,7 +264,7 @@ class DPLowRankFactorizer(
             Of the shape of `rows` where both are given, else a matrix.
         """
         check_is_fitted(self, "components_")
-        U, V = self.left_ * self.singular_values_, self.components_.T
+        U, V = self.left_singular_vectors_ * self.singular_values_, self.components_.T
         if rows is not None and columns is not None:
             i, j = np.asarray(rows), np.asarray(columns)
             return np.einsum("...k,...k->...", U[i], V[j])
@@ -281,7 +282,8 @@ class DPLowRankFactorizer(
         if self._protects.by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
-                "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
+                "left_singular_vectors_ has one row for each row of X, so their number is public. "
+                "Got 'add_remove'."
             )
         check_unit_bound(self, 1e-60, 1e60)
         check_option(self, "method", _METHODS)

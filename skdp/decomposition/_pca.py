@@ -108,12 +108,14 @@ class PCAParametersMixin:
         else:
             shares = {"subspace": 0.87, "spectrum": 0.03, "total_variance": 0.01, "count": 0.01}
         if self._centers() and not one_release:
-            shares["mean"] = 0.08
+            shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
         if self.clip_norm == "auto" and self.bounds is None:
             learnt = (
-                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
+                {"clip_norm": 0.06, "center_search": 0.05}
+                if "center" in shares
+                else {"clip_norm": 0.07}
             )
             rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
             shares = {key: rest * value for key, value in shares.items()} | learnt
@@ -124,7 +126,7 @@ class PCAParametersMixin:
         return d if self._by_group else min(n, d)
 
     def _centers(self):
-        return isinstance(self.center, str) and self.center == "dp"
+        return isinstance(self.center, str) and self.center == "private"
 
     def _check_n_components(self, source, n_features):
         rule = self.n_components
@@ -203,8 +205,8 @@ class DPPCA(
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
-    center : {"dp", "none"} or array of shape (n_features,), default="dp"
-        "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
+    center : {"private", "none"} or array of shape (n_features,), default="private"
+        "private" releases the mean; "none" takes rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. Their middle is subtracted
@@ -220,7 +222,7 @@ class DPPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, with the push of the noise taken off.
+        Released variances, with the bias of the noise taken off.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their share of the released total variance. Of few components it sums to an unbiased
         estimate of what they hold.
@@ -289,7 +291,7 @@ class DPPCA(
         n_oversamples: int = 10,
         power_iteration_normalizer: str = "auto",
         random_state: Seed = None,
-        center: ArrayLike | str | None = "dp",
+        center: ArrayLike | str | None = "private",
         bounds: ColumnBounds | None = None,
         budget_split: Split = "auto",
         n_jobs: int | None = None,
@@ -360,7 +362,7 @@ class DPPCA(
         lengthen = partial(lengthened, session, d=d, level=self._level(d))
         learn = partial(row_clip_norm, self, session, d=d, level=self._level(d))
         if clip_norm is None:
-            learn = search if "spread" in shares else learn
+            learn = search if "center_search" in shares else learn
             clip_norm = learn(ask, share=shares.get("clip_norm"))
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             moment, count = self._joint_moment(ask, clip_norm, n, shares)
@@ -374,11 +376,13 @@ class DPPCA(
                 centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
             noise = row_noise(
-                session, self.adjacency, noise.n, clip_norm, raised="spread" in shares
+                session, self.adjacency, noise.n, clip_norm, raised="center_search" in shares
             )
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-                moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
+                moment = ReleasedMoment(
+                    gram[0], centre.mean, noise.n, gram[1], centre.noise_biases[0]
+                )
                 fit = self._spectrum(session, moment, d)
             else:
                 route = row_route(self.svd_solver, d, self.n_components, sparse)
@@ -424,10 +428,10 @@ class DPPCA(
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once; return moment and count."""
-        corner = corner_of(clip_norm)
-        answer = ask.clipped(clip_norm).moment(corner, share=shares["moment"])
-        moment = split_moment(answer.value, corner, answer.noise_scale, clip_norm, n)
-        return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / corner**2)
+        bias = corner_of(clip_norm)
+        answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
+        moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
+        return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / bias**2)
 
     def _spectrum(self, session, moment, d):
         """Return attributes of a released moment, how many variances are found and were asked."""

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from skdp._inputs import bound_of
 from skdp.solvers.one_shot import mean_degree
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import (
     TAIL,
     captured,
@@ -34,7 +34,7 @@ MEASURE = "share of the best captured squared length"
 _MOST_CELLS, _MOST_ONES = 1_000_000, 400_000  # of a made matrix
 _USUAL_ONES = 10  # a row
 _APART = 20  # factors, where they share no column
-_SPREAD = 0.3  # beside that of normal rows, where nothing is stated and the clip norm is learnt
+_SPREAD = 0.3  # next to that of normal rows, where nothing is stated and the clip norm is learnt
 
 
 def n_planned(estimator: Any, d: int) -> int:
@@ -84,7 +84,7 @@ class DecompositionPlans(PlansMixin):
         lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
         said += f"; logarithms of lengths vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = self._score_rows(X, centred=hasattr(self, "center"))
-        return Made(partial(fit_rows, X=X), score, (said,), n / rows)
+        return PlanData(partial(fit_rows, X=X), score, (said,), n / rows)
 
     def _made_histories(self, rng, shape, nnz, signal, apart):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
@@ -112,7 +112,7 @@ class DecompositionPlans(PlansMixin):
         kind = "latent factors that " + ("share no column" if apart else "overlap")
         said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "
         score = self._score_rows(seen, centred=False)
-        return Made(partial(fit_rows, X=X), score, (said + kind,), n / rows)
+        return PlanData(partial(fit_rows, X=X), score, (said + kind,), n / rows)
 
     def _score_rows(self, X, *, centred):
         return lambda model: captured(X, model.components_, centred=centred)
@@ -124,7 +124,7 @@ class DecompositionPlans(PlansMixin):
 def made_matrix(estimator, rng, shape, values):
     """Draw a matrix of a public shape with singular values in blocks, smaller if it is large.
 
-    One that is smaller keeps the place of its values beside the edge of the noise of its entries.
+    One that is smaller keeps the place of its values next to the edge of the noise of its entries.
     Where no value is stated, entries are about as large as one unit may change them.
     """
     A, said = drawn_matrix(estimator, rng, shape, values)
@@ -132,7 +132,7 @@ def made_matrix(estimator, rng, shape, values):
     def score(model):
         return captured(A, model.components_)
 
-    return Made(lambda model: model.fit(A), score, said)
+    return PlanData(lambda model: model.fit(A), score, said)
 
 
 def drawn_matrix(estimator, rng, shape, values):
@@ -192,7 +192,9 @@ class IncrementalPlans(DecompositionPlans):
                 model.partial_fit(X[part], groups=None if people is None else people[part])
             return model
 
-        return made._replace(fit=fit, said=(f"{self.max_releases} batches", *made.said))
+        return made._replace(
+            fit=fit, assumptions=(f"{self.max_releases} batches", *made.assumptions)
+        )
 
 
 class FactorizerPlans(PlansMixin):
@@ -234,4 +236,4 @@ class FactorizerPlans(PlansMixin):
         many = stream and by_rows
         order = [i for s in range(self.max_releases) for i in range(s, len(A), self.max_releases)]
         order = order if many else slice(None)
-        return Made(fit, score, said)
+        return PlanData(fit, score, said)

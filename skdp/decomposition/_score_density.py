@@ -24,17 +24,17 @@ from skdp._validation import (
     check_split,
     class_numbers,
 )
-from skdp.base import BaseDPEstimator, atomic, column_weights, warn_unclear_columns
+from skdp.base import BaseDPEstimator, atomic, column_weights, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
 
-_FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
+_FOUND = 0.7  # of the share "limits": what finds it; its moments have the rest
 _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
@@ -74,7 +74,7 @@ class DensityPlans(PlansMixin):
             return float(np.minimum(*parts).sum(axis=(1, 2)).mean())
 
         said = f"{rows} rows in {len(classes)} round cloud(s)"
-        return Made(lambda model: model.fit(X, y), score, (said,), n / rows)
+        return PlanData(lambda model: model.fit(X, y), score, (said,), n / rows)
 
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
@@ -123,7 +123,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         "density" or "ellipse".
     limits_ : ndarray of shape (2, 2)
         Ends of both coordinates: given, or released.
-    counts_ : ndarray of shape (n_classes, n_bins, n_bins)
+    histogram_ : ndarray of shape (n_classes, n_bins, n_bins)
         Released numbers of rows in the cells ("density"; one class if none are given).
     density_ : ndarray of shape (n_classes, n_bins, n_bins)
         The counts smoothed over neighbours, 0 where noise alone would reach ("density").
@@ -262,10 +262,10 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
         check_n_jobs(self)
         classes = () if self.classes is None else check_classes(self, least=1)
-        shares = {"frame": 0.2} if self._public_frame() is None else {}
+        shares = {"limits": 0.2} if self._public_frame() is None else {}
         sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")
         if sized and (self.classes is not None or self.adjacency == "add_remove"):
-            shares["counts"] = 0.05
+            shares["class_counts"] = 0.05
         return classes, check_split(self, shares | {"density": 1 - math.fsum(shares.values())})
 
     def _offers_pure_dp(self):
@@ -314,9 +314,9 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         self._warn_of_delta(n or 0)
         ask, found = session.ask(query), {}
-        frame = self._public_frame() or self._learnt_frame(session, ask, shares["frame"], n)
-        if "counts" in shares:
-            found["class_counts_"] = ask.class_counts(share=shares["counts"]).value
+        frame = self._public_frame() or self._learnt_frame(session, ask, shares["limits"], n)
+        if "class_counts" in shares:
+            found["class_counts_"] = ask.class_counts(share=shares["class_counts"]).value
             n = float(np.median(found["class_counts_"]))
         side = self._side(session, shares["density"], n)
         share = shares["density"]
@@ -325,7 +325,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         else:
             sums = ask.shapes(frame, share=share)
             found |= class_shapes(*sums, frame) | {"noise_scale_": sums.noise_scale}
-        self._warn_of_nothing(found)
+        self._warn_no_signal(found)
         low, high = frame.center - frame.half, frame.center + frame.half
         found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
         return found | ({"classes_": classes} if len(classes) else {})
@@ -338,8 +338,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         if not session.budget.exact:
             found = find_columns(ask, 2, search, n)
             words = {"outcome": "and took a low guess", "remedy": "'limits'", "of": "coordinates"}
-            warn_unclear_columns(self, ~found.found, found.needed, **words)
-            center, size = found.center, found.reach(found.sums_noise(last / search))
+            warn_undetected_columns(self, ~found.found, found.needed, **words)
+            center, size = found.center, found.radius(found.sums_noise(last / search))
         sums = ask.moments(center, size, weights.rows, share=last)
         moments = column_moments(*sums, center, size, weights=weights, n=n)
         half = _DEVIATIONS * np.sqrt(moments.variance)
@@ -359,10 +359,10 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             return 0
         return max(2, room if self.n_bins == "auto" else self.n_bins)
 
-    def _warn_of_nothing(self, found):
+    def _warn_no_signal(self, found):
         """Say what released numbers cannot show."""
         name, kind = type(self).__name__, found["kind_"]
-        inside, outside = np.sum(found.get("counts_", 0.0)), found.get("n_outside_", 0.0)
+        inside, outside = np.sum(found.get("histogram_", 0.0)), found.get("n_outside_", 0.0)
         if not found["above_noise_"].any():
             said = f"{name} learnt nothing from the data: no {kind} exceeds the noise. Use "
             said += "more rows." if kind == "ellipse" else "kind='ellipse', which needs fewer rows."
@@ -390,7 +390,7 @@ def _cells(ask, frame, side, n_classes, share):
     counts = cells.value[:-1].reshape(max(1, n_classes), side, side)
     density = smoothed(counts, cells.noise_scale)
     return {
-        "kind_": "density", "counts_": counts, "density_": density,
+        "kind_": "density", "histogram_": counts, "density_": density,
         "n_outside_": float(cells.value[-1]), "above_noise_": density.any(axis=(1, 2)),
         "noise_scale_": cells.noise_scale,
     }  # fmt: skip

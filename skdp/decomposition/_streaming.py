@@ -122,7 +122,7 @@ class StreamingMixin:
         Parameters
         ----------
         path : str or path-like
-            A file to make, mode 0600, with `path` + ".lock" beside it, and `path` + "-wal" while
+            A file to make, mode 0600, with `path` + ".lock" next to it, and `path` + "-wal" while
             the stream runs or if it was killed. They hold exact sums of private data: keep them
             like the data, and together. A second path takes over from the first.
         """

@@ -176,7 +176,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         at an epsilon below about 2.5 are coins, whose variance is in the total.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
-    left_ : ndarray of shape (n_samples, n_components)
+    left_singular_vectors_ : ndarray of shape (n_samples, n_components)
         Units other than row and interaction: left singular vectors, as private as the rest.
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, exact where it is public.
@@ -185,7 +185,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
     user_level_mu_ : float
         Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data (not
         of "one_shot", which implies epsilon times the number of items).
-    route_ : str
+    algorithm_reason_ : str
         Units other than row: which algorithm was used, and why.
     n_features_in_ : int
         Number of features.
@@ -301,7 +301,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         fit = fit_interactions if self._protects.bound is DEGREE else fit_entries
         name, reason = unit_route(self, X.shape)
         self._warn_of_delta(*public_units(self, X.shape, session))
-        return {"route_": reason} | fit(self, session, X, name)
+        return {"algorithm_reason_": reason} | fit(self, session, X, name)
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.

@@ -29,8 +29,8 @@ from skdp.solvers.iterate import (
     iterate_symmetric,
 )
 from skdp.solvers.linalg import (
-    clear_edge,
     clear_entry,
+    detection_limit,
     shrunk,
     symmetric_noise_edge,
     top_eigenpairs,
@@ -144,7 +144,9 @@ def fit_interactions(estimator, session, X, route):
         ask = session.ask(query.floored(floor))
         if estimator.algorithm == "auto":  # now that the floor is known
             route, _, columns = _moment_route(estimator, session, X.shape, floor)
-            extra["route_"] = f"{route}: of {columns} columns, at a degree floor of {floor}"
+            extra["algorithm_reason_"] = (
+                f"{route}: of {columns} columns, at a degree floor of {floor}"
+            )
         rest = _REST - _DEGREE_SHARE * counted
         found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
         (squares, V), total = found[:2], ask.square_sum(share=0.01)
@@ -379,7 +381,7 @@ def fit_entries(estimator, session, X, route):
     values = values * warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
-    return attributes | {"left_": U * signs, "n_samples_seen_": m}
+    return attributes | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
 
 
 def _pure_triplets(session, ask, unit, shape, k):
@@ -388,15 +390,15 @@ def _pure_triplets(session, ask, unit, shape, k):
     Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
     cells to 0 or `high` adds, by a released number.
     """
-    budget, graph, share, coins = session.budget, unit.kind.symmetric, 1.0, 0.0
+    budget, graph, share, rounding_variance = session.budget, unit.kind.symmetric, 1.0, 0.0
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
         share = 1.0 - _SPREAD
         graded = graded_may_pay(share * budget.pure_epsilon)
         share = share if graded else 1.0
     if graded and not budget.exact:
-        coins = max(float(ask.spread(share=_SPREAD).value), 0.0)
-        spread = coins / (math.prod(shape) * unit.high**2)
+        rounding_variance = max(float(ask.spread(share=_SPREAD).value), 0.0)
+        spread = rounding_variance / (math.prod(shape) * unit.high**2)
         graded = graded_pays(share * budget.pure_epsilon, spread)
     if graded:
         answer = ask.whole(share=share)
@@ -404,7 +406,9 @@ def _pure_triplets(session, ask, unit, shape, k):
         return found, WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
     Y = graph_of_pairs(cells.value, shape[1]) if graph else cells.value
-    flipped = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=not graph, coins=coins)
+    flipped = FlippedMatrix(
+        Y, cells.noise_scale, high=unit.high, loops=not graph, rounding_variance=rounding_variance
+    )
     return _flipped_triplets(flipped, k, graph), flipped
 
 
@@ -429,7 +433,7 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     if not unit.kind.symmetric:
         return alternate(ask, start, k, rest, **options)
     values, V, noise = iterate_symmetric(ask, start, k, rest, **options)
-    clear = np.abs(values) > clear_edge(symmetric_noise_edge(noise, k), k)
+    clear = np.abs(values) > detection_limit(symmetric_noise_edge(noise, k), k)
     return V * np.where(values < 0, -1.0, 1.0), np.abs(values) * clear, V
 
 

@@ -214,7 +214,7 @@ def _is_ordinary(value: Argument, n: int, most: int) -> bool:
 
 
 def is_subspace(query: Any, value: Argument) -> bool:
-    """Such a matrix beside clipped rows: sizes are measured in units of the clip norm."""
+    """Such a matrix next to clipped rows: sizes are measured in units of the clip norm."""
     return math.isfinite(query.clip_norm) and is_matrix(query, value)
 
 
@@ -256,7 +256,7 @@ def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float
     return is_array(value, ndim) and bool(np.isfinite(value).all())
 
 
-def narrowed(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
+def restricted(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
     """Apply one call to a query, if the method is listed for it and its arguments are sound."""
     checks = signatures.get(type(query), {}).get(call.method)
     if checks is None or len(checks) != len(call.arguments):
@@ -463,7 +463,7 @@ class FederatedClient:
 
     def _asked(self, query: Any, calls: tuple[Call, ...]) -> Bounded:
         for call in calls:
-            query = narrowed(query, call, self._signatures)
+            query = restricted(query, call, self._signatures)
         if not isinstance(query, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
         return query

@@ -36,7 +36,7 @@ from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, View
-from skdp.solvers.shared_subspace import SecondMoment, Votes
+from skdp.solvers.shared_subspace import SecondMoment, UserDirections
 from skdp.solvers.user_heads import (
     ClassMeans,
     HeadNorms,
@@ -99,12 +99,12 @@ class FirstFitUsers(PrivateQuery):
 
     @staticmethod
     def sound_together(method: str, arguments: tuple[Argument, ...]) -> bool:
-        """Whether an intercept of all has coefficients beside it."""
+        """Whether an intercept of all has coefficients next to it."""
         return method != "votes" or arguments[1] is not None or arguments[2] is None
 
-    def seen(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> FirstFitUsers:
+    def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> FirstFitUsers:
         """Narrow to messages about rows as they are seen."""
-        return FirstFitUsers(self._estimator, self._users.seen(center, scale, limit))
+        return FirstFitUsers(self._estimator, self._users.scaled(center, scale, limit))
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user."""
@@ -131,7 +131,7 @@ class FirstFitUsers(PrivateQuery):
 
     def votes(self, *view: Any) -> Bounded:
         """Return directions."""
-        return self._asked(Votes(self._view(*view), self.n_features))
+        return self._asked(UserDirections(self._view(*view), self.n_features))
 
     def head_votes(self, *view_and_rules: Any) -> Bounded:
         """Return votes for rules of heads."""
@@ -180,9 +180,9 @@ class _AskUsers:
         """Return what ranks thresholds among numbers of the clients' users."""
         return getattr(self._ask, name)(*message.public)
 
-    def seen(self, *sight: Any) -> Any:
+    def scaled(self, *scaling: Any) -> Any:
         """Narrow to rows as they are seen."""
-        return _AskUsers(self._ask.seen(*sight))
+        return _AskUsers(self._ask.scaled(*scaling))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ask, name)
@@ -281,7 +281,7 @@ _LEVEL = _given(is_level)
 SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
         "columns": (),
-        "seen": (is_center, is_units, is_units),
+        "scaled": (is_center, is_units, is_units),
         "targets": (),
         "coef": (is_whitener, is_orthonormal),
         "pooled": (is_center, _LEVEL, is_positive),

@@ -48,7 +48,7 @@ class RecommenderClient(FederatedClient):
         The client's private histories; there may be none. Positive entries are items.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs; the same for all.
-    weights : "binary" or float, default="binary"
+    value_cap : "binary" or float, default="binary"
         As in the server's `DPRecommender`.
     epsilon : float, default=1.0
         What this client spends at most, in the whole fit.
@@ -88,7 +88,7 @@ class RecommenderClient(FederatedClient):
         R: Any,
         config: AggregationConfig,
         *,
-        weights: str | float = "binary",
+        value_cap: str | float = "binary",
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
@@ -100,7 +100,7 @@ class RecommenderClient(FederatedClient):
         with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
             R = check_array(R, accept_sparse="csr", dtype=list(FLOATS), ensure_min_samples=0)
         query = RowHistories(
-            row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(weights)
+            row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(value_cap)
         )
         super().__init__(
             query,
@@ -115,11 +115,11 @@ class RecommenderClient(FederatedClient):
         )
 
 
-def _checked_cap(weights: str | float) -> float | None:
+def _checked_cap(value_cap: str | float) -> float | None:
     """Return the public cap on values, None for binary histories."""
-    if isinstance(weights, str) and weights == "binary":
+    if isinstance(value_cap, str) and value_cap == "binary":
         return None
-    real = isinstance(weights, int | float) and not isinstance(weights, bool)
-    if not (real and math.isfinite(float(weights)) and 1e-60 <= float(weights) <= 1e60):
-        raise ValueError(f"'weights' must be 'binary' or a positive number. Got {weights!r}.")
-    return float(weights)
+    real = isinstance(value_cap, int | float) and not isinstance(value_cap, bool)
+    if not (real and math.isfinite(float(value_cap)) and 1e-60 <= float(value_cap) <= 1e60):
+        raise ValueError(f"'value_cap' must be 'binary' or a positive number. Got {value_cap!r}.")
+    return float(value_cap)

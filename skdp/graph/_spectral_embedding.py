@@ -27,7 +27,7 @@ from skdp.solvers.graphs import (
 from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._subspaces import choose_one_shot, flipped_threshold, products_threshold
 from skdp.units import INTERVAL, offered
 
@@ -40,7 +40,7 @@ from skdp.units import INTERVAL, offered
 _SEEN_BY_PRODUCTS, _SEEN_BY_FLIPS = 0.5, 1.0
 
 
-def warn_of_nothing(estimator, session, attributes, n):
+def warn_no_signal(estimator, session, attributes, n):
     """Warn if no released eigenvalue stands above the known edge of the noise."""
     if session.budget.exact:
         return
@@ -116,7 +116,7 @@ class GraphPlans(PlansMixin):
 
         said = f"{nodes} nodes in {groups} groups; inside one a pair is linked with chance "
         said += f"{inside:.2g}, between them {outside:.2g}"
-        return Made(lambda model: model.fit(A), score, (said,), best=math.nan)
+        return PlanData(lambda model: model.fit(A), score, (said,), best=math.nan)
 
 
 class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
@@ -173,10 +173,10 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     eigenvalues_ : ndarray of shape (n_components,)
         Released Ritz values, signed, by decreasing magnitude (with "degree" of the graph between
         scales whose squares have mean one); of "one_shot" eigenvalues without
-        the known push of the noise, 0 inside its edge. A warning says if none stands above it.
+        the known bias of the noise, 0 inside its edge. A warning says if none stands above it.
     degrees_ : ndarray of shape (n_nodes,)
         Released degrees, shrunk to their mean (not with normalization="none").
-    route_ : str
+    algorithm_reason_ : str
         Which algorithm was used, and why.
     n_features_in_ : int
         Number of nodes.
@@ -261,10 +261,10 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         name, reason = self._route(X.shape[0])
         session = self._open_session(pure=name == "one_shot")
         attributes = self._fit_session(session, X)
-        warn_of_nothing(self, session, attributes, X.shape[0])
+        warn_no_signal(self, session, attributes, X.shape[0])
         if X.dtype == np.float32:
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
-        return self._close_session(session, attributes | {"route_": reason})
+        return self._close_session(session, attributes | {"algorithm_reason_": reason})
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Embed the nodes and return the embedding, which may be published.

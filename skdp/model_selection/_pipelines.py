@@ -17,7 +17,7 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import dp_parts, set_budget
-from skdp.model_selection._proven import doubts, line_of, parts_of
+from skdp.model_selection._proven import concerns, line_of, parts_of
 from skdp.model_selection.selection_laws import ideal_budget
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
@@ -103,7 +103,7 @@ def _by_name(given: str, step: Any, parts: list[Any]) -> Any:
 
 
 def _by_place(given: Any, step: Any, parts: list[Any]) -> Any:
-    """Return the input column that is handed on at a place, if the widths beside it are known."""
+    """Return the input column that is handed on at a place, if the widths next to it are known."""
     if not isinstance(given, (int, np.integer)) or isinstance(given, bool):
         return None
     if given < 0 and step.remainder != "drop":
@@ -125,7 +125,7 @@ def _width(part: Any, columns: list[Any] | None) -> int | None:
         return 0
     if columns is None:
         return None
-    proven = type(part) in _AS_MANY and not any(doubts(part))  # a trusted function may widen rows
+    proven = type(part) in _AS_MANY and not any(concerns(part))  # a trusted function may widen rows
     return len(columns) if proven or (isinstance(part, str) and part == "passthrough") else None
 
 
@@ -228,8 +228,8 @@ class _Flow:
 class _Walk:
     """Follows the rows through a composition and collects what is found."""
 
-    def __init__(self, trusted):
-        self.trusted = tuple(trusted)
+    def __init__(self, assume_rowwise):
+        self.assume_rowwise = tuple(assume_rowwise)
         self.problems: list[PipelineProblem] = []
         self.private: list[tuple[str, BaseDPEstimator]] = []
         self.assumptions: list[str] = []
@@ -245,7 +245,7 @@ class _Walk:
         if self._is_trusted(path, step):
             self.assumptions.append(f"{name} treats each row by itself, with public parameters.")
             return flow.through(name)
-        for reason, remedy in doubts(step):
+        for reason, remedy in concerns(step):
             self._doubt(name, step, flow, reason, remedy)
         if isinstance(step, BaseDPEstimator):
             return self._private(name, step, flow)
@@ -258,7 +258,9 @@ class _Walk:
 
     def _is_trusted(self, path, step):
         names = (path, path.rpartition("__")[2])
-        return any(t in names if isinstance(t, str) else type(step) is t for t in self.trusted)
+        return any(
+            t in names if isinstance(t, str) else type(step) is t for t in self.assume_rowwise
+        )
 
     def _doubt(self, name, step, flow, reason, remedy):
         kind, message = "not verified", f"{type(step).__name__} {reason}."
@@ -311,7 +313,7 @@ class _Walk:
 
     def _inside(self, name, search, flow):
         """Follow the rows into a search; return whether anything in it is private."""
-        inner = _Walk((*self.trusted, *getattr(search, "trusted", ())))
+        inner = _Walk((*self.assume_rowwise, *getattr(search, "assume_rowwise", ())))
         inner.step(f"{name}__estimator", search.estimator, flow)
         for parameter, step in _searched_steps(search):
             inner.step(f"{name}__{parameter}", step, flow)
@@ -406,7 +408,9 @@ def _together(walk, parts):
         )
 
 
-def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -> PipelineReport:
+def check_pipeline(
+    pipe: Any, *, assume_rowwise: Any = (), raise_error: bool = False
+) -> PipelineReport:
     """Say whether a pipeline is private from end to end, and if not, which steps break it and why.
 
     A private step protects what *it* releases. A step before it that learns from the rows has
@@ -419,7 +423,7 @@ def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -
     ----------
     pipe : estimator
         A Pipeline, or any composition of steps.
-    trusted : sequence of str or type, default=()
+    assume_rowwise : sequence of str or type, default=()
         Names (or exact classes) of steps that you vouch for: each output row depends on its own
         input row and on public parameters alone.
     raise_error : bool, default=False
@@ -453,7 +457,7 @@ def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -
     """
     if not hasattr(pipe, "fit") or isinstance(pipe, type):
         raise TypeError(f"check_pipeline needs a pipeline or an estimator. Got {pipe!r} instead.")
-    walk = _Walk(trusted)
+    walk = _Walk(assume_rowwise)
     walk.step("", pipe, _Flow())
     _together(walk, dp_parts(pipe))
     private = tuple((path, _spends(step)) for path, step in walk.private)
@@ -463,7 +467,7 @@ def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -
     return report
 
 
-def check_searchable(estimator, trusted=()):
+def check_searchable(estimator, assume_rowwise=()):
     """Refuse what a private search cannot fit within its total: any step that is not verified."""
     if isinstance(estimator, BaseDPEstimator):
         return
@@ -472,7 +476,7 @@ def check_searchable(estimator, trusted=()):
             f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
             "in one. Give the private estimator itself."
         )
-    walk = _Walk(trusted)
+    walk = _Walk(assume_rowwise)
     walk.step("", estimator, _Flow())
     _together(walk, [])
     faults = [problem for problem in walk.problems if problem.kind in _SEARCH_REFUSES]
@@ -494,7 +498,7 @@ _SEARCH_REFUSES = ("not verified", "after", "unit")
 
 
 def with_budget(
-    estimator: Any, epsilon: float = 1.0, delta: float = 1e-6, *, trusted: Iterable[Any] = ()
+    estimator: Any, epsilon: float = 1.0, delta: float = 1e-6, *, assume_rowwise: Iterable[Any] = ()
 ) -> Any:
     """Return a clone of a pipeline whose private steps spend one (epsilon, delta) together.
 
@@ -507,7 +511,7 @@ def with_budget(
         What `check_pipeline` finds private from end to end, apart from its budgets.
     epsilon, delta : float
         The total of one call of ``fit``.
-    trusted : iterable of str or type
+    assume_rowwise : iterable of str or type
         Steps that treat each row by itself, by your word, as of `check_pipeline`.
 
     Returns
@@ -524,7 +528,7 @@ def with_budget(
     >>> [round(step.epsilon, 2) for _, step in pipe.steps]
     [0.69, 0.69]
     """
-    check_searchable(estimator, trusted)
+    check_searchable(estimator, assume_rowwise)
     copy = clone(estimator)
     parts, budget = dp_parts(copy), PrivacyBudget(epsilon, delta)
     for part in parts:

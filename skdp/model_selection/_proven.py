@@ -29,7 +29,7 @@ from skdp.regression._ridge_classifier import best_class
 #
 # A line holds for a class itself, never for one derived from it, and names the parameters that may
 # be set; all others must have their defaults, those of later versions of scikit-learn too. Other
-# rows then come out bit for bit the same, whatever row is put beside them, in the same form and
+# rows then come out bit for bit the same, whatever row is put next to them, in the same form and
 # without a warning of the step itself; scikit-learn's own check of its input may warn or raise of
 # one row, as docs/what_we_do_not_promise.md says. What is not in the table is not verified.
 
@@ -155,7 +155,7 @@ def fits_each_part_once(step) -> bool:
     return line is not None and line.parts is not None
 
 
-def doubts(step) -> Iterator[tuple[str, str]]:
+def concerns(step) -> Iterator[tuple[str, str]]:
     """Yield (reason, remedy) for all that keeps a step from being proven, or private."""
     line = line_of(step)
     for name in vars(step):
@@ -179,7 +179,8 @@ def _same(default):
 
 
 _TRUST = (
-    "Name it in 'trusted' if each output row depends on its own input row and public parameters "
+    "Name it in 'assume_rowwise' if each output row depends on its own input row and public "
+    "parameters "
     "alone."
 )
 # What to use instead, by the part of scikit-learn that a step is from.
@@ -361,7 +362,7 @@ def _fast_map(model, method):
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
         return model.transform  # entry by entry, and sums along rows; a derived class may do more
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
-        return _readout(model)
+        return _linear(model)
     if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = _mean(model)
@@ -372,8 +373,8 @@ def _fast_map(model, method):
     return None
 
 
-def _readout(model):
-    """Return the map of a linear read-out: numbers, or labels."""
+def _linear(model):
+    """Return the map of a linear regression: numbers, or labels."""
     W = np.atleast_2d(np.asarray(model.coef_, np.float64)).T
     if isinstance(model, DPRidgeClassifier):
         return lambda X: model.classes_[best_class(_products(X, W) + model.intercept_)]

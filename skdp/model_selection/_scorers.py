@@ -31,7 +31,7 @@ from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.fits import planned
 from skdp.privacy.ledger.routes import handed_on
 from skdp.privacy.noise.words import make_source
-from skdp.queries.readout import LossQuery
+from skdp.queries.regression import LossQuery
 from skdp.recommend._lists import missed_share
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
@@ -82,7 +82,7 @@ ROW_LOSSES = {"missed_items": missed_share}  # name -> losses of rows, from a mo
 def _by_row(method, loss, X, y, found):
     """Return one loss a row: the mean over its targets where there are several.
 
-    A column (n, 1) beside n numbers would broadcast to n^2 losses, and q targets to q losses a row.
+    A column (n, 1) with n numbers would broadcast to n^2 losses, and q targets to q losses a row.
     """
     if method == "reconstruct":
         return loss(X, found)
@@ -106,7 +106,7 @@ def _origin(model, X):
 
 
 def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of one row that stands beside others, or their targets, of other types.
+    """Return the loss of one row that stands next to others, or their targets, of other types.
 
     Predicted and compared as in a batch: what its neighbours are changes no bit.
     """

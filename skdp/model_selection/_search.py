@@ -141,7 +141,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 "takes the estimator's own: a regressor has one with public 'target_bounds'; "
                 "'accuracy' is for classifiers; other losses need public bounds."
             )
-        check_searchable(self.estimator, self.trusted)
+        check_searchable(self.estimator, self.assume_rowwise)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
             raise ValueError(
                 "the estimator inside a search has a 'random_state': all runs would share their "
@@ -157,7 +157,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         if not candidates:
             raise ValueError("there is no candidate to try: the grid is empty.")
         for params in candidates:  # a candidate may put another step in the place of one
-            check_searchable(candidate_of(self.estimator, params), self.trusted)
+            check_searchable(candidate_of(self.estimator, params), self.assume_rowwise)
         return candidates
 
     @property
@@ -389,7 +389,7 @@ class DPGridSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
-    trusted : sequence of str or type, default=()
+    assume_rowwise : sequence of str or type, default=()
         Names (or exact classes) of steps that you vouch for: each output row depends on its own
         input row and on public parameters alone. Other steps that are neither private nor in the
         table of `check_pipeline` are refused.
@@ -410,7 +410,7 @@ class DPGridSearchCV(PrivateSearch):
         Its place in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", of the chosen run alone otherwise.
-    plan_ : Selection
+    selection_plan_ : Selection
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
@@ -443,7 +443,7 @@ class DPGridSearchCV(PrivateSearch):
     (logarithmic). Drawing the candidate is a part of Q: neighbours draw alike, so Q loses no more
     than its worst candidate. K is drawn exactly; that noise is not exactly Gaussian is charged to
     delta. Such a search has no mu; it composes as an epsilon-DP
-    mechanism beside one that fails with probability delta, which dominates it.
+    mechanism next to one that fails with probability delta, which dominates it.
 
     References
     ----------
@@ -481,7 +481,7 @@ class DPGridSearchCV(PrivateSearch):
         run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
-        trusted: Sequence[Any] = (),
+        assume_rowwise: Sequence[Any] = (),
         random_state: Seed = None,
     ) -> None:
         self.estimator = estimator
@@ -494,7 +494,7 @@ class DPGridSearchCV(PrivateSearch):
         self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
-        self.trusted = trusted
+        self.assume_rowwise = assume_rowwise
         self.random_state = random_state
 
     def _candidates(self):
@@ -538,7 +538,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
-    trusted : sequence of str or type, default=()
+    assume_rowwise : sequence of str or type, default=()
         Names (or exact classes) of steps that you vouch for: each output row depends on its own
         input row and on public parameters alone. Other steps that are neither private nor in the
         table of `check_pipeline` are refused.
@@ -559,7 +559,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         Its place in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", of the chosen run alone otherwise.
-    plan_ : Selection
+    selection_plan_ : Selection
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
@@ -602,7 +602,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
-        trusted: Sequence[Any] = (),
+        assume_rowwise: Sequence[Any] = (),
         random_state: Seed = None,
     ) -> None:
         self.estimator = estimator
@@ -616,7 +616,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
-        self.trusted = trusted
+        self.assume_rowwise = assume_rowwise
         self.random_state = random_state
 
     def _candidates(self):

@@ -330,7 +330,7 @@ def _stopped(
 ) -> Selection:
     """The best of a random number of runs, as one (epsilon, delta)-DP mechanism.
 
-    Such a mechanism is dominated by an epsilon-DP one beside one that shows everything with
+    Such a mechanism is dominated by an epsilon-DP one next to one that shows everything with
     probability delta (Kairouz, Oh and Viswanath, 2015): two losses, which compose with others.
     """
     if delta == 0:
@@ -465,7 +465,7 @@ class Results:
             "best_score_": best.score,
             "best_index_": self.best,
             "cv_results_": results,
-            "plan_": self.plan,
+            "selection_plan_": self.plan,
         }
 
     def ledger(self):

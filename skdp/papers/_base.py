@@ -22,7 +22,7 @@ from skdp.queries.interactions import InteractionQuery
 # What the printed algorithms share: their fit.
 
 
-class Printed(DecompositionPlans, BaseDPEstimator, ABC):
+class Published(DecompositionPlans, BaseDPEstimator, ABC):
     """A printed algorithm: checks, one session, releases."""
 
     @atomic
@@ -78,7 +78,7 @@ FloatArray = NDArray[np.float64]
 RULES = ("rows", "prior", "width", "independent")
 
 
-def printed_bound(rule: str | float, X: FloatArray) -> float:
+def published_bound(rule: str | float, X: FloatArray) -> float:
     """Return the printed bound for a public X: see the table of the module."""
     if not isinstance(rule, str):
         return math.sqrt(2 * rule / len(X))
@@ -90,7 +90,7 @@ def printed_bound(rule: str | float, X: FloatArray) -> float:
     return math.sqrt(2) * largest
 
 
-class PrintedQuery(PrivateQuery):
+class PublishedQuery(PrivateQuery):
     """Products of a private symmetric matrix, with a printed sensitivity if it is larger.
 
     Parameters
@@ -122,7 +122,7 @@ class PrintedQuery(PrivateQuery):
         return replace(own, bound=replace(own.bound, l2=self._l2(own, X)))
 
     def _l2(self, own: Bounded, X: FloatArray) -> float:
-        printed = self._alpha * printed_bound(self._rule, np.asarray(X))
+        printed = self._alpha * published_bound(self._rule, np.asarray(X))
         return self._more * max(own.bound.l2, printed)
 
     def length(self, x: FloatArray, removed: FloatArray) -> Bounded:

@@ -10,8 +10,8 @@ from skdp._inputs import checked
 from skdp._validation import Seed, check_bounds, check_int, check_option, check_real
 from skdp.papers._base import (
     _VALUES,
-    Printed,
-    PrintedQuery,
+    Published,
+    PublishedQuery,
     check_columns,
     check_square,
     step_share,
@@ -20,7 +20,7 @@ from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.solvers.linalg import fix_signs
 
 
-class PowerDeflation(Printed):
+class PowerDeflation(Published):
     """Power iteration for a fixed coherence, and deflation (Hardt, Roth 2013, figures 2, 3).
 
     `components_` and `eigenvalues_` satisfy (`epsilon`, `delta`)-differential privacy for one edge
@@ -72,7 +72,7 @@ class PowerDeflation(Printed):
     -----
     Different from the print: the start is a unit vector; a pair of entries changes, which costs
     sqrt(2); the noise of the eigenvalues is Gaussian and paid for, by a tenth of what the steps
-    spend (the print adds Laplace noise beside its budget); the sum of the rank-one terms is the
+    spend (the print adds Laplace noise next to its budget); the sum of the rank-one terms is the
     output (the print gives the residual, which is private).
 
     References
@@ -124,7 +124,7 @@ class PowerDeflation(Printed):
         """Release the noisy products; X itself is read by the session alone."""
         n, k = X.shape[1], self.n_components
         unit = MatrixUnit("edge", self.adjacency, *map(float, self.entry_bounds))
-        ask = session.ask(PrintedQuery(EntryQuery(X, unit), min(float(self.coherence), n)))
+        ask = session.ask(PublishedQuery(EntryQuery(X, unit), min(float(self.coherence), n)))
         step, length = self._shares(session)
         vectors, values, failed = np.zeros((k, n)), np.zeros(k), False
         for i in range(k):

@@ -9,14 +9,21 @@ import numpy as np
 from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_bounds, check_int, check_option
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.papers._base import RULES, Printed, PrintedQuery, check_columns, check_square, step_share
+from skdp.papers._base import (
+    RULES,
+    Published,
+    PublishedQuery,
+    check_columns,
+    check_square,
+    step_share,
+)
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
 from skdp.units import DEGREE
 
 
-class PowerMethod(LinearTransformMixin, Printed):
+class PowerMethod(LinearTransformMixin, Published):
     """The power method of Nicolas et al. (2024), algorithm 1, and its predecessors, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for one interaction of a binary
@@ -118,7 +125,7 @@ class PowerMethod(LinearTransformMixin, Printed):
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
         n, steps = X.shape[1], self.n_iter
-        ask = session.ask(PrintedQuery(self._query(X), self.sensitivity, self.n_parties))
+        ask = session.ask(PublishedQuery(self._query(X), self.sensitivity, self.n_parties))
         share = 1 / steps
         if self.calibration == "printed" and not session.budget.exact:
             log = math.log(1 / self.delta)

@@ -8,16 +8,17 @@ from skdp._inputs import check_matrix
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._factorizer_state import Layout, draw_maps
-from skdp.papers._base import Printed
+from skdp.papers._base import Published
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 
 
-class SketchFactorizer(LinearTransformMixin, Printed):
+class SketchFactorizer(LinearTransformMixin, Published):
     """Low-rank factorisation by two or three sketches (Upadhyay 2018), solved as printed.
 
-    `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
+    `left_singular_vectors_`, `singular_values_` and `components_` are
+    (`epsilon`, `delta`)-differentially private
     for any change of X of Frobenius norm at most `sensitivity`, the caller's contract. To compare
     with: `DPLowRankFactorizer` solves the same sketches for less error, and keeps its head where
     they are narrow.
@@ -44,7 +45,7 @@ class SketchFactorizer(LinearTransformMixin, Printed):
 
     Attributes
     ----------
-    left_ : ndarray of shape (n_samples, n_components)
+    left_singular_vectors_ : ndarray of shape (n_samples, n_components)
         Left singular vectors.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
@@ -77,7 +78,7 @@ class SketchFactorizer(LinearTransformMixin, Printed):
     >>> rng = np.random.default_rng(0)
     >>> A = 50 * rng.standard_normal((300, 2)) @ rng.standard_normal((2, 200))
     >>> model = SketchFactorizer(2).fit(A)
-    >>> approximation = (model.left_ * model.singular_values_) @ model.components_
+    >>> approximation = (model.left_singular_vectors_ * model.singular_values_) @ model.components_
     >>> bool(np.linalg.norm(A - approximation) < 0.1 * np.linalg.norm(A))
     True
     """
@@ -122,11 +123,11 @@ class SketchFactorizer(LinearTransformMixin, Printed):
         values = [g.open(query.answer(s)).value for g, s in zip(grants, maps, strict=True)]
         core = maps[-1]
         T = core.right.real() if self.method == "three_sketch" else None
-        left, sizes, right = printed_factors(values, core.left.real(), T, k)
+        left, sizes, right = published_factors(values, core.left.real(), T, k)
         components = fix_signs(right)
         signs = np.sign(np.sum(components * right, axis=1))
         return {
-            "left_": left * np.where(signs < 0, -1.0, 1.0),
+            "left_singular_vectors_": left * np.where(signs < 0, -1.0, 1.0),
             "singular_values_": sizes,
             "components_": components,
         }
@@ -153,7 +154,7 @@ class SketchFactorizer(LinearTransformMixin, Printed):
         return tags
 
 
-def printed_factors(sketches, S, T, k):
+def published_factors(sketches, S, T, k):
     """Solve for A ~ U X V' as printed: the least squares of the core alone, by pseudo-inverses.
 
     Figure 4: X = (S'U)^+ [P Z]_k with V = I. Figure 2: X = (S'U)^+ [P Z Q]_k (V'T)^+, where P and Q

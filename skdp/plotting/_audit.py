@@ -171,7 +171,7 @@ def _steps(report):
 
 
 def _bounds(report):
-    """Return the lower bounds beside their claims."""
+    """Return the lower bounds next to their claims."""
     points = [(report.claimed_epsilon, report.epsilon_bound, "epsilon, any scores")]
     if not math.isnan(report.claimed_mu):
         points += [

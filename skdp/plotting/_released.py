@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.privacy.streams.continual import stream_schedule
-from skdp.solvers.linalg import clear_edge, symmetric_noise_edge
-from skdp.solvers.postprocess import debias_eigenvalues, mean_push
+from skdp.solvers.linalg import detection_limit, symmetric_noise_edge
+from skdp.solvers.postprocess import debias_eigenvalues, mean_noise_bias
 
 # What the displays share: axes, colours, and words.
 
@@ -53,7 +53,7 @@ def log_ticks(axis, values):
     axis.set_ticks([], minor=True)
 
 
-# What a spectrum says beside its noise: how far noise alone reaches, and cumulative shares.
+# What a spectrum says next to its noise: how far noise alone reaches, and cumulative shares.
 
 
 _SYMMETRIC = ("gram", "moment", "votes", "pairs")
@@ -74,8 +74,8 @@ def released_values(estimator):
             f"{type(estimator).__name__} released no spectrum: it has neither 'eigenvalues_' nor "
             "'singular_values_'. Use SpectrumDisplay.from_values."
         )
-    if hasattr(estimator, "left_") or hasattr(estimator, "coef_"):
-        known = hasattr(estimator, "left_")
+    if hasattr(estimator, "left_singular_vectors_") or hasattr(estimator, "coef_"):
+        known = hasattr(estimator, "left_singular_vectors_")
         return values, "singular value (released)", known
     return values**2, "squared singular value (unit of X, squared)", True
 
@@ -84,7 +84,7 @@ def noise_edge(estimator, n_values):
     """Return what noise alone shows at most (but once in a hundred fits); None if it is not known.
 
     All of it comes from the ledger, in the unit of the values that are shown: those of rows have
-    the push of the noise taken off, and so has their edge.
+    the bias of the noise taken off, and so has their edge.
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
     sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
     Their values may come from a later release of order k, and its noise may be larger: then that
@@ -94,39 +94,43 @@ def noise_edge(estimator, n_values):
     lines = estimator.releases_
     if {line.name for line in lines} & set(_SKETCHES):
         return max(sketch_edge(estimator, line) for line in lines) or None
-    edges, push = [], _push_of_mean(estimator)
+    edges, noise_bias = [], _noise_bias_of_mean(estimator)
     for name in {line.name for line in lines}:
         scales = [release_noise(estimator, line) for line in lines if line.name == name]
         if name in _SYMMETRIC:
             d = estimator.n_features_in_ + (name == "moment")
             scale = min(scales) / math.sqrt(len(scales))
-            edges.append(_shown(estimator, scale, d, push))
+            edges.append(_shown(estimator, scale, d, noise_bias))
         elif name in _PRODUCTS:
             precision = sum(1 / scale**2 for scale in scales if scale > 0)
             size = estimator.n_features_in_
             if name == "right_product":
                 size = len(
-                    getattr(estimator, "left_", getattr(estimator, "embedding_", range(size)))
+                    getattr(
+                        estimator,
+                        "left_singular_vectors_",
+                        getattr(estimator, "embedding_", range(size)),
+                    )
                 )
             edge = math.sqrt(size / precision) if precision else 0.0
-            edges.append(edge + push)
+            edges.append(edge + noise_bias)
     read_off = [
-        _shown(estimator, line.noise_scale * factor / math.sqrt(2), n_values, push)
+        _shown(estimator, line.noise_scale * factor / math.sqrt(2), n_values, noise_bias)
         for line in lines
         if (factor := _READ_OFF.get(line.name))
     ]
     return max(min(edges, default=0.0), max(read_off, default=0.0)) or None
 
 
-def _shown(estimator, scale, order, push):
+def _shown(estimator, scale, order, noise_bias):
     """Return what symmetric noise of an order shows, as the estimator shows its values."""
     edge = symmetric_noise_edge(scale, order)
-    clear = clear_edge(edge, order) + push
-    is_pca = hasattr(estimator, "components_") and not hasattr(estimator, "left_")
+    clear = detection_limit(edge, order) + noise_bias
+    is_pca = hasattr(estimator, "components_") and not hasattr(estimator, "left_singular_vectors_")
     return float(debias_eigenvalues(np.array([clear]), edge)[0]) if is_pca else clear
 
 
-def _push_of_mean(estimator):
+def _noise_bias_of_mean(estimator):
     """Return what the error of a mean that was released by itself adds to the moment about it.
 
     The last mean counts, with those before it that were pooled with it: sums of the same rows, so
@@ -136,7 +140,7 @@ def _push_of_mean(estimator):
     if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
         return 0.0
     pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
-    return mean_push(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
+    return mean_noise_bias(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
 
 
 def release_noise(estimator, line):
@@ -152,7 +156,7 @@ def release_noise(estimator, line):
 
 def sketch_edge(estimator, line):
     """Return the edge of the noise of one sketch of a factorizer; 0 for other releases."""
-    m, n = len(estimator.left_), estimator.n_features_in_
+    m, n = len(estimator.left_singular_vectors_), estimator.n_features_in_
     shapes = {
         "matrix": (m, n),
         "right_sketch": (m, estimator.sketch_size_),
@@ -167,7 +171,7 @@ def cumulative_share(estimator):
 
     A sum of j eigenvalues of a moment with noise s on its diagonal has the noise s sqrt(j), the
     other d - j directions have s sqrt(d - j); a total that was released by itself has its own. The
-    push of the noise on an eigenvalue is known to half of itself. None where the total was not
+    bias of the noise on an eigenvalue is known to half of itself. None where the total was not
     released.
     """
     ratios = getattr(estimator, "explained_variance_ratio_", None)
@@ -184,12 +188,12 @@ def cumulative_share(estimator):
         scale, order = noise.get("gram", noise.get("moment", math.nan)), estimator.n_features_in_
         square = scale**2 * ((1 - shares) ** 2 * number + shares**2 * np.maximum(order - number, 0))
     edge = symmetric_noise_edge(scale, order)
-    push = edge**2 / (4 * np.maximum(values, max(edge / 2, 1e-300)))
-    deviations = np.sqrt(square + np.square(np.cumsum(push) / 2)) / total
+    noise_bias = edge**2 / (4 * np.maximum(values, max(edge / 2, 1e-300)))
+    deviations = np.sqrt(square + np.square(np.cumsum(noise_bias) / 2)) / total
     return (shares, deviations) if np.isfinite(deviations).all() else None
 
 
-# Released eigenvalues beside the edge of the noise.
+# Released eigenvalues next to the edge of the noise.
 
 
 class SpectrumDisplay:
@@ -483,9 +487,9 @@ class ScoreDisplay:
         ax.set_ylabel(self.component_names[1])
         ax.set_title(wrapped(self._promise(), 72), fontsize="small")
         if self.contours_ and hasattr(self.estimator, "classes_"):
-            beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+            outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
             inside = {"loc": "best", "framealpha": 0.8}
-            ax.legend(fontsize="small", **(inside if self.density_ else beside))
+            ax.legend(fontsize="small", **(inside if self.density_ else outside))
         return self
 
     # -- parts of the picture --------------------------------------------------------------

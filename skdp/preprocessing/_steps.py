@@ -32,14 +32,14 @@ from skdp.base import (
     DocLinkMixin,
     atomic,
     column_weights,
-    warn_blurred_columns,
-    warn_unclear_columns,
+    warn_undetected_columns,
+    warn_unresolved_scales,
 )
 from skdp.data.blocks import row_source, square_norms
 from skdp.data.products import saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import check_share, fit_rows, rows_of
 
 _AWAY = 2.0  # deviations of made columns from 0
@@ -348,7 +348,7 @@ class ScalerPlans(PlansMixin):
         rows, signal = rows_of(n, d), check_share("signal", signal)
         size, center = np.exp(rng.standard_normal(d)), _AWAY * rng.standard_normal(d)
         said = "normal columns some deviations from 0"
-        if (bounds := check_range(self, "entry_bounds")) is not None:
+        if (bounds := check_range(self, "bounds")) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2
             said = f"normal columns, whose deviation is {signal:g} of the half-width of the bounds"
@@ -361,7 +361,7 @@ class ScalerPlans(PlansMixin):
             off = model.scale_ / deviation - 1 if of_scale else (model.mean_ - mean) / deviation
             return 1 - float(np.mean(np.minimum(np.abs(off), 1.0)))
 
-        return Made(partial(fit_rows, X=X), score, (said,), n / rows)
+        return PlanData(partial(fit_rows, X=X), score, (said,), n / rows)
 
 
 class DPStandardScaler(
@@ -392,7 +392,7 @@ class DPStandardScaler(
         Whether ``transform`` centres the columns.
     with_std : bool, default=True
         Whether ``transform`` scales the columns.
-    entry_bounds : (low, high) or "auto", default="auto"
+    bounds : (low, high) or "auto", default="auto"
         Public bounds of the entries, numbers or arrays of one number for each column; entries are
         cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
         where each column lies and how far it reaches, from ranks of its entries: almost half of the
@@ -457,14 +457,14 @@ class DPStandardScaler(
         group_column: Any = None,
         with_mean: bool = True,
         with_std: bool = True,
-        entry_bounds: ArrayLike | str = "auto",
+        bounds: ArrayLike | str = "auto",
         budget_split: Split = "auto",
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
-        self.entry_bounds = entry_bounds
+        self.bounds = bounds
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
@@ -507,7 +507,7 @@ class DPStandardScaler(
         """Make all releases; X itself is read by the session alone."""
         shares, bounds = self._check_parameters()
         X = row_source(X)
-        bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
+        bounds = spread_range(self, "bounds", bounds, X.n_features, "columns")
         query = self._asked(ColumnQuery, X)
         n = float(query.n_rows) if self._total_is_public() else None
         ask = session.ask(query)
@@ -517,7 +517,7 @@ class DPStandardScaler(
             center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
         if columns is not None and self.with_std and not sparse:
-            warn_blurred_columns(self, columns, found, remedy="'entry_bounds'")
+            warn_unresolved_scales(self, columns, found, remedy="'bounds'")
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
         return {
@@ -534,7 +534,7 @@ class DPStandardScaler(
         check_bool(self, "with_mean")
         check_bool(self, "with_std")
         check_n_jobs(self)
-        return check_split(self, self._default_shares()), check_range(self, "entry_bounds")
+        return check_split(self, self._default_shares()), check_range(self, "bounds")
 
     def _accepted(self):
         """Return the sparse format that is accepted: means would fill in what is not stored."""
@@ -542,17 +542,17 @@ class DPStandardScaler(
 
     def _check_zero(self, X):
         """Refuse public bounds that would cut what a sparse X does not store."""
-        bounds = check_range(self, "entry_bounds")
+        bounds = check_range(self, "bounds")
         if not getattr(X, "sparse", False) or bounds is None:
             return
         if not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
             raise ValueError(
-                "a sparse X needs 'entry_bounds' with 0 between them: zeros are not stored, and "
-                f"stay zeros. Got {self.entry_bounds!r}."
+                "a sparse X needs 'bounds' with 0 between them: zeros are not stored, and "
+                f"stay zeros. Got {self.bounds!r}."
             )
 
     def _default_shares(self):
-        if isinstance(self.entry_bounds, str):
+        if isinstance(self.bounds, str):
             shares = {"columns": 0.45, "moments": 0.55}
         else:
             shares = {"moments": 1.0}
@@ -569,15 +569,15 @@ class DPStandardScaler(
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
-        warn_unclear_columns(
+        warn_undetected_columns(
             self,
             ~found.found,
             found.needed,
             outcome="and took a low guess",
-            remedy="'entry_bounds'",
+            remedy="'bounds'",
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
-        return found.center, found.reach(noise), found
+        return found.center, found.radius(noise), found
 
     def _moments(self, ask, center, size, n, share):
         weights = column_weights(len(center))

@@ -2,7 +2,7 @@
 
 A file is a database of SQLite, which is only added to: each record has a number and a hash over it
 and the record before. A *snapshot* is a record that stands for all before it, which are then gone.
-Beside it lies a *lock file* (`path` + ".lock"), which also says the number and the hash of the last
+Next to it lies a *lock file* (`path` + ".lock"), which also has the number and hash of the last
 record: the *marker*. All three have mode 0600. Who uses this gives the records a meaning.
 
 What is promised, and what keeps it:
@@ -419,7 +419,7 @@ class Store:
         return connection
 
 
-class KeptStore(Store):
+class CacheStore(Store):
     """A file of records that nobody else opens until it is closed."""
 
     # One sync a change, of a database that stays open.
@@ -478,7 +478,7 @@ class KeptStore(Store):
         raise PrivacyError("a file that is in use cannot be copied or pickled.")
 
 
-_KEPT: weakref.WeakSet[KeptStore] = weakref.WeakSet()
+_KEPT: weakref.WeakSet[CacheStore] = weakref.WeakSet()
 
 
 def _hold() -> None:

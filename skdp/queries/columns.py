@@ -87,7 +87,7 @@ class RankQuery(SumQuery):
 _ROUNDED = 1.01  # of a sum before and after, and what floats add to that
 
 
-# Weight of a square beside a value: the largest for which a replaced value moves both together by
+# Weight of a square next to a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
 _FINE = 2.0**30  # parts of rows of a group are whole multiples of its inverse
@@ -111,11 +111,11 @@ class ColumnQuery(GroupQuery):
 
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
-        return self._beside(RankQuery, self._source, points)
+        return self._derived(RankQuery, self._source, points)
 
     def distances(self, center: FloatArray, points: FloatArray) -> RankQuery:
         """Return how distances from a public centre compare with a public grid."""
-        return self._beside(RankQuery, self._source, points, center)
+        return self._derived(RankQuery, self._source, points, center)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

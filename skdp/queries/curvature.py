@@ -1,9 +1,9 @@
 """How sums of clipped contributions answer to a move of M, where the records are public.
 
 Under the unit "label" X is public, and so is what X makes of a move: nothing here reads a target.
-Notation of `skdp.queries.records`: z_i are the coordinates of P_T X_i (and of the corner of an
+Notation of `skdp.queries.records`: z_i are the coordinates of P_T X_i (and of the bias column of an
 intercept), p_i its length, p the median length. A normal residual whose contribution is cut at
-`reach` deviations of an ordinary one keeps the share b_i = P(|g| <= reach p/p_i) of its slope, so
+`radius` deviations of an ordinary one keeps the share b_i = P(|g| <= radius p/p_i) of its slope, so
 that a move m of M changes the sum by the sum of b_i z_i z_i'm.
 """
 
@@ -35,13 +35,13 @@ class _Directions:
 
     form: Form
     frame: Frame
-    beside: FloatArray
-    corner: float
+    complement: FloatArray
+    bias: float
 
     def __call__(self, block: Zipped) -> tuple[FloatArray, NDArray[np.float32]]:
-        right, left = self.form.sides(block, self.frame, self.beside)
+        right, left = self.form.sides(block, self.frame, self.complement)
         m = len(right)
-        last = [np.full((m, 1), self.corner)] if self.corner else []
+        last = [np.full((m, 1), self.bias)] if self.bias else []
         found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
         found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
         lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
@@ -52,7 +52,7 @@ class _Directions:
 class _Curvature:
     """The sum of b z z' in units, of directions that are rounded; those of extreme length cut."""
 
-    reach: float
+    radius: float
     unit: float
     longest: float
 
@@ -61,14 +61,14 @@ class _Curvature:
         total = np.zeros((directions.shape[1],) * 2)
         for i in range(0, len(lengths), MAX_ROWS):
             p = lengths[i : i + MAX_ROWS]
-            kept = erf(self.reach / np.maximum(p, 1e-300) / math.sqrt(2.0))
+            kept = erf(self.radius / np.maximum(p, 1e-300) / math.sqrt(2.0))
             roots = np.minimum(np.sqrt(kept) * p / self.unit, self.longest)
             Z = np.rint(directions[i : i + MAX_ROWS] * roots[:, None])
             total += Z.T @ Z
         return total.astype(np.int64)
 
 
-def public_curvature(sums: ClippedSum, reach: float) -> tuple[FloatArray, float] | None:
+def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float] | None:
     """Return the sum of b z z' and the median p, for the unit "label" only; coordinates as `total`.
 
     None for records that contribute something else than they see (a full covariance), and where it
@@ -81,12 +81,12 @@ def public_curvature(sums: ClippedSum, reach: float) -> tuple[FloatArray, float]
     skewed = isinstance(query.form, MixedRecords)
     if skewed or size > _MOST_COORDINATES or n * size > _MOST_KEPT or n * size**2 > _MOST_WORK:
         return None
-    frame, beside = sums.frames()
-    make = _Directions(query.form, frame, off_grid(beside), query.corner)
+    frame, complement = sums.frames()
+    make = _Directions(query.form, frame, off_grid(complement), query.bias)
     columns = query.units_alone.then(make, "lengths", "directions")
     typical = columns.median("lengths")
     if typical <= 0:
         return None
-    unit = math.sqrt(erf(reach / math.sqrt(2.0))) * typical / _GRID
-    term = _Curvature(reach * typical, unit, _LONGEST / math.sqrt(n))
+    unit = math.sqrt(erf(radius / math.sqrt(2.0))) * typical / _GRID
+    term = _Curvature(radius * typical, unit, _LONGEST / math.sqrt(n))
     return columns.sum(term, (size, size)) * unit**2, typical

@@ -522,7 +522,7 @@ def _power_of_two(exponent: int) -> float:
 # Notation: A is m x n with entries clipped to [lo, hi], which holds 0; both shapes are public. Rows
 # are shortened to a public clip norm C after that, so one entry moves one row.
 #
-# Change of A'A by one entry: let a row have u beside the entry and s in it, and F(s) be the largest
+# Change of A'A by one entry: let a row have u outside the entry, s in it, and F(s) be the largest
 # ||x x' - y y'||_F for x the clipped (u, s) and y the clipped (u, 0). Unclipped it is |s| sqrt(2
 # |u|^2 + s^2), with |u|^2 <= C^2 - s^2. If both are clipped, x and y have length C and angle
 # arctan(|s|/|u|), |u| >= C: sqrt(2) C^2 |s| / sqrt(|u|^2 + s^2), largest at |u| = C. If x alone is,
@@ -567,7 +567,7 @@ class EntryRowQuery(PrivateQuery):
         self.shape: tuple[int, int] = A.shape
         self.clip_norm = max(abs(unit.low), abs(unit.high)) * math.sqrt(A.shape[1])
         self._kept: NDArray[np.intp] | None = None
-        self._clean: dict[str, Any] = {}  # shared by what was narrowed
+        self._clean: dict[str, Any] = {}  # shared by what was restricted
 
     def clipped(self, clip_norm: float) -> EntryRowQuery:
         """Return the same rows under a public clip norm."""

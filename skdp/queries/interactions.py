@@ -31,7 +31,7 @@ from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
 from skdp.data.factorisations import of_public
 from skdp.data.histories import binary_rows, history_rows, with_unit_pairs
 from skdp.data.integers import exact_map, off_grid, on_grid
-from skdp.data.numbers import narrowed
+from skdp.data.numbers import restricted
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.rows import RowQuery
@@ -47,7 +47,7 @@ def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
 
     add_remove: with d items after adding one, (2d - 1)/d0^2 while d <= d0 (one new row and column
     of 1/d0), and 2/d beyond it (1/d^2 + 2(d-1)/d^2 + the (d-1)^2 entries that fall from 1/(d-1)
-    to 1/d). replace: d - 1 pairs leave and enter beside two diagonal entries, each
+    to 1/d). replace: d - 1 pairs leave and enter next to two diagonal entries, each
     1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0.
     """
     d0 = degree_floor
@@ -353,8 +353,8 @@ class RowHistories(SumQuery):
         """Return the sums of the rows, each of length 1 (of sum 1 if `pure`) and not negative."""
         if self._pure:
             return self._shares()
-        rows = narrowed(self._source, partial(history_rows, cap=self._cap), self.n_features)
-        return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
+        rows = restricted(self._source, partial(history_rows, cap=self._cap), self.n_features)
+        return self._derived(RowQuery, rows, clip_norm=1.0).positive_sums()
 
     def _shares(self) -> Bounded:
         """Return the sums of rows of sum 1: l1 and l2 of one row are 1 at most, in integers too.
@@ -363,8 +363,8 @@ class RowHistories(SumQuery):
         rows are not negative, so they differ by sqrt(2) in l2 and by 2 in l1.
         """
         n, units = self.n_features, self.neighbours.units
-        rows = narrowed(self._source, partial(history_rows, form="share", cap=self._cap), n)
-        query = self._beside(SumQuery, rows)
+        rows = restricted(self._source, partial(history_rows, form="share", cap=self._cap), n)
+        query = self._derived(SumQuery, rows)
 
         def answer(step: float) -> NDArray[Any]:
             def term(block: Any) -> NDArray[Any]:
@@ -381,7 +381,7 @@ class RowHistories(SumQuery):
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:
         """Return the pairs of the rows, off a direction: see `PairQuery`."""
         view = partial(history_rows, kept=kept, cap=self._cap)
-        query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
+        query = self._derived(PairQuery, restricted(self._source, view, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
         return query.moment(popular)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, finite_rows, row_source
-from skdp.data.numbers import narrowed
+from skdp.data.numbers import restricted
 from skdp.data.products import row_products
 from skdp.data.views import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -27,7 +27,7 @@ from skdp.queries.sums import SumQuery
 FloatArray = NDArray[np.float64]
 _LIMIT = 2**62
 _FAR = 1e100  # halves of a frame: stands for all places beyond
-COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares beside places
+COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares next to places
 SHAPE_NUMBERS = 6  # of one class: a count, two sums, three sums of squares
 _ONE_ROW, _ONE_CLASS = 13 / 4, 25 / 4  # see `shapes`
 
@@ -44,7 +44,7 @@ class Frame(NamedTuple):
 
 
 def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
-    """Yield coordinates in a public plane, each of its own row alone; columns stay beside them."""
+    """Yield coordinates in a public plane, each of its own row alone; columns stay next to them."""
     for block in blocks:
         if isinstance(block, Zipped):
             yield Zipped(_coordinates(block.rows, axes, center), block.columns)
@@ -84,13 +84,13 @@ class PlaneQuery(SumQuery):
         self, rows: Any, axes: FloatArray, center: FloatArray, n_classes: int = 0, *,
         adjacency: str, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        plane = narrowed(row_source(rows), partial(plane_rows, axes=axes, center=center), 2)
+        plane = restricted(row_source(rows), partial(plane_rows, axes=axes, center=center), 2)
         super().__init__(plane, adjacency=adjacency, n_jobs=n_jobs)
         self._groups = max(1, n_classes)
 
     def coordinates(self) -> ColumnQuery:
         """Return the two coordinates as columns, of rows of any class."""
-        return self._beside(ColumnQuery, narrowed(self._source, _unlabelled, 2))
+        return self._derived(ColumnQuery, restricted(self._source, _unlabelled, 2))
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
@@ -144,7 +144,7 @@ class PlaneQuery(SumQuery):
 
 
 def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the coordinates alone, without the columns beside them."""
+    """Yield the coordinates alone, without the columns next to them."""
     for block in blocks:
         yield block.rows if isinstance(block, Zipped) else block
 

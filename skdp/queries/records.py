@@ -32,7 +32,7 @@ from skdp.data.records import (
     of_means,
 )
 from skdp.data.units import Placed
-from skdp.data.views import ViewedRows, Zipped, ZippedRows, centered, may_be_kept
+from skdp.data.views import ViewedRows, Zipped, ZippedRows, cacheable, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import SumQuery
@@ -85,7 +85,7 @@ def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
     """Return units and sizes of moments of X, whatever y is."""
     units, _ = _units_alone(block, form)
-    return units, *_sizes_of_moments(block.beside(units=units), form)
+    return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
 
 def _number(columns: Columns) -> NDArray[np.int64]:
@@ -125,10 +125,10 @@ _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 o
 
 
 def _masked(
-    units: FloatArray, residuals: FloatArray, sizes: FloatArray, corner: float
+    units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float
 ) -> tuple[FloatArray, FloatArray]:
-    if corner:
-        sizes = np.hypot(sizes, corner) * (1 + 1e-12)
+    if bias:
+        sizes = np.hypot(sizes, bias) * (1 + 1e-12)
     return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
 
 
@@ -137,23 +137,21 @@ class _OfProducts:
     """Residuals and sizes of contributions y X, from the survey of the records."""
 
     center: float
-    corner: float
+    bias: float
 
     def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
-        return _masked(
-            columns["units"], centred(columns, self.center), columns["norms"], self.corner
-        )
+        return _masked(columns["units"], centred(columns, self.center), columns["norms"], self.bias)
 
 
 @dataclass(frozen=True)
 class _OfRecords:
     """The same of contributions X, whatever y is: 1 stands for each residual."""
 
-    corner: float
+    bias: float
 
     def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
         units, norms = columns["units"], columns["norms"]
-        return _masked(units, np.ones(len(units)), norms, self.corner)
+        return _masked(units, np.ones(len(units)), norms, self.bias)
 
 
 def _of_tangent(columns: Columns) -> tuple[FloatArray, FloatArray]:
@@ -175,7 +173,7 @@ class _Tangent:
     form: Form
     frame: Frame
     center: float
-    corner: float
+    bias: float
     intercept: float
     n_kept: int
 
@@ -184,10 +182,10 @@ class _Tangent:
         units = columns["units"]
         kept = np.empty((len(units), self.n_kept), np.float32)
         more = {"kept": kept} if self.n_kept else {}
-        sizes, inner = self.form.tangent(block.beside(**more), self.frame)
-        residuals = inner + self.corner * self.intercept - centred(columns, self.center)
+        sizes, inner = self.form.tangent(block.with_columns(**more), self.frame)
+        residuals = inner + self.bias * self.intercept - centred(columns, self.center)
         sizes = np.maximum(sizes, _FLOOR * columns["norms"])
-        return units, *_masked(units, residuals, sizes, self.corner), kept
+        return units, *_masked(units, residuals, sizes, self.bias), kept
 
 
 @dataclass(frozen=True)
@@ -207,28 +205,28 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Sum:
-    """The sum of weighted records of a block, exact in limbs of 20 bits, and of corners; flat."""
+    """The sum of weighted records of a block, exact in limbs of 20 bits, and of biases; flat."""
 
     form: Form
     weights: _Weights
-    corner: float
+    bias: float
     exact: bool
 
     def __call__(self, block: Zipped) -> FloatArray:
         weights = self.weights(block.columns)
-        whole, corners = weights * block.columns["units"], weights * self.corner
+        whole, biases = weights * block.columns["units"], weights * self.bias
         if not self.exact:
-            return np.append(self.form.weighted(block.beside(weights=whole)), np.sum(corners))
-        limbs = limbs_of(self.form.weighted(block.beside(weights=np.trunc(whole))))
-        return np.append(limbs, np.sum(np.trunc(corners)))
+            return np.append(self.form.weighted(block.with_columns(weights=whole)), np.sum(biases))
+        limbs = limbs_of(self.form.weighted(block.with_columns(weights=np.trunc(whole))))
+        return np.append(limbs, np.sum(np.trunc(biases)))
 
 
 @dataclass(frozen=True)
-class _ExactSumOfKept:
+class _ExactSumOfCached:
     """The same of coordinates that were kept: without the records."""
 
     weights: _Weights
-    corner: float
+    bias: float
     n_kept: int
 
     def __call__(self, columns: Columns) -> IntArray:
@@ -238,14 +236,14 @@ class _ExactSumOfKept:
         for i in range(0, len(weights), MAX_ROWS):
             rows = columns["kept"][i : i + MAX_ROWS].astype(np.float64)
             limbs += limbs_of(whole[i : i + MAX_ROWS] @ rows).astype(np.int64)
-        corners = np.trunc(weights * self.corner).astype(np.int64)
-        return np.append(limbs, np.sum(corners))
+        biases = np.trunc(weights * self.bias).astype(np.int64)
+        return np.append(limbs, np.sum(biases))
 
 
 class ClippedSum(PrivateQuery):
     """Sums of clipped contributions e_i P_T X_i (or y_i X_i, or X_i): private sizes, the total.
 
-    With an intercept the record is (X, corner), and its size sqrt(||P_T X||^2 + corner^2): one
+    With an intercept the record is (X, bias), and its size sqrt(||P_T X||^2 + bias^2): one
     contribution, clipped as a whole.
     """
 
@@ -275,11 +273,11 @@ class ClippedSum(PrivateQuery):
     @property
     def n_coordinates(self) -> int:
         """How many numbers the total has."""
-        return self._core_size + (1 if self.query.corner else 0)
+        return self._core_size + (1 if self.query.bias else 0)
 
     def frames(self) -> tuple[Frame, FloatArray]:
         """Return the public tangent space, and W2 (I - VV') on the grid."""
-        return self._frame(), self._beside()
+        return self._frame(), self._complement()
 
     # -- per-record numbers ------------------------------------------------------------------
 
@@ -307,16 +305,16 @@ class ClippedSum(PrivateQuery):
         if self._matrix is None:
             return query.survey
         make = _Tangent(
-            query.form, self._frame(), query.center, query.corner, self._intercept, self._n_kept
+            query.form, self._frame(), query.center, query.bias, self._intercept, self._n_kept
         )
         return query.survey.then(make, "units", "residuals", "sizes", "kept")
 
     @property
     def _lengths(self) -> Lengths:
         if self._of_rows:
-            return _OfRecords(self.query.corner)
+            return _OfRecords(self.query.bias)
         if self._matrix is None:
-            return _OfProducts(self.query.center, self.query.corner)
+            return _OfProducts(self.query.center, self.query.bias)
         return _of_tangent
 
     def scores_below(self, threshold: float) -> Bounded:
@@ -338,7 +336,7 @@ class ClippedSum(PrivateQuery):
         the intercept. The public map is exact and floors (`slack`).
         """
         C, query = float(clip_level), self.query
-        corner = query.corner
+        bias = query.bias
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
@@ -346,7 +344,7 @@ class ClippedSum(PrivateQuery):
             shift = _HEADROOM - math.ceil(math.log2(C / step))
             total = self._exact(_Weights(self._lengths, C, step * 2.0**-shift))
             high, low = total[:-1].reshape(2, -1)
-            last = [int(total[-1]) >> shift] if corner else []
+            last = [int(total[-1]) >> shift] if bias else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         first = "record_sum" if self._of_rows else getattr(query.form, "total_name", "spectral_sum")
@@ -359,30 +357,30 @@ class ClippedSum(PrivateQuery):
         query, size = self.query, math.prod(self.query.shape)
         term = _Sum(query.form, _Weights(self._lengths, level, 1.0), 1.0, exact=False)
         total = query.sum_over(self._columns, term, (size + 1,), 0.0)
-        last = [float(total[-1]) * query.corner] if query.corner else []
+        last = [float(total[-1]) * query.bias] if query.bias else []
         return np.concatenate([self._map_float(total[:-1]), last])
 
     def _exact(self, weights: _Weights) -> IntArray:
         """Return the exact sum over records, from kept coordinates if there are any; flat."""
         query = self.query
         if self._n_kept:
-            kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
+            kept = _ExactSumOfCached(weights, query.bias, self._n_kept)
             return self._columns.sum(kept, (2 * self._n_kept + 1,))
-        term = _Sum(query.form, weights, query.corner, exact=True)
+        term = _Sum(query.form, weights, query.bias, exact=True)
         shape = (2 * math.prod(query.shape) + 1,)
         return query.sum_over(self._columns, term, shape, 1.0)
 
-    def _map_kept(self, flat: IntArray) -> IntArray:
-        """Project the sums of U'W1 Z W2 beside V; those of W1 Z W2 V stay."""
+    def _map_cached(self, flat: IntArray) -> IntArray:
+        """Project the sums of U'W1 Z W2 next to V; those of W1 Z W2 V stay."""
         assert self._matrix is not None
         V, size = self._matrix[2], self.query.shape[0] * self._matrix[0].shape[1]
         left = flat[size:].reshape(-1, len(V))
-        beside = exact_map(on_grid(np.eye(len(V)) - V @ V.T), np.ascontiguousarray(left.T))
-        return np.concatenate([flat[:size], beside.T.ravel()])
+        complement = exact_map(on_grid(np.eye(len(V)) - V @ V.T), np.ascontiguousarray(left.T))
+        return np.concatenate([flat[:size], complement.T.ravel()])
 
     def _map(self, flat: IntArray) -> IntArray:
         if self._n_kept:
-            return self._map_kept(flat)
+            return self._map_cached(flat)
         form = self.query.form
         flat = form.mapped(flat) if isinstance(form, MixedRecords) else flat
         K, outer = flat.reshape(self.query.shape), form.outer
@@ -395,16 +393,16 @@ class ClippedSum(PrivateQuery):
         left = exact_map(frame.left, K).T
         if outer is not None:
             right = exact_map(outer[0], np.ascontiguousarray(right))
-        left = exact_map(self._beside().T, np.ascontiguousarray(left)).T
+        left = exact_map(self._complement().T, np.ascontiguousarray(left)).T
         return np.concatenate([right.ravel(), left.ravel()])
 
-    def _beside(self) -> FloatArray:
+    def _complement(self) -> FloatArray:
         """Return W2 (I - VV') on the grid."""
         assert self._matrix is not None
         V = self._matrix[2]
-        beside = np.eye(len(V)) - V @ V.T
+        complement = np.eye(len(V)) - V @ V.T
         outer = self.query.form.outer
-        return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
+        return on_grid(complement if outer is None else off_grid(outer[1]) @ complement)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         form = self.query.form
@@ -444,7 +442,9 @@ class _Moments:
         units, sizes = block.columns["units"], block.columns["moment_sizes"]
         with np.errstate(divide="ignore", invalid="ignore"):
             shrink = np.sqrt(np.minimum(1.0, self.level / sizes)) * self.below
-        return self.form.moments(block.beside(scales=np.where(units > 0, shrink / self.unit, 0.0)))
+        return self.form.moments(
+            block.with_columns(scales=np.where(units > 0, shrink / self.unit, 0.0))
+        )
 
 
 class RecordQuery(SumQuery):
@@ -493,12 +493,12 @@ class RecordQuery(SumQuery):
         self._records: Any = self._joined
         # Integers of all records, four bytes each, are kept where they fit; others than dense ones
         # contribute what is not their rows. It decides on speed alone.
-        fits = may_be_kept(4 * self._n_known * math.prod(shape))
+        fits = cacheable(4 * self._n_known * math.prod(shape))
         if fits and type(self.form) is DenseRecords:
-            self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
+            self._records = self._made(DenseRecords.whole, "row_units", "whole").with_columns
         self.shape = shape
         self.center = 0.0  # public: taken off each target
-        self.corner = 0.0  # the constant that joins each record, for an intercept
+        self.bias = 0.0  # the constant that joins each record, for an intercept
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
         self._keep()
 
@@ -542,10 +542,10 @@ class RecordQuery(SumQuery):
         """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
         if self._n_known != self._n_known:
             _check_number(int(self.survey.sum(_number)), PrivacyError)  # which passes the gate
-        source: AnyRows = columns.beside()
+        source: AnyRows = columns.with_columns()
         return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
-    # -- narrowed queries (public arguments) -----------------------------------------------
+    # -- restricted queries (public arguments) -----------------------------------------------
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> RecordQuery:
         """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonals)."""
@@ -562,11 +562,11 @@ class RecordQuery(SumQuery):
             n_jobs=self.n_jobs, place=place,
         )  # fmt: skip
 
-    def augmented(self, center: float, corner: float) -> RecordQuery:
-        """Return the records (X, corner), y - center: their last coefficient is an intercept."""
-        return self._with(center=self.center + center, corner=corner)
+    def augmented(self, center: float, bias: float) -> RecordQuery:
+        """Return the records (X, bias), y - center: their last coefficient is an intercept."""
+        return self._with(center=self.center + center, bias=bias)
 
-    def beside_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
+    def about_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
         """Return the records with <X, a 1' + 1 b'> taken off their targets, for public a and b."""
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")

@@ -38,7 +38,7 @@ from skdp.data.integers import (
     length_unit,
     row_map,
 )
-from skdp.data.numbers import Numbers, RowNumbers, narrowed, selected_columns
+from skdp.data.numbers import Numbers, RowNumbers, restricted, selected_columns
 from skdp.data.views import (
     GroupMap,
     by_group,
@@ -46,7 +46,7 @@ from skdp.data.views import (
     group_lengths,
     group_sums,
     rows_each,
-    with_corner,
+    with_bias,
     with_rows,
 )
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -56,8 +56,8 @@ from skdp.queries.sums import (
     GroupQuery,
     GroupTangentQuery,
     TangentQuery,
-    corner_units,
-    exact_corner,
+    bias_units,
+    exact_bias,
 )
 
 FloatArray = NDArray[np.float64]
@@ -107,7 +107,7 @@ class RowQuery(GroupQuery):
         """Return what makes clipped rows of a block: in units, or floats at unit 0."""
         return GroupMap(self.clip_norm, unit)
 
-    # -- narrowed queries (public arguments) -----------------------------------------------
+    # -- restricted queries (public arguments) -----------------------------------------------
 
     def clipped(self, clip_norm: float) -> RowQuery:
         """Return the same rows under a public clip norm; norms are measured once.
@@ -123,15 +123,15 @@ class RowQuery(GroupQuery):
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        rows = narrowed(self._source, partial(centered, center=center), self.n_features)
+        rows = restricted(self._source, partial(centered, center=center), self.n_features)
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
         C = self.clip_norm
         if self.by_group:
-            return self._beside(GroupTangentQuery, self._source, V, scale, clip_norm=C)
-        return self._beside(TangentQuery, self._source, V, scale, clip_norm=C)
+            return self._derived(GroupTangentQuery, self._source, V, scale, clip_norm=C)
+        return self._derived(TangentQuery, self._source, V, scale, clip_norm=C)
 
     # -- norms and sums --------------------------------------------------------------------
 
@@ -216,28 +216,28 @@ class RowQuery(GroupQuery):
 
         return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 
-    def moment(self, corner: float) -> Bounded:
+    def moment(self, bias: float) -> Bounded:
         """Return [X, c]'[X, c]: X'X, c times the column sums and c^2 n in one release.
 
         A row of it has squared norm ||x||^2 + c^2 <= C^2 + c^2. Replace: with s = x.y in
         [-C^2, C^2], ||P - Q||^2 <= 2 (C^2 + c^2)^2 - 2 (s + c^2)^2, largest at s = -c^2 when
         c <= C: sqrt(2) (C^2 + c^2); beyond, at s = -C^2: 2 sqrt(2) C c.
-        A group is scaled down as a whole, corner and all, where the mean square of (x, c) exceeds
+        A group is scaled down as a whole, bias included, where the mean square of (x, c) exceeds
         C^2 + c^2: that bounds its norm; replace: a PSD pair, sqrt(2) times it.
         """
-        d, C, c = self.n_features, self.clip_norm, float(corner)
+        d, C, c = self.n_features, self.clip_norm, float(bias)
         l2 = self.neighbours.positive(C * C + c * c)
         if self.by_group:
             return self._square("moment", d + 1, l2, self._moment_of_groups(c))
 
         def answer(step: float) -> NDArray[Any]:
-            rows, last = self._map(math.sqrt(step)), corner_units(c, step)
+            rows, last = self._map(math.sqrt(step)), bias_units(c, step)
             return self._sum(lambda block: _augmented(rows(block), last), (d + 1, d + 1), step)
 
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
         bounded = self._square("moment", d + 1, l2, answer)
-        return replace(bounded, decode=partial(exact_corner, corner=c))
+        return replace(bounded, decode=partial(exact_bias, bias=c))
 
     def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:
         d, length = self.n_features, math.hypot(self.clip_norm, c)
@@ -245,7 +245,7 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             rows = GroupMap(length, math.sqrt(step))
             return self._sum(
-                lambda block: block_gram(rows(with_corner(block, c))), (d + 1, d + 1), step
+                lambda block: block_gram(rows(with_bias(block, c))), (d + 1, d + 1), step
             )
 
         return answer
@@ -342,11 +342,11 @@ def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[n
     return np.asarray(as_int64(clipped * clipped / step).sum())
 
 
-def _augmented(rows: Block, corner: float) -> FloatArray:
-    """[rows, corner]'[rows, corner] of one block."""
+def _augmented(rows: Block, bias: float) -> FloatArray:
+    """[rows, bias column]'[rows, bias column] of one block."""
     d = rows.shape[1]
     out = np.empty((d + 1, d + 1))
     out[:d, :d] = block_gram(rows)
-    out[:d, d] = out[d, :d] = column_sums(rows) * corner
-    out[d, d] = rows.shape[0] * corner * corner
+    out[:d, d] = out[d, :d] = column_sums(rows) * bias
+    out[d, d] = rows.shape[0] * bias * bias
     return out

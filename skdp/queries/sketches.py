@@ -98,7 +98,7 @@ class SketchUnit(MatrixUnit):
         return self.kind.single or (self.stream and not self.kind.by_rows)
 
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
-        """Return the bound of one sketch. With `random`, Gaussian sides are secret coins.
+        """Return the bound of one sketch. With `random`, Gaussian sides are secret random bits.
 
         Then other sides must have exact norms: `refusal` says where they have not.
         """

@@ -114,7 +114,7 @@ class SumQuery(PrivateQuery):
         self.neighbours = Neighbours(adjacency)
         self.n_jobs = n_jobs
 
-    def _beside(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
+    def _derived(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
         """Return a query of the same units, neighbours and threads."""
         return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
 
@@ -308,7 +308,7 @@ class GroupQuery(SumQuery):
 
     def _alike(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
         """Return a query of the same units, neighbours and threads."""
-        return self._beside(kind, *public, by_group=self.by_group, **bounds)
+        return self._derived(kind, *public, by_group=self.by_group, **bounds)
 
 
 # The split of a second moment at a public subspace: core and tangent part in one release.
@@ -564,13 +564,13 @@ class GroupTangentQuery(TangentQuery):
         return self._array("tangent_product", (d, p), change, answer, widen=LOOSE)
 
 
-def corner_units(corner: float, step: float) -> float:
-    """Return a public corner rounded down to whole units; itself at step 0."""
-    return math.floor(corner / math.sqrt(step)) if step else corner
+def bias_units(bias: float, step: float) -> float:
+    """Return a public bias column rounded down to whole units; itself at step 0."""
+    return math.floor(bias / math.sqrt(step)) if step else bias
 
 
-def exact_corner(moment: FloatArray, step: float, corner: float) -> FloatArray:
-    """Undo that the corner was rounded down to whole units (both are public)."""
+def exact_bias(moment: FloatArray, step: float, bias: float) -> FloatArray:
+    """Undo that the bias column was rounded down to whole units (both are public)."""
     scale = np.ones(len(moment))
-    scale[-1] = corner / (max(1, corner_units(corner, step)) * math.sqrt(step))
+    scale[-1] = bias / (max(1, bias_units(bias, step)) * math.sqrt(step))
     return moment * scale[:, None] * scale[None, :]

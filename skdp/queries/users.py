@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
-from skdp.data.numbers import RowNumbers, narrowed
+from skdp.data.numbers import RowNumbers, restricted
 from skdp.data.units import Batch, UserRows, one_row_each, one_target_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
-from skdp.solvers.sight import SeenUsers, Sight
+from skdp.solvers.scaling import ScaledUsers, Scaling
 
 FloatArray = NDArray[np.float64]
 
@@ -93,8 +93,8 @@ def _each_or_none(local: Local, batch: Batch, shape: tuple[int, ...]) -> FloatAr
     return np.stack([np.full_like(like, np.nan) if one is None else one for one in found])
 
 
-def _of_seen(local: Local, sight: Sight, batch: Any) -> FloatArray:
-    return local(cast(Batch, SeenUsers.of(batch, sight)))
+def _of_scaled(local: Local, scaling: Scaling, batch: Any) -> FloatArray:
+    return local(cast(Batch, ScaledUsers.of(batch, scaling)))
 
 
 class UserQuery(SumQuery):
@@ -119,16 +119,16 @@ class UserQuery(SumQuery):
         super().__init__(users, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = users.n_features
         self.n_outputs = users.n_outputs
-        self._sight: Sight | None = None
+        self._scaling: Scaling | None = None
 
-    def seen(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> UserQuery:
+    def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> UserQuery:
         """Narrow to messages about rows as they are seen: each from itself, by public numbers."""
         out = copy.copy(self)
-        out._sight = Sight(center, scale, limit)
+        out._scaling = Scaling(center, scale, limit)
         return out
 
-    def _of_seen(self, local: Local) -> Local:
-        return local if self._sight is None else partial(_of_seen, local, self._sight)
+    def _of_scaled(self, local: Local) -> Local:
+        return local if self._scaling is None else partial(_of_scaled, local, self._scaling)
 
     def _sum(
         self, term: Callable[[Batch], Any], shape: tuple[int, ...], step: float
@@ -144,7 +144,7 @@ class UserQuery(SumQuery):
         """
 
         def answer(step: float) -> NDArray[Any]:
-            factors = of_good_users(self._of_seen(local), (1, width), step)
+            factors = of_good_users(self._of_scaled(local), (1, width), step)
 
             def term(batch: Batch) -> FloatArray:
                 F = unit_factors(factors(batch), step).reshape(-1, width)
@@ -173,7 +173,7 @@ class UserQuery(SumQuery):
             return np.concatenate(cut, axis=1)
 
         def answer(step: float) -> NDArray[Any]:
-            values = of_good_users(self._of_seen(local), (size,), step)
+            values = of_good_users(self._of_scaled(local), (size,), step)
 
             def term(batch: Batch) -> NDArray[Any]:
                 return summed(bounded(values(batch)), step)
@@ -185,18 +185,18 @@ class UserQuery(SumQuery):
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = RowNumbers(self._source, quietly(of_good_users(self._of_seen(local), ())))
+        numbers = RowNumbers(self._source, quietly(of_good_users(self._of_scaled(local), ())))
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user: a user is one row of it."""
-        rows = narrowed(self._source, one_row_each, self.n_features)
-        return self._beside(ColumnQuery, rows)
+        rows = restricted(self._source, one_row_each, self.n_features)
+        return self._derived(ColumnQuery, rows)
 
     def targets(self) -> ColumnQuery:
         """Return the query over the targets of that row: a user is one row of it, too."""
-        rows = narrowed(self._source, one_target_each, self.n_outputs)
-        return self._beside(ColumnQuery, rows)
+        rows = restricted(self._source, one_target_each, self.n_outputs)
+        return self._derived(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
         """Return n scores for the exponential mechanism; `local` gives one score in [0, 1] each.
@@ -218,12 +218,12 @@ class UserQuery(SumQuery):
         length = self.neighbours.units
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
-    def kept_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
+    def cached_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield (numbers of users, result of `local`): NOT a release, for what stays with users.
 
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
-        run = quietly(self._of_seen(local))
+        run = quietly(self._of_scaled(local))
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
         with one_blas_thread():

@@ -252,7 +252,7 @@ class PublishedListsMixin:
         if self.randomized_interactions_ is None:
             raise ValueError(
                 "randomized_interactions_ does not exist: it needs algorithm='one_shot', and item "
-                f"counts above the noise. The fit took {self.route_!r}."
+                f"counts above the noise. The fit took {self.algorithm_reason_!r}."
             )
         rows = self.randomized_interactions_.rows
         columns, shape = self.selected_items_[rows.indices], (rows.shape[0], self.n_features_in_)
@@ -265,7 +265,7 @@ class PublishedListsMixin:
 
 
 class ListsMixin:
-    """Lists from `filter_`, `counts_` and `selected_items_`; `_histories` gives rows its form."""
+    """Lists from `filter_`, `item_counts_`, `selected_items_`; `_histories` gives rows its form."""
 
     def recommend(
         self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None
@@ -311,8 +311,8 @@ class ListsMixin:
             Item numbers and noisy counts, largest first.
         """
         check_is_fitted(self)
-        best = np.argsort(-self.counts_, kind="stable")[: self._checked_number(n)]
-        return best, self.counts_[best]
+        best = np.argsort(-self.item_counts_, kind="stable")[: self._checked_number(n)]
+        return best, self.item_counts_[best]
 
     def item_similarity(self, item: Any, n: int = 20) -> Any:
         """Return the items that are liked by the same users, by the public filter.

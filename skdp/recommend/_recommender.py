@@ -1,4 +1,4 @@
-"""A private recommender: noisy popularity, and the factors that can be read beside it."""
+"""A private recommender: noisy popularity, and the factors that can be read next to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skdp.queries.interactions import InteractionHistories, RowHistories, gram_c
 from skdp.recommend._lists import ListsMixin, PublishedListsMixin, recall_at_n
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, fit_filter, kept_items
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
 from skdp.theory._plan import check_entries
 from skdp.theory._subspaces import MOST_FLIPS
@@ -42,7 +42,7 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
-_OF_ROWS, _OF_CELLS = 0.2, 0.1  # of the budget, for the counts beside a moment
+_OF_ROWS, _OF_CELLS = 0.2, 0.1  # of the budget, for the counts next to a moment
 
 
 def release_route(name, session, whole, n_users):
@@ -137,7 +137,7 @@ def choose_route(estimator, shape):
     return Choice(name, reason)
 
 
-# A private recommender: noisy popularity, and the factors that can be read beside it.
+# A private recommender: noisy popularity, and the factors that can be read next to it.
 
 
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
@@ -180,7 +180,7 @@ class RecommenderPlans(PlansMixin):
             f"{rows} histories with {nnz / n:.3g} items each, popular ones and those of factors; "
         )
         said += f"the most popular items, without noise, would find {popular:.2g}"
-        return Made(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
+        return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 
 
 class DPRecommender(
@@ -233,7 +233,7 @@ class DPRecommender(
         Interactions: users with fewer of the kept items weigh as if they had so many. "auto" takes
         their released mean number. A number must be public, such as the length of usual histories;
         `algorithm="auto"` then reckons with it (with 25 otherwise).
-    weights : "binary" or float, default="binary"
+    value_cap : "binary" or float, default="binary"
         What an entry counts: each positive one the same, or min(x, weights), a public cap on
         ratings or numbers of plays (row unit only). Rows have length 1 in any case.
     random_state : int, Generator, RandomState or None, default=None
@@ -243,7 +243,7 @@ class DPRecommender(
 
     Attributes
     ----------
-    counts_ : ndarray of shape (n_features,)
+    item_counts_ : ndarray of shape (n_features,)
         Released popularity: noisy numbers of users (rows: sums of histories of length 1, or of sum
         1 where delta is 0).
     item_counts_noise_scale_ : float
@@ -255,7 +255,7 @@ class DPRecommender(
         The public filter: `scores(rows)` of all items.
     rank_ : int
         Number of factors in the filter.
-    route_ : str
+    algorithm_reason_ : str
         Which algorithm was used, and why.
     components_ : ndarray of shape (n_components, n_features)
         The first row measures popularity, the others factors; rows beyond `rank_` are zero.
@@ -300,7 +300,7 @@ class DPRecommender(
         algorithm: str = "auto",
         item_exponent: float = 0.5,
         degree_floor: int | str = "auto",
-        weights: float | str = "binary",
+        value_cap: float | str = "binary",
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -308,7 +308,7 @@ class DPRecommender(
         self.algorithm = algorithm
         self.item_exponent = item_exponent
         self.degree_floor = degree_floor
-        self.weights = weights
+        self.value_cap = value_cap
         self.privacy_unit = privacy_unit
         self.epsilon = epsilon
         self.delta = delta
@@ -386,7 +386,7 @@ class DPRecommender(
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)
         self._warn_of_no_factors(session, fitted.filter)
-        return self._attributes(fitted, n_users, n_items) | {"route_": reason}
+        return self._attributes(fitted, n_users, n_items) | {"algorithm_reason_": reason}
 
     def _warn_of_no_factors(self, session, found):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
@@ -404,7 +404,7 @@ class DPRecommender(
         components[: 1 + found.rank, found.kept] = found.inward.T
         return {
             "filter_": found,
-            "counts_": fitted.counts.value,
+            "item_counts_": fitted.counts.value,
             "item_counts_noise_scale_": fitted.counts.noise_scale,
             "selected_items_": found.kept,
             "rank_": found.rank,
@@ -432,11 +432,11 @@ class DPRecommender(
                     f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
                 )
         if self._cap is not None:
-            check_real(self, "weights", 1e-60, 1e60, closed="both")
+            check_real(self, "value_cap", 1e-60, 1e60, closed="both")
             if not self._whole:
                 raise ValueError(
                     "a cap on values needs privacy_unit='row': an interaction is there or not. "
-                    f"Use weights='binary'. Got weights={self.weights!r}."
+                    f"Use value_cap='binary'. Got value_cap={self.value_cap!r}."
                 )
 
     @property
@@ -451,7 +451,11 @@ class DPRecommender(
 
     @property
     def _cap(self):
-        return None if isinstance(self.weights, str) and self.weights == "binary" else self.weights
+        return (
+            None
+            if isinstance(self.value_cap, str) and self.value_cap == "binary"
+            else self.value_cap
+        )
 
     def _offers_pure_dp(self):
         return self.algorithm != "gram"
@@ -481,10 +485,10 @@ class DPRecommender(
         check_is_fitted(self)
         source = as_blocks(R)
         if source is None:
-            return self._tastes(checked(self, R, accept_sparse="csr", reset=False))
-        return map_blocks(self, R, source, self._tastes, len(self.components_))
+            return self._factors(checked(self, R, accept_sparse="csr", reset=False))
+        return map_blocks(self, R, source, self._factors, len(self.components_))
 
-    def _tastes(self, rows):
+    def _factors(self, rows):
         return np.asarray(weighted_rows(rows, self._cap) @ self.components_.T)
 
     def _histories(self, R):

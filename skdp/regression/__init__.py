@@ -1,4 +1,4 @@
-"""Private regression: linear read-outs, low-rank matrices, models shared by many users."""
+"""Private regression: linear regression, low-rank matrices, models shared by many users."""
 
 from skdp.regression._personalized import DPPersonalizedRegressor, QuantileLoss
 from skdp.regression._personalized_classifier import DPPersonalizedClassifier

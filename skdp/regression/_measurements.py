@@ -1,4 +1,4 @@
-"""Measurement matrices as users hand them over, and means of rows and columns beside them."""
+"""Measurement matrices as users hand them over, and means of rows and columns next to them."""
 
 import math
 from collections.abc import Sequence
@@ -48,13 +48,13 @@ from skdp.units import unit_of
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
 SEARCH_ALONE = 1 / 3  # of what a matrix does not get, for the search of where targets lie
-_REACH = 3.0  # deviations of targets, for a mean that has what a matrix does not get
+_RADIUS = 3.0  # deviations of targets, for a mean that has what a matrix does not get
 TOO_FEW = 0.75  # of the records from which a matrix is useful: below, means get what it would have
 _ALONE = "its records are too few for a matrix of this size"
 
 
 class Looked(NamedTuple):
-    """What is known of means, and what is left for the matrix beside them."""
+    """What is known of means, and what is left for the matrix next to them."""
 
     facts: TraceFacts
     means: Means
@@ -64,14 +64,14 @@ class Looked(NamedTuple):
         """Whether no matrix is looked for, by public numbers and released ones."""
         return self.facts.n < TOO_FEW * self.facts.useful
 
-    def beside(self):
+    def columns(self):
         """Return the means of rows and of columns; None if there are none."""
         return (self.means.rows.means, self.means.columns.means) if self.means.found else None
 
     def before(self, ask):
-        """Return what is asked of records whose targets are seen beside the means."""
-        beside = self.beside()
-        return ask if beside is None else ask.beside_means(*beside)
+        """Return what is asked of records whose targets are seen next to the means."""
+        columns = self.columns()
+        return ask if columns is None else ask.about_means(*columns)
 
     def fit(self, ask):
         """Spend on means what the matrix would have; return the fit that has none."""
@@ -87,12 +87,12 @@ def has_means(estimator, shape, *, sparse):
 
 def first_shares(facts):
     """Return the share of a first look at means, and what is left for the matrix."""
-    of = "gradients" if facts.gradients else "init"
+    of = "gradients" if facts.gradients else "initialization"
     share = _FIRST * getattr(facts, of)
     return share, facts._replace(**{of: getattr(facts, of) - share})
 
 
-def look_at_means(ask, facts, design, centre):
+def first_means(ask, facts, design, centre):
     """Release first means of columns and rows."""
     rows, columns = energies(design, facts.shape, facts.n)
     known = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
@@ -104,12 +104,12 @@ def look_at_means(ask, facts, design, centre):
     return looked
 
 
-def doubt_of(fit, looked):
+def failure_reason(fit, looked):
     """Say why a fit has no matrix, if it has none."""
     if not fit.zero_because:
         return ""
     if looked is not None and looked.means.found:
-        return f"finds means of rows and columns, and no matrix beside them: {fit.zero_because}"
+        return f"finds means of rows and columns, and no low-rank part: {fit.zero_because}"
     return f"returns the zero matrix: {fit.zero_because}"
 
 
@@ -210,22 +210,31 @@ def check_design(design, shape, *, sparse=False):
         return None
     if isinstance(design, Real) and not isinstance(design, bool):
         if not 0 < design < math.inf:
-            raise ValueError(f"a number as 'design' must be positive and finite. Got {design!r}.")
+            raise ValueError(
+                f"a number as 'measurement_covariance' must be positive and finite. Got {design!r}."
+            )
         return Whitening(None, None, float(design))
     if isinstance(design, np.ndarray) and design.ndim == 2:
         return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
-            "The 'design' parameter must be 'private', a number, one covariance, or a pair of them "
+            "The 'measurement_covariance' parameter must be 'private', a number, one "
+            "covariance, or a pair of them "
             f"(of rows, of columns). Got {type(design).__name__} instead."
         )
-    R, C = (check_array(part, dtype=np.float64, input_name="design") for part in design)
+    R, C = (
+        check_array(part, dtype=np.float64, input_name="measurement_covariance") for part in design
+    )
     for part, d in zip((R, C), shape, strict=True):
         symmetric = part.shape == (d, d) and np.allclose(part, part.T)
         if not symmetric or np.linalg.eigvalsh(part)[0] <= 0:
-            raise ValueError(f"a covariance in 'design' must be positive definite, {d} x {d}.")
+            raise ValueError(
+                f"a covariance in 'measurement_covariance' must be positive definite, {d} x {d}."
+            )
     if sparse and any(np.count_nonzero(part - np.diag(np.diagonal(part))) for part in (R, C)):
-        raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
+        raise ValueError(
+            "full covariances in 'measurement_covariance' need dense X; give diagonal ones for CSR."
+        )
     r, c = np.trace(R), np.trace(C)
     if sparse:
         R, C = np.diagonal(R), np.diagonal(C)
@@ -235,33 +244,35 @@ def check_design(design, shape, *, sparse=False):
 
 def searches_of_design(estimator):
     """Return whether the design is learnt; it is public under the unit "label"."""
-    return isinstance(estimator.design, str) and not unit_of(estimator).of_targets
+    return isinstance(estimator.measurement_covariance, str) and not unit_of(estimator).of_targets
 
 
-def public_steps(query, design, centre, corner):
+def public_steps(query, design, centre, bias):
     """Return what says of records that are public what they make of a step; None: they are not."""
     if not query.unit.of_targets:
         return None
-    seen = through_design(query, design).augmented(centre, corner)
+    seen = through_design(query, design).augmented(centre, bias)
 
-    def at(U, S, V, *, reach):
-        return public_curvature(seen.tangent(U, S, V), reach)
+    def at(U, S, V, *, radius):
+        return public_curvature(seen.tangent(U, S, V), radius)
 
     return at
 
 
 def _full_design(design, size, sparse):
     """Return what the public covariance of vec(X) makes of records."""
-    design = check_array(design, dtype=np.float64, input_name="design")
+    design = check_array(design, dtype=np.float64, input_name="measurement_covariance")
     symmetric = design.shape == (size, size) and np.allclose(design, design.T)
     if not symmetric or np.linalg.eigvalsh(design)[0] <= 1e-6 * np.linalg.eigvalsh(design)[-1]:
         raise ValueError(
-            f"a full covariance as 'design' must be symmetric, {size} x {size}, and positive "
+            "a full covariance as 'measurement_covariance' must be symmetric, "
+            f"{size} x {size}, and positive "
             f"definite with a condition number below a million. Got shape {design.shape}."
         )
     if sparse or size > MOST:
         raise ValueError(
-            f"a full covariance as 'design' needs dense X of at most {MOST} features; give a pair "
+            "a full covariance as 'measurement_covariance' needs dense X of at most "
+            f"{MOST} features; give a pair "
             "of covariances instead."
         )
     return mixing(design)
@@ -273,21 +284,24 @@ def check_parameters(estimator):
     check_int(estimator, "max_iter", 1)
     check_option(estimator, "privacy_unit", tuple(estimator._privacy_units))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    for name in ("shrink", "fit_intercept", "fit_biases"):
+    for name in ("shrink_singular_values", "fit_intercept", "fit_biases"):
         check_bool(estimator, name)
-    level = check_real(estimator, "clip_level", 0, math.inf, closed="right", also=("auto",))
+    level = check_real(
+        estimator, "gradient_clip_factor", 0, math.inf, closed="right", also=("auto",)
+    )
     if level == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
-            "clip_level=inf leaves one record unbounded; it needs epsilon=inf. Use a number of "
+            "gradient_clip_factor=inf leaves one record unbounded; it needs epsilon=inf. Use a "
+            "number of "
             "medians, or 'auto'."
         )
-    if isinstance(estimator.design, str):
-        check_option(estimator, "design", ("private",))
+    if isinstance(estimator.measurement_covariance, str):
+        check_option(estimator, "measurement_covariance", ("private",))
 
 
 def default_shares(estimator):
     """Return what each release has of the budget."""
-    shares = {"init": 0.15, "medians": 0.0365}
+    shares = {"initialization": 0.15, "gradient_clip": 0.0365}
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
     if searches_of_design(estimator):
@@ -295,7 +309,7 @@ def default_shares(estimator):
     if estimator.fit_intercept:
         shares["center"] = 0.03
     if estimator.solver == "spectral_init":
-        shares["init"] = 1 - math.fsum(shares.values()) + shares["init"]
+        shares["initialization"] = 1 - math.fsum(shares.values()) + shares["initialization"]
         return shares
     return shares | {"gradients": 1 - math.fsum(shares.values())}
 
@@ -308,10 +322,12 @@ def descent_facts(estimator, shape, n, unit_noise):
     steps = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
-        init=shares["init"], gradients=shares.get("gradients", 0.0),
-        rank_share=shares["medians"] / steps, max_iter=max_iter,
-        shrink=estimator.shrink,
-        clip_level=None if estimator.clip_level == "auto" else float(estimator.clip_level),
+        init=shares["initialization"], gradients=shares.get("gradients", 0.0),
+        rank_share=shares["gradient_clip"] / steps, max_iter=max_iter,
+        shrink=estimator.shrink_singular_values,
+        clip_level=None
+        if estimator.gradient_clip_factor == "auto"
+        else float(estimator.gradient_clip_factor),
     )  # fmt: skip
 
 
@@ -326,9 +342,9 @@ def release_center(estimator, session, placed, share, n, of_search=1.0):
     found = find_center(ask, of_search * share, weights, n)
     if of_search == 1 or not found.found:
         return found
-    at, reach = np.array([found.value]), np.array([_REACH * found.sd])
-    sums = ask.moments(at, reach, weights.rows, share=(1 - of_search) * share)
-    about = column_moments(sums.value, sums.noise_scale, at, reach, weights=weights, n=n)
+    at, radius = np.array([found.value]), np.array([_RADIUS * found.sd])
+    sums = ask.moments(at, radius, weights.rows, share=(1 - of_search) * share)
+    about = column_moments(sums.value, sums.noise_scale, at, radius, weights=weights, n=n)
     return found._replace(value=float(about.mean[0]))
 
 
@@ -355,7 +371,8 @@ def remedy_of(n, needed):
             "'epsilon', a smaller 'rank' or a smaller matrix."
         )
     return (
-        f"It is not that records are few ({needed} are enough for rows that 'design' describes): "
+        f"It is not that records are few ({needed} are enough for rows that "
+        "'measurement_covariance' describes): "
         "X may be correlated otherwise, as pixels are. Use DPRidge, or give the public covariance "
-        "of X as 'design'."
+        "of X as 'measurement_covariance'."
     )

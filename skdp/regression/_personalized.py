@@ -149,7 +149,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     whiten : bool, default=True
         Release a second moment and whiten the (standardised) features with it; needed unless they
         have no correlations.
-    head : {"voted", "subspace", "hybrid"}, default="voted"
+    head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
     loss : {"squared", "huber", "absolute"} or object, default="squared"
@@ -185,19 +185,19 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
-    feature_center_, entry_scale_ : ndarray of shape (n_features,)
+    feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Where users see columns from, and in which units: released medians and scales.
     feature_bounds_ : ndarray of shape (2, n_features)
         Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
         number. Infinite where no column has shown its scale.
-    targets_seen_ : bool
+    target_scale_found_ : bool
         Whether the fit saw where targets lie. If not, heads start from each user's own mean.
     head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_rule_scores_ : Choice
         All rules that users choose from, and the released leaning of all.
-    n_users_ : int
+    n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".
     n_features_in_ : int
         Number of features.
@@ -252,7 +252,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         budget_split: Split = "auto",
         target_bounds: ArrayLike | str = "auto",
         whiten: bool = True,
-        head: str = "voted",
+        head_selection: str = "private_vote",
         loss: Any = "squared",
         fit_intercept: bool = True,
         group_column: int | str | None = None,
@@ -267,7 +267,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         self.budget_split = budget_split
         self.target_bounds = target_bounds
         self.whiten = whiten
-        self.head = head
+        self.head_selection = head_selection
         self.loss = loss
         self.fit_intercept = fit_intercept
         self.group_column = group_column

@@ -59,11 +59,11 @@ from skdp.solvers.personalization import (
     TargetUnit,
     View,
     pooled_model,
-    sight_of,
+    scaling_of,
     target_unit,
 )
-from skdp.solvers.shared_subspace import SecondMoment, vote_start, whitener_of
-from skdp.solvers.sight import REACH, Sight
+from skdp.solvers.scaling import RADIUS, Scaling
+from skdp.solvers.shared_subspace import SecondMoment, direction_start, whitener_of
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
@@ -83,7 +83,7 @@ _SCALES = 8.0  # half the width of public bounds, in scales of the targets
 class Base(NamedTuple):
     """What all share before their subspace: None for what labels do not have."""
 
-    sight: Sight
+    scaling: Scaling
     model: GlobalModel | None = None
     unit: TargetUnit | None = None
 
@@ -95,20 +95,24 @@ def base_shares(estimator):
     return {name: share for name, share in shares if not (given and name == "targets")}
 
 
-def learn_sight(estimator, ask, query, share):
+def learn_scaling(estimator, ask, query, share):
     """Release where columns lie; return it, and how users see their rows."""
     columns = _place(estimator, ask.columns(), query, query.n_features, share)
-    return columns, sight_of(columns)
+    return columns, scaling_of(columns)
 
 
 def learn_base(estimator, ask, query, shares):
     """Release where targets lie, and the linear model of all."""
     unit = _target_unit(estimator, ask, query, shares)
-    columns, sight = learn_sight(estimator, ask, query, shares["columns"])
+    columns, scaling = learn_scaling(estimator, ask, query, shares["columns"])
     model = pooled_model(
-        ask.seen(*sight), columns.found, unit, shares["global"], intercept=estimator.fit_intercept
+        ask.scaled(*scaling),
+        columns.found,
+        unit,
+        shares["global"],
+        intercept=estimator.fit_intercept,
     )
-    return Base(sight, model, unit)
+    return Base(scaling, model, unit)
 
 
 def _target_unit(estimator, ask, query, shares):
@@ -118,8 +122,8 @@ def _target_unit(estimator, ask, query, shares):
         return target_unit(_place(estimator, ask.targets(), query, p, shares["targets"]))
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
-    reach = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, reach / _SCALES, True, 0)
+    radius = float(np.max(np.maximum(high - center, center - low)))
+    return TargetUnit(center, radius / _SCALES, True, 0)
 
 
 def _place(estimator, ask, query, d, share):
@@ -153,7 +157,7 @@ def warn_of_verdict(estimator, base):
     warn_caller(said, PartialSignalWarning)
 
 
-_SHARES = {"whitener": 0.05, "votes": 0.45, "head": 0.04, "global": 0.04}
+_SHARES = {"whitener": 0.05, "subspace": 0.45, "head": 0.04, "global": 0.04}
 
 
 class ParametersMixin:
@@ -165,7 +169,7 @@ class ParametersMixin:
             check_range(self, "target_bounds")
         else:
             check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
-        check_option(self, "head", ("voted", "subspace", "hybrid"))
+        check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
         check_bool(self, "fit_intercept")
         check_bool(self, "require_groups")
         check_bool(self, "whiten")
@@ -174,7 +178,7 @@ class ParametersMixin:
 
     def _default_shares(self):
         skipped = [] if self.whiten else ["whitener"]
-        skipped += [] if self.head == "voted" else ["head"]
+        skipped += [] if self.head_selection == "private_vote" else ["head"]
         shares = {name: share for name, share in _SHARES.items() if name not in skipped}
         of_all = base_shares(self) if self._starts_from_a_model else {"columns": _COLUMNS}
         return shares | of_all
@@ -345,8 +349,8 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = self._base_model(ask, query, shares)
-        model, sight, own = base.model, base.sight, {}
-        ask = ask.seen(*sight)
+        model, scaling, own = base.model, base.scaling, {}
+        ask = ask.scaled(*scaling)
         whitener, shared = self._subspace(ask, query, shares, model)
         count = shared.count
         if self.adjacency == "replace":
@@ -358,33 +362,33 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         warn_of_verdict(self, base._replace(model=model))
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
         rules = all_rules(shared, view)
-        if self.head == "voted":
+        if self.head_selection == "private_vote":
             choice = elect(ask, heads, rules, count, shared.error, shares["head"])
-        elif self.head == "hybrid":
+        elif self.head_selection == "per_user":
             rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
-        return own | self._attributes_of(sight, shared, whitener, model, choice, count)
+        return own | self._attributes_of(scaling, shared, whitener, model, choice, count)
 
     @staticmethod
-    def _attributes_of(sight, shared, whitener, model, choice, count):
+    def _attributes_of(scaling, shared, whitener, model, choice, count):
         """Return the public attributes, which are about rows as they come."""
-        coef, intercept = sight.of_raw(model.coef, model.intercept)
+        coef, intercept = scaling.of_raw(model.coef, model.intercept)
         one = len(intercept) == 1
         eye = np.eye(len(coef)) if whitener is None else whitener
         return {
-            "feature_center_": sight.center,
-            "entry_scale_": sight.scale,
-            "feature_bounds_": sight.bounds,
+            "feature_center_": scaling.center,
+            "feature_scale_": scaling.scale,
+            "feature_bounds_": scaling.bounds,
             "components_": fix_signs(shared.U.T),
-            "whitening_": eye / sight.scale[:, None],
+            "whitening_": eye / scaling.scale[:, None],
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
-            "targets_seen_": not model.own,
+            "target_scale_found_": not model.own,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
-            "n_users_": round(count.value),
+            "n_groups_": round(count.value),
         }
 
     def _view(self, whitener, base):
@@ -397,20 +401,20 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
             whitener = whitener_of(released)
         view = self._view(whitener, base)
-        return whitener, vote_start(ask, view, d, self.n_components, shares["votes"])
+        return whitener, direction_start(ask, view, d, self.n_components, shares["subspace"])
 
     # -- heads -----------------------------------------------------------------------------
 
-    def _sight(self):
-        limit = np.where(np.isfinite(self.feature_bounds_[1]), REACH, np.inf)
-        return Sight(self.feature_center_, self.entry_scale_, limit)
+    def _scaling(self):
+        limit = np.where(np.isfinite(self.feature_bounds_[1]), RADIUS, np.inf)
+        return Scaling(self.feature_center_, self.feature_scale_, limit)
 
-    def _public_heads(self, sight):
+    def _public_heads(self, scaling):
         """Return what fits heads of rows that are seen from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
-        model = GlobalModel(*sight.of_seen(coef, np.ravel(self.global_intercept_)))
-        model = model._replace(own=not self.targets_seen_)
-        whitener = self.whitening_ * sight.scale[:, None] if self.whiten else None
+        model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
+        model = model._replace(own=not self.target_scale_found_)
+        whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._starts_from_a_model else None)
         return Heads(view, self.components_.T, model)
 
@@ -418,14 +422,14 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         """Fit the head of each user: private, never released."""
         if users is None:
             return None
-        (d, p), sight = (query.n_features, query.n_outputs), self._sight()
-        heads, out = self._public_heads(sight), np.zeros((len(users), (d + 1) * p))
-        fitted = query.seen(*sight).kept_local(
+        (d, p), scaling = (query.n_features, query.n_outputs), self._scaling()
+        heads, out = self._public_heads(scaling), np.zeros((len(users), (d + 1) * p))
+        fitted = query.scaled(*scaling).cached_local(
             lambda batch: heads.fit(batch, self.head_rule_scores_)
         )
         for which, values in fitted:
             coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
-            coef, intercept = sight.of_raw(coef, intercept)
+            coef, intercept = scaling.of_raw(coef, intercept)
             out[which] = np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
         return {"users": users, "heads": out}
 

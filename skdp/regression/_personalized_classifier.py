@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from skdp._validation import Seed, Split, check_classes, class_numbers
 from skdp.base import learn_scale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._personalized_base import Base, PersonalizedBase, learn_sight
+from skdp.regression._personalized_base import Base, PersonalizedBase, learn_scaling
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
@@ -47,7 +47,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     whiten : bool, default=True
         Release a second moment and whiten the (standardised) features with it; needed unless they
         have no correlations.
-    head : {"voted", "subspace", "hybrid"}, default="voted"
+    head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
     classes : array-like or None, default=None
@@ -81,21 +81,21 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         The model for users without a head: the mean of the users' (bounded) heads.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
-    coef_bound_ : float
+    coef_clip_norm_ : float
         The bound on coefficients that was used.
-    feature_center_, entry_scale_ : ndarray of shape (n_features,)
+    feature_center_, feature_scale_ : ndarray of shape (n_features,)
         Where users see columns from, and in which units: released medians and scales.
     feature_bounds_ : ndarray of shape (2, n_features)
         Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
         times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
         number. Infinite where no column has shown its scale.
-    targets_seen_ : bool
+    target_scale_found_ : bool
         Always True: labels have no scale.
     head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_rule_scores_ : Choice
         All rules that users choose from, and the released leaning of all.
-    n_users_ : int
+    n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".
     n_features_in_ : int
         Number of features.
@@ -152,7 +152,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         budget_split: Split = "auto",
         coef_clip_norm: float | str = 1.0,
         whiten: bool = True,
-        head: str = "voted",
+        head_selection: str = "private_vote",
         classes: Iterable[Any] | None = None,
         fit_intercept: bool = True,
         group_column: int | str | None = None,
@@ -167,7 +167,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.budget_split = budget_split
         self.coef_clip_norm = coef_clip_norm
         self.whiten = whiten
-        self.head = head
+        self.head_selection = head_selection
         self.classes = classes
         self.fit_intercept = fit_intercept
         self.group_column = group_column
@@ -189,8 +189,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         return False  # they are labels
 
     def _base_model(self, ask, query, shares):
-        _, sight = learn_sight(self, ask, query, shares["columns"])
-        return Base(sight)  # logits of all are not those of each
+        _, scaling = learn_scaling(self, ask, query, shares["columns"])
+        return Base(scaling)  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""
@@ -204,7 +204,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             )
             bound = scale.value
         bound = float(bound)
-        return global_model(ask, heads, count, bound, share), {"coef_bound_": bound}
+        return global_model(ask, heads, count, bound, share), {"coef_clip_norm_": bound}
 
     def _target_attributes(self):
         return {"classes_": self.classes_}

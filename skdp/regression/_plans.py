@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from sklearn.metrics import r2_score
 
 from skdp._validation import check_classes, check_range
-from skdp.theory import Made, PlansMixin
+from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import fill_bounds, made_histories, made_rows, shares_of
 from skdp.theory._plan import check_counts, check_share, fit_rows, rows_of
 
@@ -23,7 +23,7 @@ _USUAL_ROWS, _FRESH_ROWS, _FEWEST_USERS = 20, 5, 300  # of a user; that judge a 
 
 
 def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, between=0.0):
-    """Return (rows as a read-out takes them, what they are, their classes).
+    """Return (rows as a regression takes them, what they are, their classes).
 
     A share `between` of the variance of dense rows lies between the means of their classes.
     """
@@ -84,7 +84,7 @@ class RidgePlans(PlansMixin):
         fit = partial(fit_rows, X=X, y=y)
         score = partial(explained, X=X, y=y)
         linear = f"targets of which {signal:g} of the variance is linear in the rows"
-        return Made(fit, score, (said, linear), n / X.shape[0], best=math.nan)
+        return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan)
 
 
 class RidgeClassifierPlans(PlansMixin):
@@ -117,7 +117,7 @@ class RidgeClassifierPlans(PlansMixin):
             return float(np.mean(model.predict(X) == y))
 
         fit = partial(fit_rows, X=X, y=y)
-        return Made(fit, score, (said, between), n / X.shape[0], trivial, math.nan)
+        return PlanData(fit, score, (said, between), n / X.shape[0], trivial, math.nan)
 
 
 def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
@@ -150,7 +150,7 @@ class PersonalPlans(PlansMixin):
         said += f"{1 - signal:g} of their square, noise of {noise:g} of what they explain"
         score, trivial = partial(self._score_tasks, fresh), self._trivial_tasks(fresh)
         fit = partial(_fit_tasks, X=X, y=y, groups=groups)
-        return Made(fit, score, (said,), n / users, trivial, math.nan)
+        return PlanData(fit, score, (said,), n / users, trivial, math.nan)
 
     def _made_tasks(self, rng, own, m, noise):
         X = rng.standard_normal((len(own) * m, own.shape[1]))
@@ -240,13 +240,15 @@ class TracePlans(PlansMixin):
             model.matrix_shape = d
             return model.fit(X, y)
 
-        return Made(fit, partial(explained, X=X, y=y), (said,), n / rows, best=math.nan)
+        return PlanData(fit, partial(explained, X=X, y=y), (said,), n / rows, best=math.nan)
 
     def _made_design(self, rng, rows, d):
         X = rng.standard_normal((rows, *d))
-        if isinstance(self.design, tuple | list):
-            left, right = (np.linalg.cholesky(np.asarray(C, np.float64)) for C in self.design)
+        if isinstance(self.measurement_covariance, tuple | list):
+            left, right = (
+                np.linalg.cholesky(np.asarray(C, np.float64)) for C in self.measurement_covariance
+            )
             X = left @ X @ right.T
-        elif not isinstance(self.design, str):
-            X = math.sqrt(float(self.design)) * X
+        elif not isinstance(self.measurement_covariance, str):
+            X = math.sqrt(float(self.measurement_covariance)) * X
         return X.reshape(rows, -1)

@@ -15,24 +15,24 @@ from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
-from skdp.regression._plans import RidgePlans
-from skdp.regression._readout import (
-    ReadoutBase,
+from skdp.regression._linear import (
+    LinearBase,
     find_targets,
     left_for_model,
     model_share,
     target_mean,
     target_scale,
-    warn_unclear_targets,
+    warn_undetected_targets,
 )
+from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers
-from skdp.solvers.postprocess import solve_readout, steadied, with_mean
+from skdp.solvers.postprocess import solve_normal_equations, steadied, with_mean
 
-_TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
+_TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
 
 
-class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
+class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
     """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -177,7 +177,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
             The private rows; blocks are a memory map, a list of npy or npz files, a Dask array or
             `DaskRows` of files.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            The private targets, in the order of the rows; beside Dask rows also a Dask array in
+            The private targets, in the order of the rows; next to Dask rows also a Dask array in
             the same blocks.
         groups : array-like of shape (n_samples,), default=None
             The person of each row, for ``privacy_unit="group"``.
@@ -210,7 +210,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
             moments = steadied(released.moments, scale.size / math.sqrt(q))
             if released.mean is not None:
                 moments = with_mean(moments, released.mean)
-            solution = solve_readout(moments, float(self.alpha))
+            solution = solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
@@ -225,7 +225,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
     def _target_scale(self, session, ask, shape, shares, n):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        Beside them what the search leaves for the model, and the mean under wider bounds.
+        Next to them what the search leaves for the model, and the mean under wider bounds.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
@@ -238,11 +238,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, ReadoutBase):
             shares["target_bounds"],
             model_share(shares),
         )
-        warn_unclear_targets(self, targets)
+        warn_undetected_targets(self, targets)
         columns, left = targets.columns, left_for_model(shares, targets.left)
         part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
-        reach = columns.reach(d * columns.sums_noise(part), _TARGET_REACH)
-        scale, mean = target_scale(targets, reach, centered=self.fit_intercept), None
+        radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
+        scale, mean = target_scale(targets, radius, centered=self.fit_intercept), None
         if self.fit_intercept and targets.left:
             share = left["target_mean"]
             mean = target_mean(ask, columns, share / targets.share, share)

@@ -18,10 +18,10 @@ from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
+from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
-from skdp.regression._readout import ReadoutBase
 from skdp.regression._scores import ScoredClassifierMixin
-from skdp.solvers.postprocess import class_moments, reweighted, solve_readout
+from skdp.solvers.postprocess import class_moments, reweighted, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
 
@@ -58,7 +58,7 @@ _SELDOM = 1.28  # deviations above which a tenth of normal scores lies
 _ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
-class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase):
+class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase):
     """Classification by least squares with (epsilon, delta)-differential privacy for one record.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -199,7 +199,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
             The private rows; blocks are a memory map, a list of npy or npz files, a Dask array or
             `DaskRows` of files.
         y : array-like of shape (n_samples,)
-            The private labels, in the order of the rows; beside Dask rows also a Dask array in the
+            The private labels, in the order of the rows; next to Dask rows also a Dask array in the
             same blocks (then `classes` is needed).
         groups : array-like of shape (n_samples,), default=None
             The person of each row, for ``privacy_unit="group"``.
@@ -235,12 +235,12 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         """Return the solution under the weights of the classes; all of it is free."""
         alpha = float(self.alpha)
         if not self._releases_sums():
-            return solve_readout(released, alpha, flat=True)
+            return solve_normal_equations(released, alpha, flat=True)
         found = class_moments(released, codes, clip_norm)
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, classes, found.totals)
             released = reweighted(released, found, weights, centered=self.fit_intercept)
-        solution = solve_readout(released, alpha, flat=True)
+        solution = solve_normal_equations(released, alpha, flat=True)
         if solution.seen.all() and released.noise:
             self._warn_one_class(released, found, solution)
         return solution
@@ -258,8 +258,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, ReadoutBase
         if len(predicted) != 1:
             return
         # Rows of a class scatter about its mean: some get their label though the mean does not.
-        beside = W - W[:, predicted]
-        spread = np.sqrt(np.maximum(np.sum(beside * (released.scatter @ beside), axis=0), 0.0))
+        margins = W - W[:, predicted]
+        spread = np.sqrt(np.maximum(np.sum(margins * (released.scatter @ margins), axis=0), 0.0))
         others = found.shown & (np.arange(len(scores)) != predicted)
         margins = np.diag(scores) - scores[:, predicted[0]]
         if np.any(margins[others] > -_SELDOM * spread[others] / math.sqrt(released.weight)):

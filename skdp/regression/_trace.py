@@ -19,9 +19,9 @@ from skdp.regression._measurements import (
     check_parameters,
     default_shares,
     descent_facts,
-    doubt_of,
+    failure_reason,
+    first_means,
     has_means,
-    look_at_means,
     pay_the_rest,
     predictions,
     public_steps,
@@ -33,7 +33,7 @@ from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
 from skdp.solvers.postprocess import released_count
-from skdp.solvers.trace import UnreadableError, fit_trace, zero_fit
+from skdp.solvers.trace import NoSignalError, fit_trace, zero_fit
 from skdp.solvers.whitening import (
     Place,
     release_place,
@@ -50,7 +50,7 @@ from skdp.units import offered
 
 # Of the deviation of an entry, where records are not centred: these see their mean and the
 # intercept together, so that at 1 a step would go as far beyond the minimum as it began before it.
-_CORNER = 0.5
+_BIAS = 0.5
 _MOST = (
     0.5  # of the budget: a fit that stops with more has no matrix, and says where y lies at least
 )
@@ -61,7 +61,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
 
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
     (`epsilon`, `delta`)-differential privacy for adding or removing (or replacing, see `adjacency`)
-    one record (X_i, y_i), or one y_i beside public X (``privacy_unit="label"``), whatever the data
+    one record (X_i, y_i), or one y_i next to public X (``privacy_unit="label"``), whatever the data
     are: each record's share of a gradient is cut to a privately learnt length. Not covered:
     ``predict`` and ``score`` on private records.
 
@@ -85,10 +85,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         a 3-D X or of factors, else (n_features, 1): an ordinary linear regression.
     max_iter : int, default=8
         Gradient steps; each is a release, so more is not better.
-    clip_level : float or "auto", default="auto"
+    gradient_clip_factor : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
-    design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
+    measurement_covariance : "private", float, two arrays or an array
+        Two: (d1, d1) and (d2, d2); one: (d1 d2, d1 d2).
         Second moments of X: learnt with 8% of the budget (where dense rows lie, and row and column
         covariances about there; variances only for sparse X), or the public variance of an entry,
         or public row and column covariances whose Kronecker product is the covariance of X, or that
@@ -96,7 +97,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
-    shrink : bool, default=True
+    shrink_singular_values : bool, default=True
         Shrink singular values by the known noise (free).
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
@@ -121,11 +122,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         released mean of y is predicted then.
     intercept_ : float
         The intercept, 0.0 if it is not fitted.
-    U_ : ndarray of shape (d1, ``rank_``)
+    left_singular_vectors_ : ndarray of shape (d1, ``rank_``)
         Left singular vectors.
     singular_values_ : ndarray of shape (``rank_``,)
         Singular values; those lost in the noise are zero.
-    V_ : ndarray of shape (d2, ``rank_``)
+    right_singular_vectors_ : ndarray of shape (d2, ``rank_``)
         Right singular vectors.
     rank_ : int
         min(rank, d1, d2), and up to 2 more where means of rows and columns were found.
@@ -180,10 +181,10 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         privacy_unit: str = "row",
         matrix_shape: tuple[int, int] | None = None,
         max_iter: int = 8,
-        clip_level: float | str = "auto",
-        design: Any = "private",
+        gradient_clip_factor: float | str = "auto",
+        measurement_covariance: Any = "private",
         solver: str = "riemannian",
-        shrink: bool = True,
+        shrink_singular_values: bool = True,
         budget_split: Split = "auto",
         fit_intercept: bool = True,
         fit_biases: bool = True,
@@ -197,10 +198,10 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.max_iter = max_iter
-        self.clip_level = clip_level
-        self.design = design
+        self.gradient_clip_factor = gradient_clip_factor
+        self.measurement_covariance = measurement_covariance
         self.solver = solver
-        self.shrink = shrink
+        self.shrink_singular_values = shrink_singular_values
         self.budget_split = budget_split
         self.fit_intercept = fit_intercept
         self.fit_biases = fit_biases
@@ -218,7 +219,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             (n_samples, d1) and (n_samples, d2) for X_i = a_i b_i'. Blocks of rows are a memory
             map, a list of npy or npz files, a Dask array or `DaskRows` of files.
         y : array-like of shape (n_samples,)
-            Targets, in the order of the rows; beside Dask rows also a Dask array in the same
+            Targets, in the order of the rows; next to Dask rows also a Dask array in the same
             blocks.
 
         Returns
@@ -230,13 +231,13 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         session = self._open_session()
         placed, shape = check_measurements(self, X, y)
         attributes = self._fit_session(session, placed, shape)
-        self._warn_of(attributes.pop("doubt"), attributes["n_samples_"], shape)
+        self._warn_of(attributes.pop("failure"), attributes["n_samples_"], shape)
         return self._close_session(session, attributes)
 
     def _fit_session(self, session, placed, shape):
         """Make all releases; the records are read by the session alone."""
         sparse = getattr(placed.rows, "sparse", False)
-        design = check_design(self.design, shape, sparse=sparse)
+        design = check_design(self.measurement_covariance, shape, sparse=sparse)
         query = RecordQuery(
             placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
             n_jobs=self.n_jobs,
@@ -257,7 +258,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             centre = release_center(self, session, placed, left, n, SEARCH_ALONE)
             attributes["intercept_"] = centre.value
         if not centre.found:
-            attributes["doubt"] = "could not see where the targets lie"
+            attributes["failure"] = "could not see where the targets lie"
         pay_the_rest(session)
         return attributes
 
@@ -284,29 +285,29 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         facts = descent_facts(self, shape, n, unit_noise)
         try:
             if not centre.found:
-                raise UnreadableError
+                raise NoSignalError
             place, query, ask, design = self._look(ask, query, n, design, shares, facts.rank_share)
             if design is None:
-                raise UnreadableError
-        except UnreadableError:
+                raise NoSignalError
+        except NoSignalError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre.value)
-        corner = (1.0 if place.reach else _CORNER) * math.sqrt(design.lam) * self.fit_intercept
+        bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         learnt["target_sd"] = centre.sd if self.fit_intercept else 0.0
         facts = facts._replace(
-            corner=corner, useful=self._records_needed(shape).error_below_half, **learnt
+            bias=bias, useful=self._records_needed(shape).error_below_half, **learnt
         )
-        looked = look_at_means(ask, facts, design, centre) if means else None
+        looked = first_means(ask, facts, design, centre) if means else None
         if looked is not None and looked.alone:
             return self._attributes(looked.fit(ask), design, n, centre.value, looked)
         if looked is not None:
             facts, ask = looked.facts, looked.before(ask)
-        known = public_steps(query, design, centre.value, corner)
-        ask = through_design(ask, design).augmented(centre.value, corner)
+        known = public_steps(query, design, centre.value, bias)
+        ask = through_design(ask, design).augmented(centre.value, bias)
         fit = fit_trace(ask, facts, known)
         at_zero = centre.value
-        if place.reach or not fit.zero_because:  # an intercept about 0 belongs to its matrix
-            at_zero += corner * fit.intercept
+        if place.radius or not fit.zero_because:  # an intercept about 0 belongs to its matrix
+            at_zero += bias * fit.intercept
         attributes = self._attributes(fit, design, n, at_zero, looked)
         attributes["intercept_"] -= float(place.at @ attributes["coef_"].ravel())
         return attributes
@@ -326,27 +327,27 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         if public:
             return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
         share = shares["covariance"] + (0.0 if placed else shares["mean"])
-        design = release_whitening(ask, shape, n, rank_share, share, place.reach)
+        design = release_whitening(ask, shape, n, rank_share, share, place.radius)
         return place, query, ask, design
 
     def _attributes(self, fit, design, n, intercept, looked=None):
         left, right = (None, None) if design is None else design[:2]
-        means = None if looked is None else looked.beside()
+        means = None if looked is None else looked.columns()
         attributes = trace_attributes(fit, left, right, means)
         return attributes | {
-            "doubt": doubt_of(fit, looked),
+            "failure": failure_reason(fit, looked),
             "intercept_": intercept,
             "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),
             "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
         }
 
-    def _warn_of(self, doubt, n, shape):
+    def _warn_of(self, failure, n, shape):
         """Say that a fit is of little use, from public numbers and released ones."""
         needed = self._records_needed(shape).error_below_half
-        if not doubt and n >= needed:
+        if not failure and n >= needed:
             return
-        outcome = doubt or "expects a relative error above one half"
+        outcome = failure or "expects a relative error above one half"
         warn_caller(
             f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
             NoSignalWarning if "zero matrix" in outcome else PartialSignalWarning,

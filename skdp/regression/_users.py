@@ -37,7 +37,7 @@ def same_kind(known, labels):
 
 
 def within_bounds(X, bounds):
-    """Return rows whose entries beyond the bounds (2, d) are folded; see `Sight`."""
+    """Return rows whose entries beyond the bounds (2, d) are folded; see `Scaling`."""
     low, high = bounds
     if sp.issparse(X) and ((low > 0).any() or (high < 0).any()):  # zeros are beyond
         X = X.toarray()
@@ -161,7 +161,7 @@ class PublicationMixin:
         params = self.get_params(deep=False) | {"random_state": None}
         copy = type(self)(**params)
         for name, value in vars(self).items():
-            if name.endswith("_") and not name.startswith("_") and name != "n_users_":
+            if name.endswith("_") and not name.startswith("_") and name != "n_groups_":
                 setattr(copy, name, value)
         return copy
 

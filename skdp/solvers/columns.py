@@ -9,27 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.place import ENOUGH, SMALLEST, AsksGrid, Likely, octaves, roundest, steps
+from skdp.solvers.median_search import (
+    ENOUGH,
+    SMALLEST,
+    AsksGrid,
+    Likelihood,
+    log2_bins,
+    roundest,
+    steps,
+)
 from skdp.solvers.postprocess import released_count
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
 _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
-# Share and number of questions: a count; the octave of distances from 0; the median among these,
-# and once more where it was; the octave of distances from it, where in there, and if many lie out.
+# Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
+# and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
 _PARTS = {
     "count": (0.02, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
-_MORE_LOOKS = 2  # for medians alone
+_MORE_PASSES = 2  # for medians alone
 _STAY = 0.01  # of the posterior of a median: one that may as well be 0 is 0
 _PLACED = 0.75  # spreads: a median may lie so far from where it was placed
-_ASIDE = 3  # octaves that a scale is at most below what is open of the median
+_ASIDE = 3  # log2 bins that a scale is at most below what is open of the median
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
-_FAR, _RAISES, _OUTSIDE, _CLEAR = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
+_FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
 _OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 
 
@@ -101,16 +109,16 @@ class Columns(NamedTuple):
         """Return about the noise of sums of columns that have this multiple of the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
-    def reach(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
+    def radius(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
-        As far as the noise of a variance stays small beside the variance of normal entries.
+        As far as the noise of a variance stays small next to the variance of normal entries.
         """
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
         return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
 
-    def mean_reach(self, noise: float) -> FloatArray:
-        """Return how far entries should count in a mean: its noise is small beside a spread."""
+    def mean_radius(self, noise: float) -> FloatArray:
+        """Return how far entries should count in a mean: its noise is small next to a spread."""
         return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST, _FARTHEST) * self.spread)
 
 
@@ -139,8 +147,8 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    looks = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_LOOKS)
-    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in looks), looks)
+    passes = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_PASSES)
+    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in passes), passes)
     found = np.ones(d, bool)
     return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
@@ -148,7 +156,7 @@ def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find how far the entries of each column reach from 0, for models without an intercept."""
     zero = np.zeros(d)
-    seen = _Medians(zero, np.full(d, SMALLEST), octaves(np.ones(d)))
+    seen = _Medians(zero, np.full(d, SMALLEST), log2_bins(np.ones(d)))
     names = [name for name in _PARTS if name not in ("count", *_MEDIANS)]
     about = _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), 1.0)
     return about._replace(n=math.inf)
@@ -163,13 +171,13 @@ class _Medians(NamedTuple):
         A round number in the middle half of what is likely.
     near : array of shape (d,)
         How far that half reaches, with the centre.
-    about_zero : Likely
+    about_zero : Likelihood
         The scales about 0.
     """
 
     center: FloatArray
     near: FloatArray
-    about_zero: Likely
+    about_zero: Likelihood
 
 
 def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]:
@@ -177,18 +185,18 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
     return ask, questions, part * unit
 
 
-def _medians(ask: AsksColumns, d: int, unit: float, looks: tuple[str, ...] = _MEDIANS) -> _Medians:
+def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...] = _MEDIANS) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
-    first = octaves(np.ones(d))
-    first.search(*_asked(ask.distances(np.zeros(d), first.points), looks[0], unit))
+    first = log2_bins(np.ones(d))
+    first.search(*_asked(ask.distances(np.zeros(d), first.points), passes[0], unit))
     # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
-    likely = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
-    for name in looks[1:]:
-        last = likely
+    likelihood = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
+    for name in passes[1:]:
+        last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
-        likely = last.zoomed(_STAY)
+        likelihood = last.zoomed(_STAY)
     a, b = last.low_end(0.25), last.high_end(0.75)
-    # What spans octaves says no more than its end next to 0.
+    # What spans log2 bins says no more than its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
     here = (last.low_end(0.25) <= 0) & (last.high_end(1 - 0.25) >= 0)
     center = np.where(here, 0.0, roundest(*ends))
@@ -200,7 +208,7 @@ def _medians(ask: AsksColumns, d: int, unit: float, looks: tuple[str, ...] = _ME
 def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     """Return scales about released centres.
 
-    A half that is nearly alike, beside others that are not, has a scale of its own: where clearly
+    A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
     many entries lie far outside, it is raised.
     """
     center, d = seen.center, len(seen.center)
@@ -208,12 +216,12 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
         np.abs(center) * seen.near
     )  # a spread lies between what is open and the centre
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
-    likely = octaves(base)
-    likely.follow(seen.about_zero, center == 0)
-    likely.exclude(np.log2(seen.near / base) - _ASIDE)
-    likely.search(*_asked(ask.distances(center, likely.points), "scale", unit))
-    found = likely.found()
-    size = likely.zoomed(0.01, 16)
+    likelihood = log2_bins(base)
+    likelihood.follow(seen.about_zero, center == 0)
+    likelihood.exclude(np.log2(seen.near / base) - _ASIDE)
+    likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
+    found = likelihood.found()
+    size = likelihood.zoomed(0.01, 16)
     # The last point counts all.
     points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
@@ -222,14 +230,14 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
     part, questions = _PARTS["scale"]
-    noise = likely.noise_scale * math.sqrt(part / questions)
-    needed = math.ceil(ENOUGH * likely.noise_scale)
+    noise = likelihood.noise_scale * math.sqrt(part / questions)
+    needed = math.ceil(ENOUGH * likelihood.noise_scale)
     # A spread within what is open of the centre may be nothing but a distance from the median.
     least = 2 * differ.noise_scale / n
     filled = np.clip(2 * differ.value / n + least, min(least, 1.0), 1.0)
     deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
     unseen = ~found & (center == 0)
-    if unseen.any():  # many rare dummies: guesses are octaves apart, and columns are alike
+    if unseen.any():  # many rare dummies: guesses are log2 bins apart, and columns are alike
         deviation[unseen] = np.exp(np.median(np.log(deviation[unseen])))
     placed = seen.near <= _PLACED * spread
     return Columns(center, spread, found, n, noise, needed, placed, deviation)
@@ -241,7 +249,7 @@ def _raised(
     """Return which of the factors each scale is to be raised by, and half of what differs."""
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
-    goal = 2 * _OUTSIDE * total.value + _CLEAR * math.sqrt(2) * total.noise_scale
+    goal = 2 * _OUTSIDE * total.value + _SIGNIFICANT * math.sqrt(2) * total.noise_scale
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2
@@ -267,10 +275,10 @@ def find_center(ask: AsksColumns, share: float, weights: MomentWeights, n: float
     """
     found = find_columns(ask, 1, 0.75 * share, n)
     sums_share = 0.25 * share
-    reach = found.reach(found.sums_noise(sums_share / (0.75 * share)))
-    sums = ask.moments(found.center, reach, weights.rows, share=sums_share)
+    radius = found.radius(found.sums_noise(sums_share / (0.75 * share)))
+    sums = ask.moments(found.center, radius, weights.rows, share=sums_share)
     about = column_moments(
-        sums.value, sums.noise_scale, found.center, reach, weights=weights, n=found.n
+        sums.value, sums.noise_scale, found.center, radius, weights=weights, n=found.n
     )
     center = np.where(found.found, about.mean, found.center)
     sd = min(math.sqrt(float(about.variance[0])), _OF_SPREAD * float(found.spread[0]))

@@ -98,7 +98,7 @@ def embed_across(
     V = fix_signs(V.T).T
     noise = _noise_strength(degrees.values, weight, scale, variance)
     seen = _seen(values, noise, 0.0 if spread else variance)
-    X = _told_by_degrees(V, direction, seen)
+    X = _adjusted_by_degrees(V, direction, seen)
     return values, _per_size(X, direction, degrees, weight)
 
 
@@ -116,20 +116,20 @@ def _noise_strength(
     return float(np.linalg.eigvalsh(both.T @ both)[-1])
 
 
-def _seen(values: FloatArray, noise: float, pushed: float) -> FloatArray:
+def _seen(values: FloatArray, noise: float, debiased: float) -> FloatArray:
     """Return the expected squared cosines with the true directions.
 
-    `pushed` is the part of the noise whose push was taken off the values; 0 if they have none.
+    `debiased` is the part of the noise whose push was taken off the values; 0 if they have none.
     """
     found = np.abs(values)
-    if pushed:
-        met = found + pushed / np.maximum(found, math.sqrt(pushed)) * (found > 0)
+    if debiased:
+        met = found + debiased / np.maximum(found, math.sqrt(debiased)) * (found > 0)
         found = (met + np.sqrt(np.maximum(met**2 - 4 * noise, 0.0))) / 2
     squares = np.maximum(found**2, np.finfo(float).tiny)
     return np.asarray(np.clip(1 - noise / np.maximum(squares, noise / 2), _LEAST_SEEN, 1.0))
 
 
-def _told_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
+def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
     """Predict each true direction from its noisy one and the degrees, where both go together.
 
     Where groups differ in degree, the degrees tell more of a weak direction than itself.
@@ -148,8 +148,8 @@ def _told_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> 
     rest = np.maximum(own * spread - shared**2, _EQUAL * spread)
     first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
-    told = means + first * (X - means) + np.outer(size, second)
-    return np.asarray(told / np.maximum(np.linalg.norm(told, axis=0), 1e-12))
+    adjusted = means + first * (X - means) + np.outer(size, second)
+    return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), 1e-12))
 
 
 def _per_size(X: FloatArray, direction: FloatArray, degrees: Degrees, weight: float) -> FloatArray:

@@ -16,7 +16,7 @@ _PRIOR = 2.0  # a history counts as if it had this many items more, of average f
 
 
 def list_length(n_items: int) -> int:
-    """Return how many items a list has: few beside the catalogue, or it would find all of them."""
+    """Return how many items a list has: few next to the catalogue, or it would find all of them."""
     return max(1, min(_LIST, n_items // 4))
 
 

@@ -80,7 +80,7 @@ def symmetric_noise_edge(noise_scale: float, d: int) -> float:
     return float(noise_scale * np.sqrt(2.0 * d))
 
 
-def clear_edge(edge: float, d: int, kurtosis: float = 0.0) -> float:
+def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
     """Return what symmetric noise exceeds once in a hundred: its edge, and what small d add."""
     return float(edge * _pushed((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
 
@@ -111,7 +111,7 @@ def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
     return _pushed(shape, kurtosis) * math.sqrt(largest) / edge
 
 
-# Eigenpairs of a released moment without the known push of their noise.
+# Eigenpairs of a released moment without the known bias of their noise.
 #
 # Notation: G is n x n, a signal sum of theta_i u_i u_i' plus noise of known law; w and v are an
 # eigenvalue and eigenvector of G, theta what w is without the noise, and cos2 = <v, u>^2.
@@ -158,7 +158,7 @@ class PairMoment(NamedTuple):
 
 def above_edge(noise_scale: float, n: int) -> float:
     """Return from where on an eigenvalue of n rows stands out of symmetric noise."""
-    return clear_edge(2 * noise_scale * math.sqrt(n), n)
+    return detection_limit(2 * noise_scale * math.sqrt(n), n)
 
 
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:

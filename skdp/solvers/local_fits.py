@@ -336,7 +336,7 @@ class RidgePath:
         P, s = _left_factor(F)
         return cls(_mean_square(s, P), Basis(P), s, None, F)
 
-    def beside(self, part: float, Z: FloatArray) -> RidgePath:
+    def extended(self, part: float, Z: FloatArray) -> RidgePath:
         """Return the path of ``part FF' + (1 - part) ZZ'``; the columns of Z are those of F."""
         P = self.basis.P
         W = math.sqrt(max(0.0, 1.0 - part)) * np.matmul(transposed(P), Z)

@@ -22,7 +22,7 @@ from skdp.solvers.linalg import (
     _MOST_DENSE,
     Directions,
     PairMoment,
-    clear_edge,
+    detection_limit,
     leading_pairs,
     marchenko_pastur,
     shrunk,
@@ -271,7 +271,7 @@ class FlippedMatrix:
         What a one stands for.
     loops : bool
         Whether the diagonal was released; without it, it is zero.
-    coins : float
+    rounding_variance : float
         Released sum of x (high - x): what rounding x to 0 or `high` adds to the squares, noise like
         that of the flips; 0 for entries that are 0 or `high`.
     """
@@ -283,14 +283,16 @@ class FlippedMatrix:
         *,
         high: float = 1.0,
         loops: bool = True,
-        coins: float = 0.0,
+        rounding_variance: float = 0.0,
     ) -> None:
         p = flip_probability(noise_scale)
         self._ones, self._transposed = Y, Y.T.tocsr()
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
-        self._loops, self._high, self._coins = loops, high, coins
+        self._loops, self._high, self._rounding_variance = loops, high, rounding_variance
         self.shape: tuple[int, int] = Y.shape
-        self.noise_scale = math.hypot(high * noise_scale, math.sqrt(coins / math.prod(Y.shape)))
+        self.noise_scale = math.hypot(
+            high * noise_scale, math.sqrt(rounding_variance / math.prod(Y.shape))
+        )
         self.kurtosis = flip_kurtosis(noise_scale)
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
@@ -310,7 +312,7 @@ class FlippedMatrix:
     def square_sum(self) -> float:
         """Return the sum of the squares of the entries, without noise and without the coins."""
         total = float(self._gain * self._ones.nnz - self._offset * math.prod(self.shape))
-        return max(self._high * total - self._coins, 0.0)
+        return max(self._high * total - self._rounding_variance, 0.0)
 
 
 class WholeMatrix:
@@ -395,8 +397,8 @@ def symmetric_pairs(
     for _ in range(_ROUNDS):  # what stands out is no noise
         square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
     noise_scale = ask.right(vectors[:, :1], share=0.0).noise_scale
-    released = clear_edge(2 * noise_scale * math.sqrt(n), n, kurtosis)
-    clear = np.abs(values) > max(released, clear_edge(math.sqrt(square), n))
+    released = detection_limit(2 * noise_scale * math.sqrt(n), n, kurtosis)
+    clear = np.abs(values) > max(released, detection_limit(math.sqrt(square), n))
     order = np.lexsort((-values, -np.abs(values) * clear))[:k]
     values, vectors = values[order], vectors[:, order]
     return shrunk(values, vectors, noise_scale) * clear[order], vectors

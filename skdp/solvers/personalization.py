@@ -36,8 +36,8 @@ from skdp.solvers.local_fits import (
     own_spread,
     shrunk_means,
 )
-from skdp.solvers.postprocess import readout_moments, solve_readout
-from skdp.solvers.sight import REACH, Sight, digest
+from skdp.solvers.postprocess import normal_equations, solve_normal_equations
+from skdp.solvers.scaling import RADIUS, Scaling, digest
 
 # A linear model of all users, where their own models start.
 
@@ -218,10 +218,10 @@ class View:
 
     def __call__(self, batch: UserBatch) -> Seen:
         """Whiten a batch and bring each user to mean square 1."""
-        return Seen(self, batch, self.beside(batch))
+        return Seen(self, batch, self.own_residuals(batch))
 
-    def beside(self, batch: UserBatch) -> FloatArray:
-        """Return what the user fits beside the model of all."""
+    def own_residuals(self, batch: UserBatch) -> FloatArray:
+        """Return what the user fits next to the model of all."""
         if self.base is None:
             return batch.Y
         base = self.base
@@ -231,7 +231,7 @@ class View:
     def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
 
-        Beside an intercept equal rows or equal targets say nothing, and the direction of what a
+        Next to an intercept equal rows or equal targets say nothing, and the direction of what a
         float fit finds in them is that of its rounding.
         """
         if not self.intercept or batch.Y.shape[1] < 2:
@@ -403,11 +403,13 @@ class Shared:
 # model is left to their own models.
 
 
-_REACH = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
-_ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
+_RADIUS = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
+_ROW_RADIUS = (
+    2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
+)
 SEEN = 2.0  # deviations of its noise
-_ALIKE = 2.0  # octaves that scales of columns may differ by, and scales that centres may
-_CORNER, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
+_ALIKE = 2.0  # log2 bins that scales of columns may differ by, and scales that centres may
+_BIAS, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
 
 
 class AsksBase(Protocol):
@@ -417,7 +419,7 @@ class AsksBase(Protocol):
         """Return the noisy sum of unit-norm matrices F'F."""
         ...
 
-    def seen(self, *sight: FloatArray) -> Any:
+    def scaled(self, *scaling: FloatArray) -> Any:
         """Narrow the question to rows as they are seen."""
         ...
 
@@ -460,7 +462,7 @@ def _apart(center: FloatArray, scale: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(np.abs(center) > _ALIKE * scale)
 
 
-def sight_of(columns: Columns) -> Sight:
+def scaling_of(columns: Columns) -> Scaling:
     """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
 
     A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
@@ -470,11 +472,11 @@ def sight_of(columns: Columns) -> Sight:
     if not found.any():
         scale, limit = np.ones(len(found)), math.inf
     else:
-        common, limit = np.median(columns.spread[found]), REACH
+        common, limit = np.median(columns.spread[found]), RADIUS
         apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
         scale = np.where(apart, columns.spread, common)
     center = np.where(_apart(columns.center, scale), columns.center, 0.0)
-    return Sight(center, scale, np.full(len(found), limit))
+    return Scaling(center, scale, np.full(len(found), limit))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
@@ -485,7 +487,7 @@ def level_model(unit: TargetUnit, d: int) -> GlobalModel:
 
 @dataclass(frozen=True)
 class Pooled(GramMessage):
-    """Rows, targets and a corner of a user, in public units."""
+    """Rows, targets and a bias column of a user, in public units."""
 
     weight: FloatArray
     target_center: FloatArray
@@ -501,44 +503,44 @@ class Pooled(GramMessage):
 
     @property
     def width(self) -> int:
-        """Number of features, targets and corners."""
+        """Number of features, targets and bias columns."""
         return len(self.weight) + len(self.target_center) + (1 if self.intercept else 0)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the records; long ones are shortened."""
         n, m, d = batch.X.shape
-        records = np.full((n, m, self.width), _CORNER)
+        records = np.full((n, m, self.width), _BIAS)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
         times_powers(batch.X, batch.x_exponent, out=X)
         X *= self.weight
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
-        Y[:] = _TARGET * np.clip(Y / self.target_size, -_REACH, _REACH)
+        Y[:] = _TARGET * np.clip(Y / self.target_size, -_RADIUS, _RADIUS)
         lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
-        records *= np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
+        records *= np.minimum(1.0, _ROW_RADIUS / np.maximum(lengths, _ROW_RADIUS))
         return records
 
 
 def pooled_model(
     ask: AsksBase, found: NDArray[np.bool_], unit: TargetUnit, share: float, *, intercept: bool
 ) -> GlobalModel:
-    """Release the users' mean moments of rows, targets and a corner; return the linear model.
+    """Release the users' mean moments of rows, targets and a bias column; return the linear model.
 
     A column whose scale was not seen has no part in it. An ordinary row has length 1.
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
-    corner = _CORNER if intercept else 0.0
+    bias = _BIAS if intercept else 0.0
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= SEEN * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
         return level_model(unit, d)
-    moments = readout_moments(
+    moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
-        corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
+        bias=bias, clip_norm=_ROW_RADIUS, target_norm=_RADIUS * _TARGET * math.sqrt(p),
     )  # fmt: skip
-    solution = solve_readout(moments, 0.0)
+    solution = solve_normal_equations(moments, 0.0)
     level = solution.intercepts + unit.center
     clear = bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)

@@ -1,4 +1,4 @@
-"""From released moments to attributes: components, read-outs, classes. All of it is free.
+"""From released moments to attributes: components, regression, classes. All of it is free.
 
 Notation: A is the released second moment X'X of d features, n the released (or public) number of
 rows, s the standard deviation of the noise on A's diagonal (off the diagonal it is s / sqrt(2)).
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from skdp.answer import Answer
-from skdp.solvers.linalg import clear_edge, fix_signs, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.verdict import nonnegative
 
 FloatArray = NDArray[np.float64]
@@ -43,7 +43,7 @@ class ReleasedMoment:
         Number of rows, public or released; at least 1.
     noise_scale : float
         Standard deviation of the noise on the diagonal of `scatter`.
-    mean_push : float
+    mean_noise_bias : float
         What the error of a released mean may add to `scatter` in one direction.
     """
 
@@ -51,24 +51,24 @@ class ReleasedMoment:
     mean: FloatArray
     n: float
     noise_scale: float
-    mean_push: float = 0.0
+    mean_noise_bias: float = 0.0
 
 
 def split_moment(
-    moment: FloatArray, corner: float, noise_scale: float, clip_norm: float, n: float | None
+    moment: FloatArray, bias: float, noise_scale: float, clip_norm: float, n: float | None
 ) -> ReleasedMoment:
     """Read X'X about its mean, the mean and n from a released [X, c]'[X, c].
 
     With few rows the noise on n and on the sums can exceed them: n is kept above two standard
     deviations of its noise and the mean inside the ball of the clip norm, both of them public.
     """
-    sums = moment[:-1, -1] / corner
+    sums = moment[:-1, -1] / bias
     if n is None:
-        n = released_count(moment[-1, -1] / corner**2, noise_scale / corner**2)
+        n = released_count(moment[-1, -1] / bias**2, noise_scale / bias**2)
     mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
-    push = mean_push(noise_scale / math.sqrt(2) / corner, n, len(mean))
-    return ReleasedMoment(scatter, mean, n, noise_scale, push)
+    noise_bias = mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean))
+    return ReleasedMoment(scatter, mean, n, noise_scale, noise_bias)
 
 
 def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
@@ -112,7 +112,7 @@ def subspace_attributes(
 
 
 def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
-    """Undo the push of symmetric noise with spectral edge R: t -> t + R^2/(4t), then floor at 0."""
+    """Undo the bias of symmetric noise with spectral edge R: t -> t + R^2/(4t), then floor at 0."""
     inside = np.maximum(values**2 - edge**2, 0.0)
     return np.asarray(np.maximum((values + np.sqrt(inside)) / 2, 0.0))
 
@@ -173,7 +173,7 @@ def count_components(
     return int(rule)
 
 
-def mean_push(noise_scale: float, n: float, d: int) -> float:
+def mean_noise_bias(noise_scale: float, n: float, d: int) -> float:
     """Return the squared length that the error of a released mean adds to n rows about it.
 
     `noise_scale` is that of the sums; a chi square of d degrees is less but once in a hundred.
@@ -197,7 +197,7 @@ def pca_attributes(
     variances = debias_eigenvalues(values, edge) / degrees
     counted = values / degrees if rule == "auto" else variances
     total = float(np.trace(released.scatter)) / degrees
-    clear = clear_edge(edge, d) + released.mean_push
+    clear = detection_limit(edge, d) + released.mean_noise_bias
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
     variances = variances[:k]
     kept = float(variances.sum())
@@ -323,20 +323,20 @@ def sketch_attributes(
     return subspace_attributes(kept, V, max(total, float(kept.sum())), n, min(n, d))
 
 
-# A linear read-out from released moments. Everything here is free post-processing.
+# A linear regression from released moments. Everything here is free post-processing.
 #
 # Notation: A = X'X and B = X'Y (d x q) about the released means, both with noise of standard
 # deviation s on an entry (sqrt(2) s on the diagonal of A); lambda, W the eigenpairs of A.
 
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
-_CLEAR = 2.0  # twice the logarithm of how much likelier a signal must be than none
+_SIGNIFICANT = 2.0  # twice the logarithm of how much likelier a signal must be than none
 _PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
 _APART = 2.0  # deviations of noise that a difference of two means of the targets may be
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
-class Readout(NamedTuple):
+class NormalEquations(NamedTuple):
     """Released moments in the units of the data.
 
     Attributes
@@ -351,8 +351,8 @@ class Readout(NamedTuple):
         Standard deviation of the noise on an off-diagonal entry of `scatter`.
     cross_noise : array of shape (q,)
         Of an entry of each column of `cross`.
-    weight, corner : float
-        Released weight of all records, and the corner that it was read with; zeros without an
+    weight, bias column : float
+        Released weight of all records, and the bias column that it was read with; zeros without an
         intercept.
     """
 
@@ -363,18 +363,18 @@ class Readout(NamedTuple):
     noise: float
     cross_noise: FloatArray
     weight: float = 0.0
-    corner: float = 0.0
+    bias: float = 0.0
 
 
-def readout_moments(
+def normal_equations(
     moment: FloatArray,
     noise_scale: float,
     target_size: FloatArray,
     *,
-    corner: float,
+    bias: float,
     clip_norm: float,
     target_norm: float,
-) -> Readout:
+) -> NormalEquations:
     """Read the moments about the means from a released [X, Y, c]'[X, Y, c].
 
     `target_size` is the unit of each target in the release, `target_norm` the largest norm of the
@@ -383,31 +383,31 @@ def readout_moments(
     that hold all records.
     """
     q = len(target_size)
-    d = len(moment) - q - (1 if corner else 0)
+    d = len(moment) - q - (1 if bias else 0)
     A, B = moment[:d, :d], moment[:d, d : d + q] * target_size
     noise, weight = noise_scale / math.sqrt(2), 0.0
     mean, target_mean = np.zeros(d), np.zeros(q)
-    if corner:
-        weight = max(float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2, 1e-300)
-        mean = inside_ball(moment[:d, -1] / (corner * weight), clip_norm)
-        target_mean = moment[d : d + q, -1] / (corner * weight)
+    if bias:
+        weight = max(float(moment[-1, -1]) / bias**2, 2 * noise_scale / bias**2, 1e-300)
+        mean = inside_ball(moment[:d, -1] / (bias * weight), clip_norm)
+        target_mean = moment[d : d + q, -1] / (bias * weight)
         target_mean = inside_ball(target_mean, target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    return Readout(A, B, mean, target_mean, noise, noise * target_size, weight, corner)
+    return NormalEquations(A, B, mean, target_mean, noise, noise * target_size, weight, bias)
 
 
-def steadied(released: Readout, half: FloatArray) -> Readout:
+def steadied(released: NormalEquations, half: FloatArray) -> NormalEquations:
     """Return the moments about means that are drawn to the centres, as much as noise moves them.
 
     `half` is half the width of the bounds of each target, about whose middle its mean is expected.
     Nothing is expected of the d means of the columns but their common size (James and Stein).
     """
-    if not released.corner or released.noise == 0.0:
+    if not released.bias or released.noise == 0.0:
         return released
     n, mean, target_mean = released.weight, released.row_mean, released.target_mean
-    noise = released.noise / (n * released.corner)
-    target_noise = released.cross_noise / (n * released.corner)
+    noise = released.noise / (n * released.bias)
+    target_noise = released.cross_noise / (n * released.bias)
     square = max(float(mean @ mean), 1e-300)
     near = mean * max(0.0, 1 - max(len(mean) - 2, 0) * noise**2 / square)
     near_target = target_mean / (1 + (target_noise / (_PLACE * half)) ** 2)
@@ -416,13 +416,13 @@ def steadied(released: Readout, half: FloatArray) -> Readout:
     return released._replace(scatter=scatter, cross=cross, row_mean=near, target_mean=near_target)
 
 
-def with_mean(released: Readout, mean: Answer) -> Readout:
+def with_mean(released: NormalEquations, mean: Answer) -> NormalEquations:
     """Return the moments with the mean of the targets under wider bounds, as far as it differs.
 
     What the moments cut off is no noise. A difference is kept as far as it exceeds two deviations:
     one that noise explains would only move the intercepts.
     """
-    noise = np.hypot(mean.noise_scale, released.cross_noise / (released.weight * released.corner))
+    noise = np.hypot(mean.noise_scale, released.cross_noise / (released.weight * released.bias))
     gap = mean.value - released.target_mean
     clear = np.maximum(1 - (_APART * noise) ** 2 / np.maximum(gap**2, 1e-300), 0.0)
     return released._replace(target_mean=released.target_mean + clear * gap)
@@ -460,7 +460,9 @@ class Solution(NamedTuple):
     noise: FloatArray
 
 
-def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Solution:
+def solve_normal_equations(
+    released: NormalEquations, alpha: float, *, flat: bool = False
+) -> Solution:
     """Return the linear map from released moments.
 
     Without noise this is (A + alpha)^-1 B. With noise, b = (A + alpha) w + e for each target, where
@@ -469,7 +471,7 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
     what does not is taken to 0. rho is the most likely one given b.
 
-    Beside w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
+    Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
     weighted by m, is what is lost of the explainable variance.
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
@@ -502,12 +504,12 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     return Solution(coefficients, intercepts, seen, kept, astray, W, noise)
 
 
-def _astray(released: Readout, found: FloatArray) -> FloatArray:
+def _astray(released: NormalEquations, found: FloatArray) -> FloatArray:
     """Return the squares that the noise of means adds to the residuals, by the intercepts."""
-    if not released.corner:
+    if not released.bias:
         return np.zeros(found.shape[1])
     noise = released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0)
-    return np.asarray(noise / (released.weight * released.corner**2))
+    return np.asarray(noise / (released.weight * released.bias**2))
 
 
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
@@ -538,7 +540,7 @@ def _noise_to_prior(
 ) -> tuple[float, bool, float]:
     """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    Beside it whether that is clearly likelier than rho = 0: whether more than noise was seen; and
+    Next to it whether that is clearly likelier than rho = 0: whether more than noise was seen; and
     rho^2 itself (0 without noise, where nothing is left open).
     """
     if noise == 0.0:
@@ -548,13 +550,13 @@ def _noise_to_prior(
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
     rho2 = float(_GRID[np.argmin(loss)]) * unit**2
-    seen = bool(loss[0] - loss.min() > _CLEAR)  # the smallest rho stands for 0
+    seen = bool(loss[0] - loss.min() > _SIGNIFICANT)  # the smallest rho stands for 0
     return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen, rho2
 
 
-# Classes in a released read-out: totals, means, other weights. All of it is post-processing.
+# Classes in a released regression: totals, means, other weights. All of it is post-processing.
 #
-# Notation: K classes with public codes (K x q), which are the targets of a read-out with a corner.
+# Notation: K classes with public codes (K x q), the targets of a regression with a bias column.
 
 
 _FLOOR = 2.0  # deviations of its noise that a total is taken to be at least
@@ -585,27 +587,27 @@ class ClassMoments(NamedTuple):
     noise: FloatArray
 
 
-def class_moments(released: Readout, codes: FloatArray, clip_norm: float) -> ClassMoments:
+def class_moments(released: NormalEquations, codes: FloatArray, clip_norm: float) -> ClassMoments:
     """Read totals and means of the classes off the sums over all records and over their codes.
 
-    A code with a one beside it is a linear function of the class, and the other way round.
+    A code with a one next to it is a linear function of the class, and the other way round.
     """
     decode = np.linalg.pinv(np.column_stack([codes, np.ones(len(codes))]))  # (q + 1) x K
-    n, corner = released.weight, released.corner
+    n, bias = released.weight, released.bias
     counts = n * np.append(released.target_mean, 1.0) @ decode
-    noises = np.append(released.cross_noise, math.sqrt(2) * released.noise / corner) / corner
+    noises = np.append(released.cross_noise, math.sqrt(2) * released.noise / bias) / bias
     floor = np.maximum(_FLOOR * np.sqrt(noises**2 @ decode**2), _ABSENT * n)
     totals = np.maximum(counts, floor)
     cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
     sums = np.column_stack([cross, n * released.row_mean]) @ decode
     means = np.array([inside_ball(mean, clip_norm) for mean in (sums / totals).T])
-    noise = np.append(released.cross_noise, released.noise / corner)[:, None] * decode
+    noise = np.append(released.cross_noise, released.noise / bias)[:, None] * decode
     return ClassMoments(codes, totals, means, counts > floor, noise)
 
 
 def reweighted(
-    released: Readout, classes: ClassMoments, weights: FloatArray, *, centered: bool = True
-) -> Readout:
+    released: NormalEquations, classes: ClassMoments, weights: FloatArray, *, centered: bool = True
+) -> NormalEquations:
     """Return the moments as if each record of a class had its weight, for about as many records.
 
     Means and products with the codes are weighted exactly; the scatter is that of all records, as

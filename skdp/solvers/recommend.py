@@ -47,7 +47,7 @@ _OWN = (
 
 
 class Items(NamedTuple):
-    """What is known of the kept items beside their pairs.
+    """What is known of the kept items next to their pairs.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def own_of(counts: FloatArray, n_users: float) -> FloatArray:
     return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
 
 
-def factors_beside(
+def residual_factors(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
     """Return the filter of the factors that can be read of a moment; None reads nothing."""
@@ -89,16 +89,16 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
-    """Return what pairs say beside popularity, with a diagonal that nearly fits them.
+    """Return what pairs say next to popularity, with a diagonal that nearly fits them.
 
     Popularity is known from the counts. The diagonal follows the k first directions, once: more
     rounds change little.
     """
-    v, beside = items.popular, without_direction(moment.off, items.popular)
-    dense = isinstance(beside, np.ndarray)
-    found = moment.shrink(*leading_pairs(beside, k, rough=True))
+    v, others = items.popular, without_direction(moment.off, items.popular)
+    dense = isinstance(others, np.ndarray)
+    found = moment.shrink(*leading_pairs(others, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    M = _with_diagonal(beside, np.minimum(share + _OWN * moment.edge, items.own), v)
+    M = _with_diagonal(others, np.minimum(share + _OWN * moment.edge, items.own), v)
     return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
 
 
@@ -125,12 +125,12 @@ def _filter(
     first = first / length
     sizes = items.own * weights**2
     sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
-    factors, gains = _tastes(directions, weights, first, n_components, sampled)
+    factors, gains = _factors(directions, weights, first, n_components, sampled)
     inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
 
 
-def _tastes(
+def _factors(
     directions: Directions, weights: FloatArray, first: FloatArray, n_components: int, edge: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return orthonormal factors off the popularity, and how far to trust each.
@@ -171,7 +171,7 @@ class Route(NamedTuple):
     most : callable
         share of the budget -> items that may be kept at most.
     least : float
-        Share of the counts beside a moment, at least.
+        Share of the counts next to a moment, at least.
     pairs : bool
         Whether a moment is released without its diagonal, of rows of length 1.
     """
@@ -282,7 +282,7 @@ def fit_filter(
     options = (n_components, exponent)
     if not rest:
         items = known_items(counts, order[:1], n_users)
-        return Fitted(factors_beside(None, items, *options), counts)
+        return Fitted(residual_factors(None, items, *options), counts)
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     items = known_items(counts, kept, n_users)
@@ -292,9 +292,9 @@ def fit_filter(
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
         counts = with_flips(counts, flipped, kept, n_users)
         items = known_items(counts, kept, n_users)
-        return Fitted(factors_beside(moment, items, *options), counts, flipped)
+        return Fitted(residual_factors(moment, items, *options), counts, flipped)
     answer = ask.moment(kept, floor or usual, items.popular, share=rest)
-    return Fitted(factors_beside(_moment(route, answer), items, *options), counts)
+    return Fitted(residual_factors(_moment(route, answer), items, *options), counts)
 
 
 def _moment(route: Route, answer: Answer) -> PairMoment:

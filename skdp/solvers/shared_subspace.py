@@ -81,7 +81,7 @@ def count_components(values: FloatArray, noise_scale: float, n: float) -> int:
     return max(1, int(np.count_nonzero(values > np.median(values) + 1.1 * edge)))
 
 
-def _error_of_votes(values: FloatArray, k: int, noise_scale: float, n: float) -> float:
+def _error_of_directions(values: FloatArray, k: int, noise_scale: float, n: float) -> float:
     """Squared sine of the top-k eigenvectors, per component.
 
     Symmetric noise with spectral edge R moves a spike t to t + R^2/(4t) and tilts its eigenvector
@@ -103,7 +103,7 @@ def _error_of_votes(values: FloatArray, k: int, noise_scale: float, n: float) ->
 
 
 @dataclass(frozen=True)
-class Votes(GramMessage):
+class UserDirections(GramMessage):
     """A user's own direction, from its rows alone."""
 
     view: View
@@ -126,9 +126,9 @@ class Votes(GramMessage):
         return transposed(self.view.ridge(batch))
 
 
-def vote_start(ask: AsksUsers, view: View, d: int, k: int | str, share: float) -> Shared:
+def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: float) -> Shared:
     """Each user votes with its own direction u: the sum of u u' shows the subspace."""
-    return _spectral(Votes(view, d).asked(ask, share=share), k)
+    return _spectral(UserDirections(view, d).asked(ask, share=share), k)
 
 
 def _spectral(released: Answer, k: int | str) -> Shared:
@@ -137,5 +137,5 @@ def _spectral(released: Answer, k: int | str) -> Shared:
     count = Count().also(float(values.sum()), noise * math.sqrt(d))
     if isinstance(k, str):
         k = count_components(values, noise, count.value)
-    error = _error_of_votes(values, k, noise, count.value)
+    error = _error_of_directions(values, k, noise, count.value)
     return Shared(vectors[:, :k], error, count, values)

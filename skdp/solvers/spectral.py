@@ -29,23 +29,23 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import (
-    clear_edge,
+    detection_limit,
     leading_pairs,
     orthonormal,
     symmetric_noise_edge,
     top_eigenpairs,
     wigner,
 )
-from skdp.solvers.place import private_clip_level
+from skdp.solvers.median_search import private_clip_level
 
-# Releases that are bought in rungs: how many of them is decided on released values.
+# Releases that are bought in stages: how many of them is decided on released values.
 
 
 FloatArray = NDArray[np.float64]
 _RANK = 50  # the number of this rank must be readable, or that of a tenth of them
 
 
-class Bought(NamedTuple):
+class StagedSums(NamedTuple):
     """Noisy numbers.
 
     Attributes
@@ -54,14 +54,14 @@ class Bought(NamedTuple):
     noise_scale : float
     spent : float
         Share of the budget that they took.
-    readable : bool
+    above_noise : bool
         Whether the largest stand clearly above the noise.
     """
 
     value: FloatArray
     noise_scale: float
     spent: float
-    readable: bool
+    above_noise: bool
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -73,26 +73,26 @@ def averaged(first: Answer, second: Answer) -> Answer:
     return Answer(value, sum(weights) ** -0.5)
 
 
-def bought(
-    ask: Callable[..., Answer], rungs: Iterable[tuple[float, ...]], clear: Callable[..., bool]
-) -> Bought:
-    """Buy the same numbers again until they are clear: rungs are (share, *limits).
+def staged(
+    ask: Callable[..., Answer], stages: Iterable[tuple[float, ...]], clear: Callable[..., bool]
+) -> StagedSums:
+    """Buy the same numbers again until they are clear: stages are (share, *limits).
 
-    Each rung is one release, ``ask(share=...)``; they are averaged by precision. The rungs end
+    Each stage is one release, ``ask(share=...)``; they are averaged by precision. The stages end
     where ``clear(value, noise_scale, *limits)``.
     """
     value: Any = 0.0
     precision = spent = 0.0
-    for share, *limits in rungs:
+    for share, *limits in stages:
         answer = ask(share=share)
         if answer.noise_scale == 0.0:
-            return Bought(answer.value, 0.0, share, True)
+            return StagedSums(answer.value, 0.0, share, True)
         weight = answer.noise_scale**-2
         value = (precision * value + weight * answer.value) / (precision + weight)
         precision, spent = precision + weight, spent + share
         if clear(value, precision**-0.5, *limits):
-            return Bought(value, precision**-0.5, spent, True)
-    return Bought(value, precision**-0.5, spent, False)
+            return StagedSums(value, precision**-0.5, spent, True)
+    return StagedSums(value, precision**-0.5, spent, False)
 
 
 def ranked(values: FloatArray) -> float:
@@ -115,7 +115,7 @@ _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MARGIN = 1.0
 _MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
-_ROUGH = 1e-4  # of the diagonal: noise beside which single precision is nothing
+_ROUGH = 1e-4  # of the diagonal: noise next to which single precision is nothing
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
@@ -127,7 +127,7 @@ class Subspace(NamedTuple):
     vectors : ndarray of shape (n, k)
         Orthonormal columns.
     axes : bool
-        Whether it is spanned by single columns: nothing was read beside the diagonal.
+        Whether it is spanned by single columns: nothing was read next to the diagonal.
     """
 
     vectors: FloatArray
@@ -172,7 +172,7 @@ def _unit_of(moment: FloatArray) -> float:
     return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
 
 
-Way = Callable[[_Noisy, int], Subspace]
+Candidate = Callable[[_Noisy, int], Subspace]
 
 
 def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
@@ -188,7 +188,7 @@ def chosen_subspace(
 ) -> Subspace:
     """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
-    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
+    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal with it,
     of two soft thresholds, of what is read off the diagonal and the diagonal itself; the k largest
     entries of the diagonal, and of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
@@ -198,16 +198,18 @@ def chosen_subspace(
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    ways, rng = _ways(first), np.random.default_rng(20240229)
+    candidates, rng = _candidates(first), np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
-    scores = np.mean([_scores(released, ways, k, rng) for _ in range(splits)], axis=0)
+    scores = np.mean([_scores(released, candidates, k, rng) for _ in range(splits)], axis=0)
     margin = _MARGIN * math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
     for simple in (0,) if first is None else (0, -1):
         scores[simple] += margin * noise_scale * math.sqrt(k)
-    return ways[int(np.argmax(scores))](released, k)
+    return candidates[int(np.argmax(scores))](released, k)
 
 
-def _scores(released: _Noisy, ways: list[Way], k: int, rng: np.random.Generator) -> FloatArray:
+def _scores(
+    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator
+) -> FloatArray:
     """Return what each way makes of one half of the noise, judged by the other one."""
     A, noise_scale = released.moment, released.noise_scale
     Z = rng.standard_normal(A.shape) * noise_scale
@@ -215,25 +217,25 @@ def _scores(released: _Noisy, ways: list[Way], k: int, rng: np.random.Generator)
     half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
     half.pairs(_WIDER * k)
     other = A - Z / _SPLIT
-    return np.array([_score(way(half, k).vectors, other) for way in ways])
+    return np.array([_score(candidate(half, k).vectors, other) for candidate in candidates])
 
 
 def _score(V: FloatArray, moment: FloatArray) -> float:
     return float(np.sum(V * (moment @ V)))
 
 
-def _ways(first: FloatArray | None) -> list[Way]:
+def _candidates(first: FloatArray | None) -> list[Candidate]:
     """Return the candidates as functions of a noisy moment and k."""
-    ways: list[Way] = [
+    candidates: list[Candidate] = [
         _leading,
         _plus_diagonal,
         *(partial(_thresholded, level=level) for level in _LEVELS),
         lambda A, k: Subspace(_axes(np.diag(A.moment), k), True),
-        _beside_diagonal,
+        _without_diagonal,
     ]
     if first is not None:
-        ways.append(lambda A, k: Subspace(_axes(first, k), True))
-    return ways
+        candidates.append(lambda A, k: Subspace(_axes(first, k), True))
+    return candidates
 
 
 def _leading(A: _Noisy, k: int) -> Subspace:
@@ -256,10 +258,10 @@ def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
     return Subspace(np.asarray(V), False)
 
 
-def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
+def _without_diagonal(A: _Noisy, k: int) -> Subspace:
     """Leading subspace of the shrunk spectrum off the diagonal, and the diagonal as it is.
 
-    Sums of squares of columns are large beside their products where rows are sparse; they are no
+    Sums of squares of columns are large next to their products where rows are sparse; they are no
     direction, and their noise is that of one entry.
     """
     diagonal = np.maximum(np.diag(A.moment), 0.0)
@@ -374,7 +376,7 @@ def gram_subspace(
     values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return vectors, k
-    level = np.trace(block) / d + clear_edge(symmetric_noise_edge(scale, d), d)
+    level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d)
     return vectors, int(np.count_nonzero(values > level))
 
 
@@ -420,17 +422,17 @@ def power_subspace(
 
 
 # Shares of the sums, and how many noise scales the largest of them must reach to stop there.
-_RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
+_STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
 
 
-def bought_sums(sums: Callable[..., Answer], share: float) -> Bought:
-    """Buy column sums in rungs until the largest can be read; at last all of the share."""
-    rungs = [(part * share, level) for part, level in _RUNGS]
-    return bought(sums, rungs, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
+def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
+    """Buy column sums in stages until the largest can be read; at last all of the share."""
+    stages = [(part * share, level) for part, level in _STAGES]
+    return staged(sums, stages, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -440,7 +442,7 @@ def kept_columns(signal: float, d: int, k: int) -> int:
 
 
 def shows_all_columns(signal: float, d: int) -> bool:
-    """Whether a moment shows so much of all columns that their counts are not needed beside it.
+    """Whether a moment shows so much of all columns that their counts are not needed next to it.
 
     Half of them would be read after their counts: the noise is a root of two larger without.
     """
@@ -497,10 +499,10 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
     floor, as for rows.
     """
-    counts = bought_sums(ask.counts, share)
+    counts = staged_sums(ask.counts, share)
     order = np.argsort(-counts.value, kind="stable")
     V = np.zeros((d, k))
-    if not counts.readable:
+    if not counts.above_noise:
         V[order[:k], np.arange(k)] = 1.0
         return V
     rest = share - counts.spent
@@ -511,7 +513,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     return V
 
 
-def _spread(counts: Bought, order: NDArray[np.intp]) -> int:
+def _spread(counts: StagedSums, order: NDArray[np.intp]) -> int:
     """Return how many columns hold most of the squares of the counts, by released values.
 
     Where columns are about alike, few of them show little of what all have in common.

@@ -20,7 +20,7 @@ from scipy.special import ndtr
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise
-from skdp.solvers.place import QUESTIONS, find_between, find_scale
+from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.
 #
@@ -36,9 +36,9 @@ class PublicCurvature(Protocol):
     """What public records make of a move of U S V': the sum of b z z' and the median length."""
 
     def __call__(
-        self, U: FloatArray, S: FloatArray, V: FloatArray, *, reach: float
+        self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
     ) -> tuple[FloatArray, float] | None:
-        """Return both for contributions cut at `reach` deviations; None where it is not known."""
+        """Return both for contributions cut at `radius` deviations; None where it is not known."""
         ...
 
 
@@ -56,7 +56,7 @@ class Facts(Protocol):
         ...
 
     @property
-    def corner(self) -> float:
+    def bias(self) -> float:
         """The constant of an intercept, or 0."""
         ...
 
@@ -89,9 +89,9 @@ def curved_step(
     q = facts.tangent_size
     w, Q = np.linalg.eigh(H)
     stiff = np.maximum(w, 0.0) + 2 * float(np.trace(H)) / facts.n
-    doubt = _DAMPING * (noise * length / sd) ** 2 if sd > 0 else 0.0
-    gain = 1 / (stiff + doubt / stiff)
-    size, idle = len(H) - bool(facts.corner), facts.rank**2
+    damping = _DAMPING * (noise * length / sd) ** 2 if sd > 0 else 0.0
+    gain = 1 / (stiff + damping / stiff)
+    size, idle = len(H) - bool(facts.bias), facts.rank**2
     seen = (Q[:size] ** 2).sum(axis=0)
     seen[:idle] = 0.0  # the smallest are those of no coordinate
     return CurvedStep(
@@ -107,7 +107,7 @@ _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FAR = 40.0  # deviations that nothing goes beyond
 _GREW = 1.2  # of contributions: more than steps between medians leave open
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
-READABLE = 5.0  # noise scales of a rank within half of the records
+ABOVE_NOISE = 5.0  # noise scales of a rank within half of the records
 
 
 class AsksSum(Protocol):
@@ -161,7 +161,7 @@ class TraceFacts(NamedTuple):
         About how far targets vary; 0 where it is not known.
     spread : float
         How much more contributions vary than those of records with equal variances.
-    corner : float
+    bias column : float
         The constant that joins each record, for an intercept.
     useful : float
         Number of records from which the error is expected to be below one half.
@@ -179,7 +179,7 @@ class TraceFacts(NamedTuple):
     rank_share: float
     max_iter: int = 8
     clip_level: float | None = None
-    corner: float = 0.0
+    bias: float = 0.0
     useful: float = 0.0
     shrink: bool = True
     variance: float | None = None
@@ -203,7 +203,7 @@ class TraceFacts(NamedTuple):
 
     def length(self, size: int) -> float:
         """Return the median length of contributions of `size` numbers and residuals of sd 1."""
-        return _Z * math.sqrt(self.entry_variance * size + self.corner**2)
+        return _Z * math.sqrt(self.entry_variance * size + self.bias**2)
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def retract(
     return Q1 @ P[:, :r], values[:r], Q2 @ Qt[:r].T
 
 
-class UnreadableError(Exception):
+class NoSignalError(Exception):
     """The noise of a rank hides the median."""
 
 
@@ -299,8 +299,8 @@ def private_median(
 
     def rank(threshold: float, *, share: float) -> Answer:
         answer = below(threshold, share=share)
-        if READABLE * answer.noise_scale > n / 2:
-            raise UnreadableError
+        if ABOVE_NOISE * answer.noise_scale > n / 2:
+            raise NoSignalError
         return answer
 
     if not between:
@@ -353,7 +353,7 @@ class _Descent:
     def start(self) -> None:
         """Shrunk spectral estimate from the clipped sum of y X."""
         facts, (d1, d2) = self.facts, self.facts.shape
-        size, corner = d1 * d2, facts.corner
+        size, bias = d1 * d2, facts.bias
         products = self.ask.products()
         between = [end * facts.target_sd * facts.length(size) for end in _EXPECTED]
         median = private_median(
@@ -369,7 +369,7 @@ class _Descent:
         noise = math.hypot(
             answer.noise_scale * scale, 1.1 * self.first_sd / math.sqrt(facts.information * facts.n)
         )
-        intercept = float(answer.value[-1]) / (b * corner**2 * facts.n) if corner else 0.0
+        intercept = float(answer.value[-1]) / (b * bias**2 * facts.n) if bias else 0.0
         self.start_noise = noise
         U, values, V = _truncated_svd(full, facts.rank)
         self.point = Point(U, shrink_values(values, noise, facts.shape), V, intercept)
@@ -411,14 +411,14 @@ class _Descent:
         right = move[: r * d1].reshape(d1, r)
         left = move[r * d1 : r * (d1 + d2)].reshape(r, d2)
         U, values, V = retract(*point.factors, right, left)
-        intercept = point.intercept + (float(move[-1]) if facts.corner else 0.0)
+        intercept = point.intercept + (float(move[-1]) if facts.bias else 0.0)
         self.point = Point(U, values, V, intercept, (1 - self.pace) * point.of_start)
         self.points.append(self.point)
 
     def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
         """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
-        known = self.public and self.public(*self.point.factors, reach=min(_Z * c, _FAR))
+        known = self.public and self.public(*self.point.factors, radius=min(_Z * c, _FAR))
         sd = self.median / facts.length(q)
         if known:
             step = curved_step(*known, facts, noise=noise, sd=sd)
@@ -462,7 +462,7 @@ class _Descent:
         if reason:
             fit = zero_fit(facts.shape, facts.rank, reason, levels, sd)
             weights = 1 / np.maximum(np.array(self.variances), 1e-300)
-            if reason == _UNREADABLE or not facts.corner or not weights.any():
+            if reason == _NO_SIGNAL or not facts.bias or not weights.any():
                 return fit
             return replace(fit, intercept=float(np.average(self.intercepts, weights=weights)))
         U, values, V, intercept = (
@@ -479,13 +479,13 @@ def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, Fl
     return U[:, :rank], values[:rank], Vt[:rank].T
 
 
-_UNREADABLE = "the budget is too small to read a median"
+_NO_SIGNAL = "the budget is too small to read a median"
 
 
 def zero_fit(
     shape: tuple[int, int],
     rank: int,
-    reason: str = _UNREADABLE,
+    reason: str = _NO_SIGNAL,
     levels: tuple[float, ...] = (),
     noise_sd: float = math.inf,
 ) -> TraceFit:
@@ -505,8 +505,8 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
         for index in range(facts.max_iter):
             run.step(index)
         run.finish()
-    except UnreadableError:
-        return run.result(_UNREADABLE)
+    except NoSignalError:
+        return run.result(_NO_SIGNAL)
     if not run.point.values.any():
         return run.result("no singular value stands above the noise")
     return run.result()

@@ -164,7 +164,7 @@ class Heads:
         if outside == 1.0:
             return seen.path
         Z = seen.times(self.U)
-        return RidgePath.of(Z) if outside == 0 else seen.path.beside(outside, Z)
+        return RidgePath.of(Z) if outside == 0 else seen.path.extended(outside, Z)
 
     def _coefficients(self, seen: Seen, outside: float, path: RidgePath, fit: LocalFit) -> Any:
         """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""
@@ -255,8 +255,8 @@ class Heads:
         elif len(rules) > 1:
             gains = HeadVotes(self, rules).gains(batch)
             alone = np.array([rule.penalty < math.inf for rule in rules])
-            doubt = _OWN_TRUST / math.sqrt(batch.Y.shape[1]) * alone
-            own = np.argmax(np.nan_to_num(gains) + choice.leaning - doubt, axis=1)
+            margin = _OWN_TRUST / math.sqrt(batch.Y.shape[1]) * alone
+            own = np.argmax(np.nan_to_num(gains) + choice.leaning - margin, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         paths: dict[float, RidgePath] = {}
         for i, rule in enumerate(rules):
@@ -364,7 +364,7 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
 
 
 _CLASSES = 0.3  # of the share of a mean head: where the classes lie
-_LOGIT, _BESIDE = 1.0, 0.5  # reach of intercepts; their level, in that of the coefficients
+_LOGIT, _INTERCEPT_LEVEL = 1.0, 0.5  # reach of intercepts; their level, in that of the coefficients
 _RARE = 0.005  # least share of a class, before logarithms
 
 
@@ -425,20 +425,20 @@ class MeanHead(SumMessage):
         return self.heads.view.whitener, self.heads.U, self.logits, self.coef_clip_norm
 
     @property
-    def beside(self) -> float:
+    def intercept_level(self) -> float:
         """Level of intercepts, for which each counts up to one logit."""
-        return _BESIDE * self.coef_clip_norm
+        return _INTERCEPT_LEVEL * self.coef_clip_norm
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Coefficients, and intercepts."""
         p = len(self.logits)
         k = self.heads.U.shape[1]
-        return ((k * p,), self.coef_clip_norm, False), ((p,), self.beside, False)
+        return ((k * p,), self.coef_clip_norm, False), ((p,), self.intercept_level, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return both, the intercepts in units of one logit."""
-        p, unit = len(self.logits), self.beside / _LOGIT
+        p, unit = len(self.logits), self.intercept_level / _LOGIT
         values = self.heads.small(batch)
         return np.concatenate([values[:, :-p], unit * (values[:, -p:] - self.logits)], axis=1)
 
@@ -467,7 +467,7 @@ def global_model(
     noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_clip_norm
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
-        logits = logits + gap * _LOGIT / message.beside
+        logits = logits + gap * _LOGIT / message.intercept_level
     return GlobalModel(coef, logits, noise, seen=seen)
 
 

@@ -123,7 +123,7 @@ class Place(NamedTuple):
     """Where records lie, and about how far from there (0: not known)."""
 
     at: FloatArray
-    reach: float
+    radius: float
 
 
 def release_place(
@@ -138,12 +138,12 @@ def release_place(
     between: tuple[float, ...] = ()
     for seen in (ask, None):
         records = (seen or ask.about(at)).records()
-        reach = private_median(records.scores_below, rank_share, n, between)
-        answer = records.total(reach, share=share / 2)
+        radius = private_median(records.scores_below, rank_share, n, between)
+        answer = records.total(radius, share=share / 2)
         noise = math.sqrt(size) * answer.noise_scale
         at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
-        between = (min(max(noise / n, _NEAREST * reach), reach), _CLIP * reach)
-    return Place(at, reach)
+        between = (min(max(noise / n, _NEAREST * radius), radius), _CLIP * radius)
+    return Place(at, radius)
 
 
 def release_whitening(
@@ -152,13 +152,13 @@ def release_whitening(
     n: float,
     rank_share: float,
     share: float,
-    reach: float = 0.0,
+    radius: float = 0.0,
 ) -> Whitening | None:
     """Learn the design: a private median of the sizes, and one release of both moments.
 
-    `reach` is the median of ||X||; ||X X'|| lies between ||X||^2 / sqrt(d) and ||X||^2.
+    `radius` is the median of ||X||; ||X X'|| lies between ||X||^2 / sqrt(d) and ||X||^2.
     """
-    between = (reach**2 / (_CLIP * math.sqrt(min(shape))), _CLIP * reach**2) if reach else ()
+    between = (radius**2 / (_CLIP * math.sqrt(min(shape))), _CLIP * radius**2) if radius else ()
     median = private_median(ask.moment_sizes_below, rank_share, n, between)
     answer = ask.measurement_covariance_moments(_CLIP * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)
@@ -189,9 +189,9 @@ def trace_attributes(
     signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
     return {
         "coef_": (U * values) @ V.T,
-        "U_": U * signs,
+        "left_singular_vectors_": U * signs,
         "singular_values_": values,
-        "V_": V * signs,
+        "right_singular_vectors_": V * signs,
         "residual_std_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
         "gradient_clip_norms_": fit.clip_levels,
     }
@@ -200,12 +200,12 @@ def trace_attributes(
 # Means of the rows and columns of a matrix of coefficients, from released sums; all of it is free.
 #
 # Notation: y = centre + <X, a 1' + 1 b'> + the rest, for CSR records X: ratings of products
-# (columns) by people (rows), one entry each. A sum of residuals beside known means, times the
+# (columns) by people (rows), one entry each. A sum of residuals next to known means, times the
 # entries of column j, is w_j (what b_j lacks), w_j the sum of squares of these entries. Each mean
 # is drawn to 0 by its own noise: means have a variance t, whose likelihood what was released tells.
 
 
-_REACH = 2.0  # deviations of residuals at which they are cut
+_RADIUS = 2.0  # deviations of residuals at which they are cut
 _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets
 _NONE = 0.2  # chance beforehand that there are none; other variances are alike
 _BY_CHANCE = 4.0  # times what means explain of any matrix, one over the number in each
@@ -216,9 +216,9 @@ _LEFT = 0.25  # of the variance of targets, that means leave at least
 
 
 class AsksMeans(Protocol):
-    """Records whose targets are seen beside public means."""
+    """Records whose targets are seen next to public means."""
 
-    def beside_means(self, rows: FloatArray, columns: FloatArray) -> Any:
+    def about_means(self, rows: FloatArray, columns: FloatArray) -> Any:
         """Take public means off the targets."""
         ...
 
@@ -261,7 +261,7 @@ class _Side:
     def __init__(self, weights: FloatArray) -> None:
         self.weights = weights
         self.means = np.zeros(len(weights))
-        self.released: list[tuple[FloatArray, FloatArray, float]] = []  # beside which, sums, noise
+        self.released: list[tuple[FloatArray, FloatArray, float]] = []  # next to which, sums, noise
         others = len(_VARIANCES) - 1
         self.prior = np.append(_NONE, np.full(others, (1 - _NONE) / others))
         self.chances = self.prior
@@ -272,7 +272,7 @@ class _Side:
         return math.fsum(noise**-2.0 for _, _, noise in self.released)
 
     def add(self, answer: Answer, sd: float) -> None:
-        """Take in released sums of residuals beside the means so far; estimate them anew."""
+        """Take in released sums of residuals next to the means so far; estimate them anew."""
         noise = max(answer.noise_scale, 1e-9 * sd * math.sqrt(float(self.weights.mean())))
         self._look_back(answer.value, noise)
         self.released.append((self.means, answer.value, noise))
@@ -280,8 +280,8 @@ class _Side:
         whole = variance * np.sum([(w * b + g) / s**2 for b, g, s in self.released], axis=0)
         t = _VARIANCES[:, None] * sd**2
         spread = w**2 * t + variance + sd**2 * w
-        likely = -0.5 * np.sum(whole**2 / spread + np.log(spread), axis=1)
-        chances = self.prior * np.exp(likely - likely.max())
+        likelihood = -0.5 * np.sum(whole**2 / spread + np.log(spread), axis=1)
+        chances = self.prior * np.exp(likelihood - likelihood.max())
         self.chances = chances / chances.sum()
         self.means = whole * w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
 
@@ -327,7 +327,7 @@ class Means:
 
     @property
     def sd(self) -> float:
-        """About how far targets vary beside the means."""
+        """About how far targets vary next to the means."""
         seen = (self.rows.explained() + self.columns.explained()) / self.facts.n
         return math.sqrt(max(self.facts.sd**2 - seen, _LEFT * self.facts.sd**2))
 
@@ -340,12 +340,12 @@ class Means:
                     self._round(ask, side, of_share * share / _ROUNDS)
 
     def _round(self, ask: AsksMeans, side: _Side, share: float) -> None:
-        known = ask.beside_means(self.rows.means, self.columns.means)
+        known = ask.about_means(self.rows.means, self.columns.means)
         sums = (
             known.single_entries(side is self.columns).augmented(self.facts.centre, 0.0).products()
         )
         sd = self.sd
-        self.levels.append(_REACH * sd * self.length)
+        self.levels.append(_RADIUS * sd * self.length)
         side.add(sums.total(self.levels[-1], share=share), sd)
 
     def _left(self, part: float, share: float) -> float:
@@ -353,7 +353,7 @@ class Means:
         for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
             noise = math.inf
             if of_share > 0:
-                clip = _REACH * sd * self.length
+                clip = _RADIUS * sd * self.length
                 noise = clip * max(self.facts.unit_noise, 1e-12) / math.sqrt(of_share * share)
             left += side.left(noise, sd)
         return left

@@ -126,7 +126,7 @@ def seeded_entropy(seed: int):
 def cached_accounting():
     """Remember what a budget costs while the block runs: half the time of a small fit."""
     with ExitStack() as stack:
-        for name in ("mu_beside_pure", "epsilon_from_losses"):
+        for name in ("mu_with_pure", "epsilon_from_losses"):
             stack.enter_context(replaced(accounting, name, functools.cache))
         yield
 
@@ -411,7 +411,7 @@ def replay_answers(transcript: Transcript):
     Yields
     ------
     neighbour : Transcript
-        The exact answers of the neighbour, beside the answers of the first data set.
+        The exact answers of the neighbour, next to the answers of the first data set.
     """
     return _recording(_Recorder(transcript))
 

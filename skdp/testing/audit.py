@@ -1,4 +1,4 @@
-"""Audits of a fit by its transcript: everything that became public, beside what it was exactly.
+"""Audits of a fit by its transcript: everything that became public, next to what it was exactly.
 
 `transcript_audit` compares, for one pair of neighbours, the exact change of every release with the
 noise it was given: no sampling, one fit. `audit` repeats fits and bounds the privacy parameter
@@ -170,7 +170,7 @@ def as_fit(fit) -> Fit:
     return run
 
 
-# Audit of one pair of neighbours: the change of every release beside the noise it was given.
+# Audit of one pair of neighbours: the change of every release next to the noise it was given.
 
 
 _TOLERANCE = 1e-9
@@ -282,8 +282,8 @@ def _integer_faults(transcript: Transcript) -> list[str]:
             continue
         steps = np.asarray(opening.value, np.longdouble) / opening.step
         steps = 2 * steps if opening.bound.symmetric else steps
-        readable = np.abs(steps) < 2.0**50
-        off = np.abs(steps - np.rint(steps))[readable]
+        above_noise = np.abs(steps) < 2.0**50
+        off = np.abs(steps - np.rint(steps))[above_noise]
         integers = np.asarray(opening.total).dtype == np.int64
         if not integers or np.any(off > 1e-2):
             faults.append(f"{opening.bound.name!r} is not an integer number of steps")

@@ -68,7 +68,7 @@ def mixed_sizes(n, d):
     Squares and products vanish or overflow, and LAPACK gives up on some moments of such rows.
     """
     rows = _SIZES[np.add.outer(np.arange(n), np.arange(d)) % len(_SIZES)]
-    rows[:3] = np.eye(1, d)  # one direction, and changes whose squares vanish beside it
+    rows[:3] = np.eye(1, d)  # one direction, and changes whose squares vanish next to it
     rows[1:3, 1:2] = np.array([[1e-154], [-1e-154]])[: len(rows[1:3])]
     return rows
 

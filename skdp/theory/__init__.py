@@ -1,6 +1,6 @@
 """What can be said before a fit: plans on made data, records needed, lower bounds."""
 
-from skdp.theory._plan import FitPlan, Made, PlannedRelease, PlansMixin
+from skdp.theory._plan import FitPlan, PlanData, PlannedRelease, PlansMixin
 from skdp.theory._power import (
     Coherence,
     independent_sensitivity,
@@ -29,7 +29,7 @@ __all__ = [
     "Coherence",
     "DescentRecords",
     "FitPlan",
-    "Made",
+    "PlanData",
     "PlannedRelease",
     "PlansMixin",
     "RequiredSamples",

@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 _SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
 # Of histories that plans are made with: between blocks of factors and popularity alone.
 _FILLED = 0.3  # of the half-width of public bounds: a deviation of a column
-_TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
+_FACTORS, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
 
 def bare_copy(estimator: Any) -> Any:
@@ -113,7 +113,7 @@ def made_histories(
     if apart:
         return apart_histories(rng, lengths.astype(np.int64), popularity, apart, overlap=_OVERLAP)
     options = {"overlap": _OVERLAP, "spread": _SPREAD}
-    return drawn_histories(rng, lengths.astype(np.int64), popularity, _TASTES, **options)
+    return drawn_histories(rng, lengths.astype(np.int64), popularity, _FACTORS, **options)
 
 
 def made_blocks(
@@ -210,11 +210,11 @@ def apart_histories(
     overlap: float,
 ) -> Any:
     """Draw the items of histories of one factor each, which is a part of the items."""
-    taste_of_item = rng.permutation(len(popularity)) % n_factors
+    factor_of_item = rng.permutation(len(popularity)) % n_factors
     factors = rng.integers(0, n_factors, len(lengths))[_users_of_draws(lengths)]
 
     def items_of(factor: int, n: int) -> NDArray[np.int64]:
-        members = np.flatnonzero(taste_of_item == factor)
+        members = np.flatnonzero(factor_of_item == factor)
         return np.asarray(members[drawn(popularity[members], n, rng)])
 
     return _of_factors(rng, lengths, popularity, overlap, factors, items_of)

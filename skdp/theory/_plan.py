@@ -20,23 +20,23 @@ from skdp.theory._made import bare_copy
 from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
-N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise beside it
+N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise next to it
 _MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
 _LEAST_ROWS, _MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 _MOST_MU = 1e3  # of thinned rows: there is no noise left to see
 _SEEN = 0.01  # a smaller loss is not halved
 
 
-class Made(NamedTuple):
+class PlanData(NamedTuple):
     """Made data: how a copy is fitted to them, and how good the fitted one is.
 
     Attributes
     ----------
     fit, score : callable
         Copy of the estimator -> fitted; fitted -> number, the larger the better.
-    said : tuple of str
+    assumptions : tuple of str
         What the data are, in words.
-    behind : float
+    units_per_row : float
         Stated units behind each drawn one.
     trivial, best : float
         Scores of no fit at all, and of one without noise; nan is measured, by such a fit.
@@ -44,12 +44,12 @@ class Made(NamedTuple):
 
     fit: Callable[[Any], Any]
     score: Callable[[Any], float]
-    said: tuple[str, ...]
-    behind: float = 1.0
+    assumptions: tuple[str, ...]
+    units_per_row: float = 1.0
     trivial: float = 0.0
     best: float = 1.0
 
-    def lost(self, score: float) -> float:
+    def lost_fraction(self, score: float) -> float:
         """Return the share of what a fit without noise gains that a score lacks."""
         gain = self.best - self.trivial
         return max(0.0, self.best - score) / gain if gain > _SEEN * abs(self.best) else math.nan
@@ -63,17 +63,17 @@ class PlannedRelease:
     ----------
     name : str
         Name of the release, as the ledger of the fit shows it.
-    times : int
+    repeats : int
         How many there were.
-    share : float
+    budget_fraction : float
         Share of the budget that they took together; nan where losses of two kinds compose.
     sensitivity, noise_scale : float
         The largest of them; where the fit learns a clip level, in units of the made data.
     """
 
     name: str
-    times: int
-    share: float
+    repeats: int
+    budget_fraction: float
     sensitivity: float
     noise_scale: float
 
@@ -94,7 +94,7 @@ class FitPlan:
         What is weak about it.
     mu : float
         Gaussian-DP parameter of the budget; 0 without delta.
-    measure : str
+    metric : str
         What the scores are.
     n_fits : int
         How many fits at this size there were.
@@ -104,7 +104,7 @@ class FitPlan:
         Scores of a fit without noise, and of none.
     error : float
         Share of ``best - trivial`` that is lost, the median; nan if nothing can be gained.
-    needed : int
+    required_samples : int
         Number of samples that would lose half as much; 0 if more than 16 times as many, or if
         next to nothing is lost.
     assumptions : tuple of str
@@ -119,7 +119,7 @@ class FitPlan:
     guarantee: str
     cautions: tuple[str, ...]
     mu: float
-    measure: str
+    metric: str
     n_fits: int
     score: float
     low: float
@@ -127,7 +127,7 @@ class FitPlan:
     best: float
     trivial: float
     error: float
-    needed: int
+    required_samples: int
     assumptions: tuple[str, ...]
     releases: tuple[PlannedRelease, ...] = field(repr=False)
 
@@ -140,12 +140,12 @@ class FitPlan:
             ("Plan", f"{self.estimator}, {shape}; no data was touched"),
             ("Guarantee", self.guarantee),
             *(("Weak", text) for text in self.cautions),
-            ("Expected", f"{self.measure}: {scores}"),
+            ("Expected", f"{self.metric}: {scores}"),
             ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),
         ]
-        if self.needed:
-            facts.append(("Half as much", f"lost by about {self.needed} samples"))
+        if self.required_samples:
+            facts.append(("Half as much", f"lost by about {self.required_samples} samples"))
         return facts + [("Made data", text) for text in self.assumptions]
 
     def _head(self) -> tuple[str, ...]:
@@ -154,8 +154,8 @@ class FitPlan:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                r.name if r.times == 1 else f"{r.name} ({r.times} times)",
-                f"{r.share:.1%}",
+                r.name if r.repeats == 1 else f"{r.name} ({r.repeats} times)",
+                f"{r.budget_fraction:.1%}",
                 f"{r.sensitivity:.4g}",
                 f"{r.noise_scale:.4g}",
             )
@@ -175,7 +175,7 @@ class FitPlan:
 class PlansMixin:
     """The method `plan`.
 
-    Estimators have ``_made(rng, n, d, **facts)``, which returns `Made`, and `_measure`, what its
+    Estimators have ``_made(rng, n, d, **facts)``, which returns `PlanData`, and `_measure`, what
     scores are in words.
     """
 
@@ -222,25 +222,27 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     n, d = estimator._planned_shape(n, d)
     check_counts(name, n_samples=n, n_features=math.prod(d) if isinstance(d, tuple) else d)
 
-    def fit(made: Made, seed: int, times: float = 1.0, epsilon: float = budget.epsilon) -> Any:
-        epsilon = thinned_epsilon(epsilon, float(estimator.delta), made.behind * times)
+    def fit(made: PlanData, seed: int, times: float = 1.0, epsilon: float = budget.epsilon) -> Any:
+        epsilon = thinned_epsilon(epsilon, float(estimator.delta), made.units_per_row * times)
         return fitted_copy(estimator, made, {"epsilon": epsilon, "random_state": seed})
 
-    fits: list[tuple[float, float, Made, Any]] = []
+    fits: list[tuple[float, float, PlanData, Any]] = []
     for seed in range(N_FITS):
-        made: Made = estimator._made(np.random.default_rng(seed), n, d, **facts)
+        made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **facts)
         if math.isnan(made.best):
             if seed == N_PAIRS:
                 break
             made = made._replace(best=float(made.score(fit(made, seed, epsilon=math.inf))))
         model = fit(made, seed)
         score = float(made.score(model))
-        fits.append((made.lost(score), score, made, model))
+        fits.append((made.lost_fraction(score), score, made, model))
     errors, scores, mades, models = zip(*fits, strict=True)
     middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
     made, error, needed = mades[middle], statistics.median(errors), 0
     if error > _SEEN and math.isfinite(budget.epsilon):
-        needed = _needed(n, error, lambda times: made.lost(made.score(fit(made, middle, times))))
+        needed = _needed(
+            n, error, lambda times: made.lost_fraction(made.score(fit(made, middle, times)))
+        )
     unit = unit_of(estimator)
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
@@ -252,7 +254,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
             budget.epsilon, float(estimator.delta), unit.name, int(n) if unit.counted else 0
         ),
         mu=budget.mu,
-        measure=estimator._measure,
+        metric=estimator._measure,
         n_fits=len(fits),
         score=statistics.median(scores),
         low=min(scores),
@@ -260,13 +262,13 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         best=statistics.median(made.best for made in mades),
         trivial=statistics.median(made.trivial for made in mades),
         error=error,
-        needed=needed,
-        assumptions=made.said,
-        releases=_grouped(models[middle].releases_, made.behind),
+        required_samples=needed,
+        assumptions=made.assumptions,
+        releases=_grouped(models[middle].releases_, made.units_per_row),
     )
 
 
-def fitted_copy(estimator: Any, made: Made, params: Mapping[str, Any]) -> Any:
+def fitted_copy(estimator: Any, made: PlanData, params: Mapping[str, Any]) -> Any:
     """Return a bare copy that is fitted to made data: nobody is charged, and nothing is warned of.
 
     People are numbered.
@@ -354,8 +356,10 @@ def _grouped(ledger: tuple[LedgerEntry, ...], behind: float) -> tuple[PlannedRel
     return tuple(
         PlannedRelease(
             name=name,
-            times=len(lines),
-            share=math.fsum(x.loss.value**power for x in lines) / total if power else math.nan,
+            repeats=len(lines),
+            budget_fraction=math.fsum(x.loss.value**power for x in lines) / total
+            if power
+            else math.nan,
             sensitivity=max(float(np.max(x.sensitivity)) for x in lines),
             noise_scale=max(float(np.max(x.noise_scale)) for x in lines) * behind,
         )

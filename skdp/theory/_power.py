@@ -42,7 +42,7 @@ def subspace_coherence(components: Any) -> Coherence:
     Parameters
     ----------
     components : array-like of shape (k, n)
-        Orthonormal rows: `components_`, or ``left_.T``.
+        Orthonormal rows: `components_`, or ``left_singular_vectors_.T``.
 
     Returns
     -------

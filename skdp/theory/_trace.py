@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-from skdp.solvers.trace import READABLE
+from skdp.solvers.trace import ABOVE_NOISE
 
 # Error bounds and sample sizes of the trace regression of Zha 2024, as numbers.
 #
@@ -327,7 +327,7 @@ def required_samples(
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
-    found = READABLE * k / (mu * math.sqrt(rank_share))
+    found = ABOVE_NOISE * k / (mu * math.sqrt(rank_share))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (found, max(found, useful), max(found, 20 * k * q / mu))
     return RequiredSamples(*(math.ceil(number) for number in numbers))

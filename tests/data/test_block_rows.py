@@ -1,4 +1,4 @@
-"""Numbers of rows: the same for dense and CSR rows, whatever stands beside them."""
+"""Numbers of rows: the same for dense and CSR rows, whatever stands next to them."""
 
 import numpy as np
 import pytest

@@ -190,7 +190,7 @@ class Flat(Elsewhere):
 
 @pytest.mark.parametrize("kind", [Floats, Flat])
 def test_a_source_that_changes_the_sum_is_refused(kind):
-    """Floats beside integer noise would be read as integers: noise of another size."""
+    """Floats next to integer noise would be read as integers: noise of another size."""
     with pytest.raises(PrivacyError, match="must return the sum of what"):
         DPPCA(2, clip_norm=3.0).fit(kind([X]))
     with pytest.raises(PrivacyError, match="must return the sum of what"):

@@ -8,12 +8,12 @@ from skdp.data.units import UserRows
 from skdp.data.views import Memory
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Shared, View
-from skdp.solvers.shared_subspace import Votes
+from skdp.solvers.shared_subspace import UserDirections
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 
 def test_what_does_not_fit_is_made_again(monkeypatch):
-    monkeypatch.setattr(views, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(views, "_STORED_BYTES", 100)
     made = []
 
     def make(n):
@@ -38,11 +38,11 @@ def messages(query):
     rng = np.random.default_rng(2)
     U = np.linalg.qr(rng.standard_normal((5, 2)))[0]
     model = GlobalModel(rng.standard_normal((5, 1)), np.ones(1))
-    query = query.seen(np.ones(5), np.full(5, 2.0), np.ones(5))  # most users have entries beyond
+    query = query.scaled(np.ones(5), np.full(5, 2.0), np.ones(5))  # most users have entries beyond
     view = View(rng.standard_normal((5, 5)), True, "squared", model)
     rules = all_rules(Shared(U, 0.1, None), view)
     sent = [
-        Votes(view, 5).asked(query),
+        UserDirections(view, 5).asked(query),
         HeadVotes(Heads(view, U, model), rules).asked(query),
     ]
     return [bounded.answer(1e-9) for bounded in sent]
@@ -58,7 +58,7 @@ def test_no_bit_depends_on_what_is_kept(m, monkeypatch):
     order = rng.permutation(len(X))
     found = []
     for limit, rows, jobs in ((2**20, order, None), (0, slice(None), None), (700, order, 2)):
-        monkeypatch.setattr(views, "_KEPT_BYTES", limit)
+        monkeypatch.setattr(views, "_STORED_BYTES", limit)
         users = UserRows(X[rows], y[rows], codes[rows], True)
         found.append(messages(UserQuery(users, adjacency="add_remove", n_jobs=jobs)))
     for other in found[1:]:

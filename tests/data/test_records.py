@@ -1,4 +1,4 @@
-"""Blocks of rows, with targets and without, for the estimators beside PCA: the bits of memory."""
+"""Blocks of rows, with targets and without, for the estimators next to PCA: the bits of memory."""
 
 import inspect
 import pickle
@@ -67,7 +67,7 @@ ROWS = DENSE | {
     "increments-not-centred": DPIncrementalPCA(2, center="none", clip_norm=9.0),
     "scaler": DPStandardScaler(),
     "scaler-replace": DPStandardScaler(adjacency="replace"),
-    "scaler-bounds": DPStandardScaler(entry_bounds=WIDE),
+    "scaler-bounds": DPStandardScaler(bounds=WIDE),
 }
 RECORDS = {
     "ridge": (DPRidge(), Y[:, 0]),
@@ -87,7 +87,7 @@ TRACES = {
         1, matrix_shape=(4, 2), epsilon=20.0, adjacency="replace", fit_intercept=False
     ),
     "label": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, privacy_unit="label"),
-    "start": DPTraceRegressor(1, epsilon=20.0, design=9.0, solver="spectral_init"),
+    "start": DPTraceRegressor(1, epsilon=20.0, measurement_covariance=9.0, solver="spectral_init"),
 }
 
 
@@ -225,7 +225,7 @@ def test_a_record_that_is_not_finite_contributes_nothing():
 CLASSES = DPRidgeClassifier(classes=["no", "perhaps", "yes"], clip_norm=9.0)
 MAPS = {
     "pca": (DPPCA(2, whiten=True), None, "transform"),
-    "scaler": (DPStandardScaler(entry_bounds=WIDE), None, "transform"),
+    "scaler": (DPStandardScaler(bounds=WIDE), None, "transform"),
     "ridge": (DPRidge(clip_norm=9.0), Y[:, 0], "predict"),
     "ridge-two": (DPRidge(clip_norm=9.0), Y, "predict"),
     "classes": (CLASSES, LABELS, "predict"),
@@ -274,7 +274,7 @@ def test_sparse_and_single_rows_are_mapped_as_they_are(npz):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
-    """Wide records keep coordinates beside the rows, in small blocks too."""
+    """Wide records keep coordinates next to the rows, in small blocks too."""
     model = DPTraceRegressor(1, matrix_shape=(12, 10), epsilon=1e3)
     expected = fitted(model, S, TRACED)
     for rows in (npz, DaskRows(npz)):
@@ -339,7 +339,7 @@ def test_bad_records_are_refused_before_any_cost(npy, mapped):
         (model, lazy(X), da.from_array(y, chunks=((299, 7, 594),), name=False), "rechunk"),
         (model, lazy(X), da.from_array(y, chunks=450, name=False), "blocks"),
         (model, unknown(X), y, "unknown sizes"),
-        (model, npy, lazy(y), "beside a Dask array X only"),
+        (model, npy, lazy(y), "with a Dask array X only"),
         (model, npy, bad, "y contains NaN"),
         (model, npy, None, "requires y to be passed"),
         (model, lazy(X), lazy(LABELS), "must hold numbers"),
@@ -433,7 +433,7 @@ def test_what_needs_memory_says_the_remedy(npy):
         stream.partial_fit(npy)
     for path in npy:  # the remedy
         stream.partial_fit(np.load(path))
-    assert stream.release().left_.shape == (N, 2)
+    assert stream.release().left_singular_vectors_.shape == (N, 2)
 
 
 def test_unequal_blocks_are_refused_without_their_number():

@@ -22,7 +22,7 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
 @pytest.mark.parametrize("most", [2**26, 2])
 def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
-    monkeypatch.setattr(views, "_KEPT_BYTES", most)
+    monkeypatch.setattr(views, "_STORED_BYTES", most)
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**9)
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)

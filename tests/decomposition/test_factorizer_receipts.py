@@ -83,7 +83,7 @@ def restored(act=lambda model: model):
         act(model)
         model._drop_stream()
         again = DPLowRankFactorizer.restore(f"{folder}/kept")
-        again = again if hasattr(again, "left_") else again.release()
+        again = again if hasattr(again, "left_singular_vectors_") else again.release()
         again._drop_stream()
     return again
 
@@ -250,7 +250,7 @@ def test_a_message_of_another_version_is_refused(header):
     ("common", "unlike"), [(ROWS, {"epsilon": 0.5}), ({}, {"sensitivity_mode": "worst_case"})]
 )
 def test_no_receipt_is_known_of_unlike_parts(common, unlike):
-    """Of rows that are split between budgets, and of exact beside random sketches."""
+    """Of rows that are split between budgets, and of exact next to random sketches."""
     model = coordinator(**common).merge(server(1.0, **common).state_message())
     other = server(**common | unlike)
     own = server(**common | unlike).merge(server(1.0, **common).state_message())
@@ -351,7 +351,7 @@ def test_servers_under_the_real_secure_sum_equal_the_plain_sum(method):
     hidden = model(masked)
     assert len(seen) == 5  # each server's state went through the protocol
     plain = model(UnmaskedAggregator)
-    for name in ("left_", "singular_values_", "components_"):
+    for name in ("left_singular_vectors_", "singular_values_", "components_"):
         assert np.array_equal(getattr(hidden, name), getattr(plain, name)), name
     assert hidden.privacy_spent_ == plain.privacy_spent_
     assert hidden.privacy_spent_.epsilon == 1.0 and len(hidden.server_privacy_spent_) == 5

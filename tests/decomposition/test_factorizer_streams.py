@@ -59,7 +59,7 @@ def run(steps, **params):
 
 
 def product(model):
-    return (model.left_ * model.singular_values_) @ model.components_
+    return (model.left_singular_vectors_ * model.singular_values_) @ model.components_
 
 
 @NOT_PRIVATE
@@ -193,7 +193,7 @@ def test_secrets_stay_and_released_models_go():
     with pytest.raises(PrivacyError, match="copied or pickled"):
         pickle.dumps(model)
     public = pickle.loads(pickle.dumps(model.public_copy()))
-    assert np.array_equal(public.left_, model.left_)
+    assert np.array_equal(public.left_singular_vectors_, model.left_singular_vectors_)
     assert not {"_private", "_state"} & set(vars(public))
     with pytest.raises(PrivacyError):
         public.update_matrix(STEPS[0])
@@ -397,7 +397,7 @@ def test_a_release_that_lacks_a_server_may_be_repeated():
     with pytest.raises(ValueError, match="one server each"):
         later.release()
     later.merge(first).release()
-    assert later.left_.shape == (15, 1)
+    assert later.left_singular_vectors_.shape == (15, 1)
 
 
 def test_a_stream_draws_its_sketches_once():

@@ -81,10 +81,10 @@ def test_without_noise_each_release_is_that_of_scikit_learn(mechanism):
     assert np.allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-6)
 
 
-@pytest.mark.parametrize("center", ["dp", "none", "given"])
+@pytest.mark.parametrize("center", ["private", "none", "given"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_fit_without_noise_is_pca(center, form):
-    rows = X if center == "dp" else X - X.mean(axis=0)
+    rows = X if center == "private" else X - X.mean(axis=0)
     given = np.zeros(7) if center == "given" else center
     ours = DPIncrementalPCA(3, epsilon=math.inf, clip_norm=math.inf, center=given)
     ours.fit(form(rows))
@@ -96,14 +96,14 @@ def test_fit_without_noise_is_pca(center, form):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize("center", ["dp", "none"])
+@pytest.mark.parametrize("center", ["private", "none"])
 @pytest.mark.parametrize("limit", [3000, 3])
 def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
     """A stream at epsilon = 50 finds the leading axes, by the moment and by its sketch."""
     monkeypatch.setattr(_incremental_pca, "MOMENT_FEATURES", limit)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((6000, 9)) * [3.0, 2.0, *[0.1] * 7]
-    rows += 1.0 if center == "dp" else 0.0
+    rows += 1.0 if center == "private" else 0.0
     with seeded_entropy(0):
         pca = run(batches(rows, 5), 2, epsilon=50.0, clip_norm=12.0, adjacency=adjacency,
                   center=center)  # fmt: skip
@@ -111,7 +111,7 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
     overlap = np.linalg.svd(pca.components_ @ exact.components_.T, compute_uv=False)
     assert overlap.min() > 0.99
     assert np.allclose(pca.explained_variance_, exact.explained_variance_, rtol=0.1)
-    assert np.allclose(pca.mean_, exact.mean_ if center == "dp" else 0.0, atol=0.1)
+    assert np.allclose(pca.mean_, exact.mean_ if center == "private" else 0.0, atol=0.1)
     assert abs(pca.n_samples_seen_ - 6000) < 100
     assert (pca.n_samples_seen_ == 6000) or adjacency == "add_remove"
     assert hasattr(pca, "var_") == (limit == 3000)

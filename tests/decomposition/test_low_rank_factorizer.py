@@ -59,7 +59,9 @@ def test_error_of_an_exact_rank(method, size, least, most):
     model = DPLowRankFactorizer(10, method=method, sketch_size=size).fit(A)
     assert least < ratio(model, A) < most
     assert model.rank_ == 10
-    np.testing.assert_allclose(model.left_.T @ model.left_, np.eye(10), atol=1e-9)
+    np.testing.assert_allclose(
+        model.left_singular_vectors_.T @ model.left_singular_vectors_, np.eye(10), atol=1e-9
+    )
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(10), atol=1e-9)
 
 
@@ -81,7 +83,7 @@ def test_the_released_rows_and_entries():
     A = low_rank(60, 40, 2)
     model = DPLowRankFactorizer(2)
     rows = model.fit_transform(A)
-    np.testing.assert_array_equal(rows, model.left_ * model.singular_values_)
+    np.testing.assert_array_equal(rows, model.left_singular_vectors_ * model.singular_values_)
     whole = model.reconstruct()
     np.testing.assert_allclose(model.reconstruct([3, 5], [1, 0]), whole[[3, 5], [1, 0]])
     np.testing.assert_allclose(model.reconstruct(rows=[7]), whole[[7]])
@@ -125,7 +127,7 @@ def test_a_running_state_is_not_copied():
     assert released._state.source is None  # the next stream draws another sketch
     assert "_state" not in server.__getstate__()  # the key of the sketch stays here
     copied = pickle.loads(pickle.dumps(released))
-    np.testing.assert_array_equal(copied.left_, released.left_)
+    np.testing.assert_array_equal(copied.left_singular_vectors_, released.left_singular_vectors_)
 
 
 def test_rows_arrive_in_blocks():
@@ -298,7 +300,7 @@ def test_states_that_do_not_match_are_refused():
     gap = server_of(**params).merge(good).merge(message(row_offset=60))
     with pytest.raises(ValueError, match="rows 30 to 59"):
         gap.release()
-    assert gap.merge(message(row_offset=30)).release().left_.shape == (90, 2)
+    assert gap.merge(message(row_offset=30)).release().left_singular_vectors_.shape == (90, 2)
 
 
 def test_a_share_of_the_noise_is_never_shown():
@@ -320,7 +322,7 @@ def test_local_reports_show_what_rows_share():
     model = LocalAggregator(2).add(reports[0]).add(reports[1:])
     assert np.linalg.norm(model.components_ @ V) ** 2 > 1.8
     assert model.explained_variance_[0] == pytest.approx(1.0, abs=0.4)
-    assert model.left_.shape == (1500, 2)
+    assert model.left_singular_vectors_.shape == (1500, 2)
     mu = mu_from_epsilon_delta(16.0, 1e-6)
     assert reports[0].noise_scale == pytest.approx(4.0 / mu, rel=1e-3)  # any two rows: 2 C
     assert reports[0].privacy_spent.adjacency == "replace"

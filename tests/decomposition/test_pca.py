@@ -99,7 +99,15 @@ def test_auto_components_count_what_rises_above_the_noise():
         ({"bounds": (0, 1), "center": np.zeros(X.shape[1])}, "not both"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
         (
-            {"budget_split": {"clip_norm": 0, "count": 1, "gram": 1, "mean": 1, "spread": 1}},
+            {
+                "budget_split": {
+                    "clip_norm": 0,
+                    "count": 1,
+                    "gram": 1,
+                    "center": 1,
+                    "center_search": 1,
+                }
+            },
             "positive",
         ),
     ],
@@ -177,7 +185,7 @@ def test_without_noise_zero_is_a_number_like_others():
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [DPPCA, DPIncrementalPCA, DPTruncatedSVD])
 def test_components_of_noise_are_said_and_others_are_not(kind):
-    """A column beside seven that are nothing: the second component is noise for any n."""
+    """A column next to seven that are nothing: the second component is noise for any n."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20_000, 8)) * 1e-9
     X[:, 0] *= 1e9

@@ -40,7 +40,7 @@ def test_cells_are_those_of_the_rows(adjacency):
     X = rows(20000)
     picture = DPScoreDensity(limits=LIMITS, n_bins=8, adjacency=adjacency, kind="density").fit(X)
     exact = np.histogram2d(*X[:, :2].T, bins=8, range=LIMITS)[0]
-    assert np.abs(picture.counts_[0] - exact).max() < 6 * picture.noise_scale_
+    assert np.abs(picture.histogram_[0] - exact).max() < 6 * picture.noise_scale_
     assert abs(picture.n_outside_ - (20000 - exact.sum())) < 6 * picture.noise_scale_
     assert picture.n_features_in_ == 4
     assert [line.name for line in picture.releases_] == ["cells"]
@@ -68,7 +68,11 @@ def test_auto_chooses_by_released_sizes(n, kind):
 
 def test_a_finer_picture_for_more_rows_and_budget():
     sides = [
-        len(DPScoreDensity(limits=LIMITS, kind="density", epsilon=epsilon).fit(rows(n)).counts_[0])
+        len(
+            DPScoreDensity(limits=LIMITS, kind="density", epsilon=epsilon)
+            .fit(rows(n))
+            .histogram_[0]
+        )
         for n, epsilon in ((1000, 1.0), (4000, 1.0), (4000, 4.0))
     ]
     assert sides[0] < sides[1] < sides[2]

@@ -109,7 +109,7 @@ def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
     assert_same(ours, theirs)
     if "privacy_unit" in kwargs:
         left = theirs.transform(rows) / theirs.singular_values_
-        assert np.allclose(ours.left_, left, atol=1e-6)
+        assert np.allclose(ours.left_singular_vectors_, left, atol=1e-6)
 
 
 def graph(n=60, seed=0):
@@ -127,7 +127,9 @@ def test_units_of_pairs_equal_scikit_learn_on_the_symmetric_matrix(container, un
     ours = exact(container(upper), 4, **of_unit(unit, unit_bound=(-9.0, 9.0)))
     theirs = TruncatedSVD(4, algorithm="arpack").fit(A)
     assert_same(ours, theirs)
-    assert np.allclose(ours.left_, theirs.transform(A) / theirs.singular_values_, atol=1e-6)
+    assert np.allclose(
+        ours.left_singular_vectors_, theirs.transform(A) / theirs.singular_values_, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
@@ -150,7 +152,7 @@ def test_float32_is_kept_and_used_only_at_the_end(container, unit):
     kwargs = of_unit(unit, clip_norm=64.0, **PIXELS)
     small = fit(container(X.astype(np.float32)), **kwargs)
     large = fit(container(X), **kwargs)
-    for name in [*ATTRIBUTES, "left_"]:
+    for name in [*ATTRIBUTES, "left_singular_vectors_"]:
         if hasattr(large, name):
             assert getattr(small, name).dtype == np.float32
             assert np.array_equal(getattr(small, name), getattr(large, name).astype(np.float32))
@@ -317,8 +319,10 @@ def test_graded_entries_get_noise_in_place_of_flips():
     values = np.linalg.svd(A, compute_uv=False)[:4]
     assert np.allclose(svd.singular_values_, values, rtol=0.01)
     assert svd.explained_variance_ratio_.sum() <= 1.0
-    coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
-    assert [line.name for line in coins.releases_] == ["spread", "cells"]
+    rounding_variance = fit(
+        binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0
+    )
+    assert [line.name for line in rounding_variance.releases_] == ["spread", "cells"]
 
 
 @pytest.mark.thorough
@@ -627,7 +631,7 @@ def test_two_components_with_pure_epsilon(unit, options, route):
     square = unit in ("edge", "edge_change", "mixed")
     X, V = spread_evenly(300 if square else 400, 300, [400.0, 300.0])
     svd = fit(X, 2, privacy_unit=unit, delta=0.0, epsilon=8.0, **options)
-    assert svd.route_.startswith(route)
+    assert svd.algorithm_reason_.startswith(route)
     assert {entry.mechanism for entry in svd.releases_} == {"laplace"}
     assert svd.privacy_spent_.delta == 0.0
     assert svd.privacy_spent_.epsilon == 8.0

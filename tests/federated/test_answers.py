@@ -14,7 +14,7 @@ from skdp.federated import (
     PowerMethodClient,
     RecommenderClient,
 )
-from skdp.federated._clients import narrowed, pack
+from skdp.federated._clients import pack, restricted
 from skdp.federated._messages import Call, Request
 from skdp.privacy.gate.bounds import Bounded
 from skdp.testing.sensitivity import mixed_sizes
@@ -36,7 +36,7 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "moment": [(0.85,), (KEPT, 1.0, np.zeros(3))], "projected_gram": [(V,)],
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)],
-    "targets": [()], "coef": [(np.eye(D), LINE)], "seen": [(ZERO, ONE, 9 * ONE)],
+    "targets": [()], "coef": [(np.eye(D), LINE)], "scaled": [(ZERO, ONE, 9 * ONE)],
     "pooled": [(ONE, LEVEL, 1.0)],
     "second_moment": [()], "votes": [(), VIEW],
     "head_votes": [(*VIEW, LINE, RULES)],
@@ -95,7 +95,9 @@ CLIENTS = {  # name -> (rows -> client, neighbours)
         entries(1.0, 5e-324, symmetric=True),
     ),
     "histories": (RecommenderClient, ROWS),
-    "rated histories": (partial(RecommenderClient, weights=2.0, adjacency="replace"), other_rows()),
+    "rated histories": (
+        partial(RecommenderClient, value_cap=2.0, adjacency="replace"), other_rows(),
+    ),
     "first fit": (partial(personal, partial(DPPersonalizedRegressor, 1)), USER),
 }  # fmt: skip
 
@@ -114,7 +116,7 @@ def calls_of(client):
             for arguments in PUBLIC.get(method, [()]):
                 calls = (*path, Call(method, arguments))
                 try:
-                    further = narrowed(query, calls[-1], client._signatures)
+                    further = restricted(query, calls[-1], client._signatures)
                 except (PrivacyError, ValueError):
                     continue  # needs a narrower query, or other arguments
                 if isinstance(further, Bounded) and 0 < further.bound.l2 < np.inf:

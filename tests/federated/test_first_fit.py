@@ -85,8 +85,10 @@ def fit(estimator, aggregator=None, clients=None, **options):
 
 WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0),
-    DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
-    DPPersonalizedRegressor(1, target_bounds=(-10, 10), head="hybrid"),
+    DPPersonalizedRegressor(
+        1, epsilon=2.0, adjacency="replace", loss="huber", head_selection="per_user"
+    ),
+    DPPersonalizedRegressor(1, target_bounds=(-10, 10), head_selection="per_user"),
     DPPersonalizedRegressor(2, whiten=False, fit_intercept=False, loss="absolute"),
     DPPersonalizedClassifier(1, classes=CLASSES, coef_clip_norm="auto"),
     DPPersonalizedClassifier("auto", classes=CLASSES),
@@ -216,11 +218,11 @@ LIES = [
     ("votes", (1e-110 * EYE, COEF, LEVEL)),
     ("votes", (EYE, COEF)),
     ("votes", ()),
-    ("seen", (SIGHT[0][1:], *SIGHT[1:])),
-    ("seen", (np.full(D, np.inf), *SIGHT[1:])),
-    ("seen", (SIGHT[0], -ONE, SIGHT[2])),
-    ("seen", (*SIGHT[:2], 0 * ONE)),
-    ("seen", SIGHT[:2]),
+    ("scaled", (SIGHT[0][1:], *SIGHT[1:])),
+    ("scaled", (np.full(D, np.inf), *SIGHT[1:])),
+    ("scaled", (SIGHT[0], -ONE, SIGHT[2])),
+    ("scaled", (*SIGHT[:2], 0 * ONE)),
+    ("scaled", SIGHT[:2]),
     ("head_votes", (EYE, COEF, LEVEL, 3 * LINE, RULES)),
     ("head_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
     ("head_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
@@ -232,7 +234,7 @@ LIES = [
     ("second_moment", (ONE,)),
     ("_asked", (ONE,)),
     ("grams", ()),
-    ("kept_local", ()),
+    ("cached_local", ()),
 ]
 
 
@@ -247,7 +249,7 @@ def honest():
 def alone(method, arguments):
     """Return a client, and a request to it."""
     (client,) = clients_of(ALONE, HOUSES[:1])
-    calls = (Call("seen", SIGHT), Call(method, arguments))
+    calls = (Call("scaled", SIGHT), Call(method, arguments))
     return client, Request(0, honest().facts, 0.1, honest().step, calls).encode()
 
 
@@ -323,8 +325,8 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
         bounds = []
         for asked in (honest, users_of(theirs, target, second)):
             assert all(check(asked, a) for check, a in zip(checks, call, strict=True))
-            sight = (size * SIGHT[0], size * SIGHT[1], SIGHT[2])
-            bounds.append(getattr(asked.seen(*sight), name)(*call))
+            scaling = (size * SIGHT[0], size * SIGHT[1], SIGHT[2])
+            bounds.append(getattr(asked.scaled(*scaling), name)(*call))
         largest = max(largest, change_over_bound(*bounds))
     assert largest <= 1
     assert largest > 0.5

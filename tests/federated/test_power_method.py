@@ -259,7 +259,7 @@ LIES = {
     "private name": only("_row_norms"),
     "dunder": only("__class__"),
     "attribute": only("n_rows"),
-    "narrowed only": calls(),
+    "restricted only": calls(),
     "release first": {"calls": (Call("gram"), Call("gram"))},
     "extra argument": only("gram", (1.0,)),
     "infinite clip": only("gram"),

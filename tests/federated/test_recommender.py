@@ -105,8 +105,8 @@ def test_clients_refuse_what_does_not_fit():
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [({"adjacency": "swap"}, "adjacency"), ({"weights": -1.0}, "weights"),
-     ({"weights": "stars"}, "weights"), ({"weights": True}, "weights")],
+    [({"adjacency": "swap"}, "adjacency"), ({"value_cap": -1.0}, "value_cap"),
+     ({"value_cap": "stars"}, "value_cap"), ({"value_cap": True}, "value_cap")],
 )  # fmt: skip
 def test_bad_clients(params, message):
     with pytest.raises(ValueError, match=message):

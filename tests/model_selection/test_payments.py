@@ -216,7 +216,7 @@ def test_search_is_charged_as_counted(cv, backend):
     cost = search_cost(search, 90)
     assert ledger.spent.losses == cost.losses
     drawn = (len(cost.fits) + len(cost.refits)) * SAMPLER_DISTANCE  # each draws noise of its own
-    assert ledger.spent.distance == drawn
+    assert ledger.spent.sampler_tv_distance == drawn
     assert ledger.entries[0].estimator == "GridSearchCV (3 candidates)"
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 

@@ -252,12 +252,12 @@ def test_pipelines(name):
 
 def test_a_step_may_be_vouched_for():
     pipe = make_pipeline(Mystery(), DPRidge())
-    for trusted in (["mystery"], [Mystery]):
-        report = check_pipeline(pipe, trusted=trusted)
+    for assume_rowwise in (["mystery"], [Mystery]):
+        report = check_pipeline(pipe, assume_rowwise=assume_rowwise)
         assert report.ok
         assert "mystery" in report.assumptions[0]
     assert not check_pipeline(
-        make_pipeline(SubclassedScaler(), DPRidge()), trusted=[StandardScaler]
+        make_pipeline(SubclassedScaler(), DPRidge()), assume_rowwise=[StandardScaler]
     )
 
 
@@ -386,7 +386,7 @@ def test_steps_of_different_adjacencies_do_not_add_up():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     "first",
-    [DPStandardScaler(entry_bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)],
+    [DPStandardScaler(bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)],
 )
 def test_a_finite_row_that_overflows_is_no_error(first, dtype):
     X = np.full((2000, 4), 0.5, dtype)
@@ -462,7 +462,7 @@ def test_a_column_of_users_may_pass_through_untouched(steps, column, kept):
 
 @pytest.mark.parametrize("output", ["default", "pandas"])
 def test_users_that_passed_through_are_the_users(output):
-    """By force: the same bits as with the persons named beside the rows."""
+    """By force: the same bits as with the persons named next to the rows."""
     X, y, users = users_first(60, 5)
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d", "person"])
     scaled = ("scale", PublicScaler([(-5, 5)] * 4), ["a", "b", "c", "d"])
@@ -558,11 +558,13 @@ def test_a_private_search_refuses_what_is_not_verified(step, grid, match):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("trusted", [["scale"], (FunctionTransformer,)])
-def test_a_caller_may_vouch_for_a_function(trusted):
+@pytest.mark.parametrize("assume_rowwise", [["scale"], (FunctionTransformer,)])
+def test_a_caller_may_vouch_for_a_function(assume_rowwise):
     X, y = data(300)
     pipe = Pipeline([("scale", BY_ROW), ("ridge", DPRidge())])
-    search = DPGridSearchCV(pipe, {"ridge__alpha": [1.0, 2.0]}, SCORER, trusted=trusted)
+    search = DPGridSearchCV(
+        pipe, {"ridge__alpha": [1.0, 2.0]}, SCORER, assume_rowwise=assume_rowwise
+    )
     assert clone(search).fit(X, y).best_estimator_[0] is not BY_ROW
     report = check_pipeline(search)
     assert report.ok and "scale treats each row by itself" in str(report)

@@ -23,7 +23,7 @@ from sklearn.preprocessing import (
 )
 
 from skdp import DPRidgeClassifier, check_pipeline
-from skdp.model_selection._proven import FUNCTIONS, TABLE, doubts, line_of, proven_table
+from skdp.model_selection._proven import FUNCTIONS, TABLE, concerns, line_of, proven_table
 from skdp.preprocessing import PublicScaler, RowClipper
 
 WORDS = ["pain", "knee", "no", "Szymborska", "42", "🦵", "", " ", "É", "e\u0301"]
@@ -156,7 +156,7 @@ TEXT = [
 @pytest.mark.parametrize("layout", ["C", "F"])
 @pytest.mark.parametrize("step", NUMERIC, ids=repr)
 def test_dense_rows(step, layout):
-    assert not list(doubts(step))
+    assert not list(concerns(step))
     assert differences(step, numbers(layout), layout) == []
 
 
@@ -169,13 +169,13 @@ def test_sparse_rows(step):
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["C", "F", "csr"])
 def test_missing_values(layout):
-    assert not list(doubts(IMPUTER))
+    assert not list(concerns(IMPUTER))
     assert differences(IMPUTER, numbers(layout, missing=True), layout) == []
 
 
 @pytest.mark.parametrize("step", CATEGORICAL, ids=["sparse", "dense"])
 def test_categories(step):
-    assert not list(doubts(step))
+    assert not list(concerns(step))
     assert differences(step, categories()) == []
 
 
@@ -202,13 +202,13 @@ def test_data_frames():
         [("w", one_hot, ["w"]), ("x", Normalizer("max"), ["x", "y"]), ("y", RowClipper(), ["y"])],
         sparse_threshold=0,
     )
-    assert not list(doubts(step))
+    assert not list(concerns(step))
     assert differences(step, frames()) == []
 
 
 @pytest.mark.parametrize("step", TEXT, ids=["default", "characters", "words"])
 def test_texts(step):
-    assert not list(doubts(step))
+    assert not list(concerns(step))
     assert differences(step, texts()) == []
 
 
@@ -244,7 +244,7 @@ TRIED = [*NUMERIC, IMPUTER, *CATEGORICAL, *TEXT, *COMPOSITIONS, VOTE]
 @pytest.mark.parametrize("layout", ["C", "csr"])
 @pytest.mark.parametrize("step", COMPOSITIONS, ids=lambda step: type(step).__name__)
 def test_compositions(step, layout):
-    assert not list(doubts(step))
+    assert not list(concerns(step))
     assert differences(step, numbers(layout, seed=3)) == []
 
 
@@ -253,7 +253,7 @@ def test_parts_of_a_vote_get_the_rows_and_targets_as_they_are():
         step.fit(table[:, 1:], table[:, 0])
         return np.column_stack([step.estimators_[0].X_, step.estimators_[0].y_])
 
-    assert not list(doubts(VOTE))
+    assert not list(concerns(VOTE))
     wide = ((X, row) for X, row in numbers("C", seed=4) if X.shape[1] > 1)
     assert differences(VOTE, wide, read=reaches) == []
 
@@ -286,7 +286,7 @@ MOVED = {
 @pytest.mark.parametrize("name", MOVED)
 def test_what_moves_other_rows_is_not_verified(name):
     step, pairs = MOVED[name]
-    assert list(doubts(step))
+    assert list(concerns(step))
     assert differences(step, pairs)
 
 
@@ -295,7 +295,7 @@ def test_splines_that_refuse_what_lies_outside_tell_of_it():
     SPLINES.fit_transform(inside)
     with pytest.raises(ValueError, match="beyond the limits"):
         clone(SPLINES).fit_transform(insert(inside, 0, [[9.5]]))
-    assert list(doubts(SPLINES))
+    assert list(concerns(SPLINES))
 
 
 class LabelRecorder(DPRidgeClassifier):
@@ -326,13 +326,13 @@ class Derived(RowClipper):
 
 
 def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
-    assert line_of(Derived()) is None and list(doubts(Derived()))
+    assert line_of(Derived()) is None and list(concerns(Derived()))
     for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
-        assert list(doubts(step))
-    assert list(doubts(HashingVectorizer(tokenizer=str.split)))
-    assert list(doubts(HashingVectorizer(preprocessor=str.lower)))
-    assert list(doubts(Pipeline([("a", RowClipper())], memory="cache")))
-    assert list(doubts(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300})))
+        assert list(concerns(step))
+    assert list(concerns(HashingVectorizer(tokenizer=str.split)))
+    assert list(concerns(HashingVectorizer(preprocessor=str.lower)))
+    assert list(concerns(Pipeline([("a", RowClipper())], memory="cache")))
+    assert list(concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300})))
 
 
 @pytest.mark.parametrize("line", TABLE, ids=lambda line: line.step.__name__)
@@ -343,9 +343,9 @@ def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
     for parameter, value in step.get_params(deep=False).items():
         if parameter not in line.allowed:
             monkeypatch.setattr(step, parameter, ["something", value])
-            assert list(doubts(step)), parameter
+            assert list(concerns(step)), parameter
             monkeypatch.undo()
-    assert not list(doubts(step))
+    assert not list(concerns(step))
 
 
 def test_the_guide_shows_the_table():

@@ -62,7 +62,7 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold():
 
 
 @pytest.mark.parametrize(
-    "step", [RowClipper(2.0), PublicScaler((-3.0, 3.0)), DPStandardScaler(entry_bounds=(-3, 3))]
+    "step", [RowClipper(2.0), PublicScaler((-3.0, 3.0)), DPStandardScaler(bounds=(-3, 3))]
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("frame", [False, True])

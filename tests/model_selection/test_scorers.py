@@ -15,7 +15,7 @@ from skdp.preprocessing import RowClipper
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
-from skdp.queries.readout import LossQuery
+from skdp.queries.regression import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
 
@@ -221,7 +221,7 @@ def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
 @pytest.mark.parametrize("n_targets", [1, 4])
 @pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "zero_one"])
 def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
-    targets = np.repeat(Y[:, None], n_targets, axis=1) + 5.0  # a column beside n predictions too
+    targets = np.repeat(Y[:, None], n_targets, axis=1) + 5.0  # a column next to n predictions too
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, targets)
     scorer = make_private_scorer(loss, (0.0, 1.0))
 

@@ -137,7 +137,7 @@ def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
     first, second = (sum(line.loss.value**2 for line in ledger) for ledger in ledgers)
     ratio = accounting.mu_from_epsilon_delta(4, 1e-6) / accounting.mu_from_epsilon_delta(1, 1e-6)
     assert first / second == pytest.approx(ratio**2, rel=1e-6)
-    assert first + second == pytest.approx(0.9 * search.plan_.run.value**2, rel=1e-6)
+    assert first + second == pytest.approx(0.9 * search.selection_plan_.run.value**2, rel=1e-6)
 
 
 def test_pure_search():
@@ -149,7 +149,7 @@ def test_pure_search():
                             run_distribution="geometric")  # fmt: skip
     with record_transcript() as transcript:
         search.fit(Z)
-    assert search.plan_.run == Loss("pure", 2.0)
+    assert search.selection_plan_.run == Loss("pure", 2.0)
     assert search.privacy_spent_.losses == (Loss("pure", 6.0),)
     scores = [o for o in transcript if o.bound.name == "loss_sum"]
     assert {o.mechanism for o in transcript} == {"laplace"}
@@ -247,7 +247,7 @@ def test_search_pays_a_ledger_once_for_everything(search):
         inside.fit(X)
         assert [fit.state for fit in ledger.entries] == ["fitted"]
         assert ledger.spent.epsilon <= search.epsilon
-        assert ledger.spent.losses == inside.plan_.losses
+        assert ledger.spent.losses == inside.selection_plan_.losses
         with pytest.raises(PrivacyError):  # no room, or it may fail and comes late
             again.fit(X)
         with pytest.raises(BudgetExceededError):

@@ -233,7 +233,7 @@ def test_delta_losses_compose():
 
 
 def test_pair_dominates_a_gaussian_mechanism():
-    """A mu-GDP mechanism is (epsilon, delta)-DP: beside others the pair must cost at least it."""
+    """A mu-GDP mechanism is (epsilon, delta)-DP: next to others the pair must cost at least it."""
     for mu, others in ((0.24, 0.3), (1.0, 0.5)):
         epsilon = epsilon_from_mu_delta(mu, 1e-6)
         pair = [Loss("pure", epsilon), Loss("delta", 1e-6), Loss("gaussian", others)]

@@ -1,4 +1,4 @@
-"""Printed algorithms: bounds that hold, receipts that say what is spent, and what they find."""
+"""Published algorithms: bounds that hold, receipts that say what is spent, and what they find."""
 
 import math
 from types import SimpleNamespace
@@ -16,9 +16,9 @@ from skdp.papers import (
     PowerMethod,
     SketchFactorizer,
 )
-from skdp.papers._base import PrintedQuery, printed_bound
+from skdp.papers._base import PublishedQuery, published_bound
 from skdp.papers._jain_2021 import _Equations, _Pairs
-from skdp.papers._upadhyay_2018 import printed_factors
+from skdp.papers._upadhyay_2018 import published_factors
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
@@ -63,12 +63,12 @@ def changes(ask, unit):
 @pytest.mark.parametrize("rule", LITERAL)
 def test_printed_bounds_are_literal_and_hold(name, rule):
     X, unit = MATRICES[name], MatrixUnit("edge", "add_remove", 0.0, 1.0)
-    worst, claimed = changes(lambda q: PrintedQuery(q, rule).right(X), unit)
+    worst, claimed = changes(lambda q: PublishedQuery(q, rule).right(X), unit)
     own = EntryQuery(np.zeros((N, N)), unit).right(X).bound.l2
-    assert printed_bound(rule, X) == pytest.approx(LITERAL[rule](X))
+    assert published_bound(rule, X) == pytest.approx(LITERAL[rule](X))
     assert claimed * STEP == pytest.approx(max(own, LITERAL[rule](X)), rel=1e-6)
     assert worst <= claimed
-    if printed_bound(rule, X) <= own:
+    if published_bound(rule, X) <= own:
         assert worst > 0.95 * claimed  # the exact bound is attained
 
 
@@ -77,13 +77,13 @@ def test_length_is_bounded_and_the_bound_attained():
     x = MATRICES["orthonormal"][:, 0]
     rng = np.random.default_rng(1)
     for removed in (np.zeros(N), rng.standard_normal(N), 1e9 * np.ones(N)):
-        worst, claimed = changes(lambda q, r=removed: PrintedQuery(q, 1e-9).length(x, r), unit)
+        worst, claimed = changes(lambda q, r=removed: PublishedQuery(q, 1e-9).length(x, r), unit)
         assert worst <= claimed
     first, second = np.argsort(-np.abs(x))[:2]
     edge = np.zeros((N, N))
     edge[first, second] = edge[second, first] = 2.0
     both = [
-        PrintedQuery(EntryQuery(A, unit), 1e-9).length(x, np.zeros(N)) for A in (0 * edge, edge)
+        PublishedQuery(EntryQuery(A, unit), 1e-9).length(x, np.zeros(N)) for A in (0 * edge, edge)
     ]
     moved = abs(float(both[0].answer(STEP)) - float(both[1].answer(STEP)))
     assert 0.95 < moved / both[0].bound.l2_steps(STEP) <= 1
@@ -94,11 +94,11 @@ def test_interactions_are_printed_too_and_entries_are_not():
     query = InteractionQuery(R, degree_floor=1, adjacency="add_remove")
     X = MATRICES["orthonormal"]
     own = query.right(X).bound.l2
-    printed = PrintedQuery(query, "rows").right(X).bound.l2
-    assert PrintedQuery(query, "rows", 9).right(X).bound.l2 == pytest.approx(3 * printed)
+    printed = PublishedQuery(query, "rows").right(X).bound.l2
+    assert PublishedQuery(query, "rows", 9).right(X).bound.l2 == pytest.approx(3 * printed)
     assert printed == pytest.approx(math.sqrt(2) * own, rel=1e-6)  # the paper's sqrt(2)
     with pytest.raises(PrivacyError, match="symmetric"):
-        PrintedQuery(EntryQuery(np.zeros((3, 3)), MatrixUnit("entry")), "rows")
+        PublishedQuery(EntryQuery(np.zeros((3, 3)), MatrixUnit("entry")), "rows")
 
 
 # -- power methods ---------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def low_rank(m, n, k):
 def test_factors_are_exact_without_noise(method):
     A = low_rank(120, 90, 3)
     model = SketchFactorizer(3, method=method, epsilon=math.inf).fit(A)
-    approximation = (model.left_ * model.singular_values_) @ model.components_
+    approximation = (model.left_singular_vectors_ * model.singular_values_) @ model.components_
     np.testing.assert_allclose(approximation, A, atol=1e-6 * np.abs(A).max())
 
 
@@ -268,7 +268,7 @@ def test_printed_core_solves_its_least_squares():
     """min over rank k of |C X R - F| is C [C'F R']_k R for orthonormal C and R: no better X."""
     rng = np.random.default_rng(2)
     Y, Z, S = (rng.standard_normal(shape) for shape in ((40, 6), (20, 30), (40, 20)))
-    left, values, right = printed_factors([Y, Z], S, None, 3)
+    left, values, right = published_factors([Y, Z], S, None, 3)
     best = np.linalg.norm(Z - S.T @ (left * values) @ right)
     Q = np.linalg.qr(Y)[0]
     for _ in range(30):
@@ -287,7 +287,9 @@ def test_factors_beside_ours():
 
     def error(model):
         model.fit(A)
-        return np.linalg.norm(A - (model.left_ * model.singular_values_) @ model.components_)
+        return np.linalg.norm(
+            A - (model.left_singular_vectors_ * model.singular_values_) @ model.components_
+        )
 
     def median(model):
         return float(np.median([error(model) for _ in range(5)]))
@@ -419,21 +421,21 @@ def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     errors = {}
     with seeded_entropy(5):
-        for name in ("votes", "add_remove", "replace"):
+        for name in ("subspace", "add_remove", "replace"):
             found = []
             for seed in range(12):
                 X, y, groups, U = users_of(300, d=3, seed=seed, k=1)
                 model = PersonalizedRegression(1, start="exponential", delta=0.0, adjacency=name)
-                if name == "votes":
-                    split = {"votes": 0.998, "columns": 0.001, "global": 0.001}
+                if name == "subspace":
+                    split = {"subspace": 0.998, "columns": 0.001, "global": 0.001}
                     model = DPPersonalizedRegressor(
-                        1, whiten=False, head="subspace", fit_intercept=False,
+                        1, whiten=False, head_selection="subspace", fit_intercept=False,
                         target_bounds=(-9, 9), budget_split=split,
                     )  # fmt: skip
                 u = model.fit(X, y, groups=groups).components_[0]
                 found.append(np.linalg.norm(U[:, 0] - u * (u @ U[:, 0])))
             errors[name] = np.mean(found)
-    assert errors["votes"] < errors["add_remove"] < errors["replace"] * 1.5
+    assert errors["subspace"] < errors["add_remove"] < errors["replace"] * 1.5
     assert errors["add_remove"] < 0.15 < 0.78  # random: .78
     assert model.privacy_spent_.delta == 0
 

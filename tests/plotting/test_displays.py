@@ -276,7 +276,7 @@ def test_spectrum_from_values_on_given_axes(canvas):
 
 UNDRAWN = {
     "no spectrum": (
-        lambda: SpectrumDisplay.from_estimator(DPStandardScaler(entry_bounds=(-9, 9)).fit(X)),
+        lambda: SpectrumDisplay.from_estimator(DPStandardScaler(bounds=(-9, 9)).fit(X)),
         "released no spectrum",
     ),
     "private curve": (

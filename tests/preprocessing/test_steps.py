@@ -133,7 +133,7 @@ def test_bounds_that_do_not_fit_the_columns():
 
 def test_the_way_back_quotes_no_text():
     X = np.random.default_rng(0).standard_normal((500, 2))
-    scaler = DPStandardScaler(entry_bounds=(-9, 9)).fit(X)
+    scaler = DPStandardScaler(bounds=(-9, 9)).fit(X)
     with pytest.raises(ValueError, match="found text") as error:
         scaler.inverse_transform(np.full((2, 2), "Rome"))
     assert "Rome" not in str(error.value)
@@ -154,7 +154,7 @@ def columns(n=20000):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_without_noise_it_is_standard_scaler(bounds, adjacency):
     X = columns(500)
-    ours = DPStandardScaler(entry_bounds=bounds, adjacency=adjacency, epsilon=math.inf).fit(X)
+    ours = DPStandardScaler(bounds=bounds, adjacency=adjacency, epsilon=math.inf).fit(X)
     theirs = StandardScaler().fit(X)
     np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-9)
     np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=1e-7)
@@ -168,8 +168,8 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
     X = columns()
     low, high = MEANS - 4 * UNITS, MEANS + 4 * UNITS
     bounds = np.append(low, 0.0), np.append(high, 5.0)
-    for entry_bounds, tolerance in (("auto", 0.15), (bounds, 0.05)):
-        scaler = DPStandardScaler(entry_bounds=entry_bounds, adjacency=adjacency)
+    for given, tolerance in (("auto", 0.15), (bounds, 0.05)):
+        scaler = DPStandardScaler(bounds=given, adjacency=adjacency)
         with seeded_entropy(0):
             said = messages_of(scaler.fit, X)
         # the column of one value has no scale that could be learnt
@@ -192,10 +192,10 @@ def test_round_trip_and_switches():
 
 def test_receipt_and_errors():
     X = columns(1000)
-    given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
+    given = DPStandardScaler(bounds=(-1, 1)).fit(X)
     assert [line.name for line in given.releases_] == ["moments"]
     assert given.privacy_spent_.epsilon == 1.0
-    few = DPStandardScaler(entry_bounds=([0, 0], [1, 1]))
+    few = DPStandardScaler(bounds=([0, 0], [1, 1]))
     assert_refused(few, "2 bounds, but there are 5 columns", X)
 
 
@@ -233,11 +233,11 @@ def sparse_rows(n=4000, d=6):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
-@pytest.mark.parametrize("entry_bounds", ["auto", (-2.0, 3.0)])
+@pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_sparse_rows_are_scaled_as_dense_ones(kind, entry_bounds, adjacency):
+def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency):
     S = sparse_rows()
-    options = {"with_mean": False, "entry_bounds": entry_bounds, "adjacency": adjacency}
+    options = {"with_mean": False, "bounds": bounds, "adjacency": adjacency}
     sparse, dense = (
         DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())
     )
@@ -258,9 +258,7 @@ def test_zeros_that_are_not_stored_stay_zeros():
     scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
     assert np.all(scaler.feature_bounds_[0] <= 0)
     assert np.all(np.abs(scaler.feature_bounds_[1]) > 5)
-    assert_refused(
-        DPStandardScaler(with_mean=False, entry_bounds=(1.0, 7.0)), "with 0 between them", S
-    )
+    assert_refused(DPStandardScaler(with_mean=False, bounds=(1.0, 7.0)), "with 0 between them", S)
     with pytest.raises(TypeError, match=r"[Ss]parse"):
         DPStandardScaler().fit(S)
     assert scaler.transform(sp.csr_array((2, 3))).nnz == 0

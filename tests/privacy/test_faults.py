@@ -451,7 +451,7 @@ class Fit(Run):
         self.others += 1
 
     def look(self):
-        _ = self.ledger.spent, self.on_disk and (self.ledger.head, self.ledger.history())
+        _ = self.ledger.spent, self.on_disk and (self.ledger.file_hash, self.ledger.history())
 
     def leave(self):
         self.outside = not self.mine()  # then the fit is none of this ledger

@@ -34,7 +34,7 @@ from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import FileBook
 from skdp.privacy.noise.words import make_source
-from skdp.privacy.store import KeptStore, Store
+from skdp.privacy.store import CacheStore, Store
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
 from skdp.privacy.streams.continual import paid_stream
@@ -175,7 +175,7 @@ def test_a_step_returns_after_its_commit_and_its_marker(user, path):
     commit = [f"{name}{done}" for name in ("COMMIT", "write", "sync") for done in ("", " done")]
     assert durable == ["BEGIN", "BEGIN done", *commit]
     own = this.book if user is Fits else this.group.keeper.store
-    opened = own if isinstance(own, KeptStore) else Store(path, ledgers._FORM)
+    opened = own if isinstance(own, CacheStore) else Store(path, ledgers._FORM)
     with opened._opened() as file:  # a commit waits for the disk
         assert file.execute("PRAGMA synchronous").fetchone() == (3,)
         mode = file.execute("PRAGMA journal_mode").fetchone()

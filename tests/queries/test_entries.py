@@ -131,7 +131,7 @@ def test_edge_needs_a_square_matrix():
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", ["entry", "edge"])
 def test_one_cell_differs_between_neighbours(name, adjacency):
-    """Every position, beside random weights: one cell, whatever the thresholds are."""
+    """Every position, next to random weights: one cell, whatever the thresholds are."""
     unit = MatrixUnit(name, adjacency, 0.0, 2.0)
     for seed, (a, b) in enumerate(all_pairs(unit)):
         left, right = (EntryQuery(side, unit).cells(seed) for side in (a, sp.csc_array(b)))
@@ -218,7 +218,7 @@ def test_rows_of_entries_hold_their_bounds(name, adjacency):
     assert report.ratio > least
 
 
-# -- changes by a contract, of a norm or of entries, beside entries of any size --------------------
+# -- changes by a contract, of a norm or of entries, next to entries of any size --------------------
 
 NAMES = ["frobenius", "spectral"]
 SQUARE = ["edge_change", "mixed"]
@@ -346,7 +346,7 @@ def huge_pairs_of_entries(name, scale, rng):
 @pytest.mark.parametrize("name", CONTRACTS)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):
-    """Also beside entries whose float neighbours are further away than the change."""
+    """Also next to entries whose float neighbours are further away than the change."""
     unit, rng = MatrixUnit(name), np.random.default_rng(1)
     pairs = list((huge_pairs if name in NAMES else huge_pairs_of_entries)(name, scale, rng))
     X = np.linalg.qr(rng.standard_normal((N, K)))[0]

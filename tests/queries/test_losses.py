@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp.queries.readout import LossQuery
+from skdp.queries.regression import LossQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 from tools.fit_checks import check_order_invariance
 

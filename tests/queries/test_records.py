@@ -46,7 +46,7 @@ def placed(X, y):
     return in_memory(X, y=y)
 
 
-def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None):
+def query(form, data, y, unit="row", adjacency="add_remove", bias=0.0, n_jobs=None):
     """`data` is (A, B) with X_i = a_i b_i' for factors, else rows."""
     X = data
     if "factors" not in form and isinstance(data, tuple):
@@ -60,7 +60,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         out = out.whitened(*(DIAGONALS if "csr" in form else W))
     if form == "mixed":
         out = out.mixed(MIX)
-    return out.augmented(0.3, corner) if corner else out
+    return out.augmented(0.3, bias) if bias else out
 
 
 def factors(seed, n):
@@ -108,8 +108,8 @@ SUMS = {
 }
 
 
-def asked(release, form, unit="row", adjacency="add_remove", corner=0.0):
-    return lambda record: release(query(form, *record, unit, adjacency, corner))
+def asked(release, form, unit="row", adjacency="add_remove", bias=0.0):
+    return lambda record: release(query(form, *record, unit, adjacency, bias))
 
 
 def targets(n, seed=8):
@@ -126,12 +126,12 @@ def worst_of(make, data, y, unit, adjacency, step=1e-8):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("corner", [0.0, 0.8])
+@pytest.mark.parametrize("bias", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 @pytest.mark.parametrize("form", CONTRIBUTING)
 @pytest.mark.parametrize("name", SUMS)
-def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
-    make = asked(SUMS[name], form, unit, adjacency, corner)
+def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, bias):
+    make = asked(SUMS[name], form, unit, adjacency, bias)
     assert 0.997 <= worst_of(make, factors(7, 60), targets(60), unit, adjacency) <= 1 + 1e-9
 
 
@@ -139,12 +139,12 @@ PLACE = np.random.default_rng(12).standard_normal(P)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("corner", [0.0, 0.8])
+@pytest.mark.parametrize("bias", [0.0, 0.8])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", FORMS)
-def test_sums_of_records_hold_and_are_attained(form, adjacency, corner):
+def test_sums_of_records_hold_and_are_attained(form, adjacency, bias):
     """Whatever their targets are, those that are no numbers too."""
-    make = asked(lambda q: q.records().total(0.7), form, "row", adjacency, corner)
+    make = asked(lambda q: q.records().total(0.7), form, "row", adjacency, bias)
     for y in (targets(60), np.full(60, np.nan)):
         assert 0.95 <= worst_of(make, factors(7, 60), y, "row", adjacency) <= 1 + 1e-9
 
@@ -200,7 +200,7 @@ def test_design_moments_hold_and_are_attained(form, adjacency):
 MEANS = np.linspace(-1, 1, D1), np.linspace(2, -3, D2)
 MARGINALS = {
     f"{side}, {name}": lambda q, by_column=by_column, clear=clear: (
-        (q if clear else q.beside_means(*MEANS)).single_entries(by_column).products().total(0.7)
+        (q if clear else q.about_means(*MEANS)).single_entries(by_column).products().total(0.7)
     )
     for side, by_column in (("columns", True), ("rows", False))
     for name, clear in (("first", True), ("beside means", False))
@@ -241,7 +241,7 @@ def test_sums_for_means_are_those_of_single_entries():
     order = np.random.default_rng(0).permutation(300)
     for by_column, axes in ((True, "ijk,i->k"), (False, "ijk,i->j")):
         found, again = (
-            q.beside_means(*MEANS).single_entries(by_column).products().total(80.0)
+            q.about_means(*MEANS).single_entries(by_column).products().total(80.0)
             for q in (query("csr", X, y), query("csr", X[order], y[order], n_jobs=2))
         )
         expected = np.einsum(axes, dense, single * beside)
@@ -254,11 +254,11 @@ def test_sums_for_means_are_those_of_single_entries():
         lambda q: q.whitened(*DIAGONALS).products().total(1.3),
         lambda q: q.single_entries(True).kept_below(0.5),
     ):
-        first, shifted = query("csr", X, y).beside_means(*MEANS), query("csr", X, beside)
+        first, shifted = query("csr", X, y).about_means(*MEANS), query("csr", X, beside)
         assert np.allclose(ask(first).answer(0.0), ask(shifted).answer(0.0), atol=1e-3)
     for form in ("dense", "factors", "csr whitened"):
         data = factors(1, 5) if form == "factors" else dense[:5].reshape(5, P)
-        for narrow in (lambda q: q.beside_means(*MEANS), lambda q: q.single_entries(True)):
+        for narrow in (lambda q: q.about_means(*MEANS), lambda q: q.single_entries(True)):
             with pytest.raises(ValueError, match="CSR"):
                 narrow(query(form, data, y[:5]))
 
@@ -272,13 +272,13 @@ WIDE_W = (positive(16, 22), positive(12, 23))
 WIDE_MIX = positive(192, 41) * (1 - 1e-6)
 
 
-def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
+def wide(X, y, adjacency="add_remove", whitened=False, bias=0.0, n_jobs=None):
     out = RecordQuery(placed(X, y), WIDE, adjacency=adjacency, n_jobs=n_jobs)
     if whitened == "mixed":
         out = out.mixed(WIDE_MIX)
     elif whitened:
         out = out.whitened(*WIDE_W)
-    out = out.augmented(0.3, corner) if corner else out
+    out = out.augmented(0.3, bias) if bias else out
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
 
 
@@ -295,8 +295,8 @@ def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
         if i % 5 == 0:
             x = x.astype(np.float32)
         y = 10.0 ** rng.uniform(-7, 7, 1)
-        corner = 0.8 * (i % 2)
-        make = lambda p, c=corner: wide(p[0], p[1], adjacency, whitened, c)  # noqa: E731
+        bias = 0.8 * (i % 2)
+        make = lambda p, c=bias: wide(p[0], p[1], adjacency, whitened, c)  # noqa: E731
         other = (x[:0], y[:0]) if adjacency == "add_remove" else (-x, y)
         worst = max(worst, change(make, (x, y), other, 1e-8))
     assert 0.999 <= worst <= 1 + 1e-9
@@ -307,12 +307,12 @@ def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
 def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     rng = np.random.default_rng(25)
     X, y = rng.standard_normal((900, 192)), rng.standard_normal(900)
-    kept = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
+    kept = wide(X, y, whitened=whitened, bias=0.5).answer(1e-8)
     order = rng.permutation(900)
-    permuted = wide(X[order], y[order], whitened=whitened, corner=0.5, n_jobs=2).answer(1e-8)
+    permuted = wide(X[order], y[order], whitened=whitened, bias=0.5, n_jobs=2).answer(1e-8)
     assert np.array_equal(kept, permuted)
     monkeypatch.setattr(DenseRecords, "coordinates", lambda self, rank: 0)
-    streamed = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
+    streamed = wide(X, y, whitened=whitened, bias=0.5).answer(1e-8)
     assert not np.array_equal(kept, streamed)
     assert np.allclose(kept, streamed, atol=2e-3 * np.abs(kept).max())
 
@@ -383,8 +383,8 @@ def test_infinite_weight_times_zero_does_not_pass_the_clip():
     X = np.zeros((3, P))
     X[1, 0] = 1e-300
     for y in (np.full(3, 1e308), np.full(3, 1e199), np.zeros(3)):
-        for corner in (0.0, 0.5):
-            bounded = SUMS["tangent"](query("dense", X[:1], y[:1], corner=corner))
+        for bias in (0.0, 0.5):
+            bounded = SUMS["tangent"](query("dense", X[:1], y[:1], bias=bias))
             assert np.linalg.norm(bounded.answer(1e-8).astype(float)) <= bounded.bound.l2_steps(
                 1e-8
             )
@@ -402,21 +402,21 @@ def test_hundred_duplicates_do_not_pass_the_clip():
     assert X.data.size == 100
 
 
-def reference(X, y, C, corner, intercept):
+def reference(X, y, C, bias, intercept):
     Z = X.reshape(len(X), D1, D2)
     projected = U @ U.T @ Z + Z @ V @ V.T - U @ U.T @ Z @ V @ V.T
-    residuals = np.einsum("ijk,jk->i", Z, M) + corner * intercept - y
-    sizes = np.sqrt((projected**2).sum((1, 2)) + corner**2)
+    residuals = np.einsum("ijk,jk->i", Z, M) + bias * intercept - y
+    sizes = np.sqrt((projected**2).sum((1, 2)) + bias**2)
     weights = residuals * np.minimum(1, C / (np.abs(residuals) * sizes))
     G = np.einsum("i,ijk->jk", weights, projected)
     parts = [(G @ V).ravel(), (U.T @ G @ (np.eye(D2) - V @ V.T)).ravel()]
-    return np.concatenate([*parts, [corner * weights.sum()]] if corner else parts)
+    return np.concatenate([*parts, [bias * weights.sum()]] if bias else parts)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("corner", [0.0, 0.7])
+@pytest.mark.parametrize("bias", [0.0, 0.7])
 @pytest.mark.parametrize("form", FORMS)
-def test_matches_the_float_computation(form, corner):
+def test_matches_the_float_computation(form, bias):
     rng = np.random.default_rng(11)
     A, B = rng.standard_normal((500, D1)), rng.standard_normal((500, D2))
     y = rng.standard_normal(500)
@@ -424,8 +424,8 @@ def test_matches_the_float_computation(form, corner):
     if "whitened" in form:
         left, right = DIAGONAL if "csr" in form else W
         dense = (left @ dense.reshape(-1, D1, D2) @ right).reshape(500, P)
-    expected = reference(dense, y - (0.3 if corner else 0), 1.3, corner, 0.4)
-    bounded = query(form, (A, B), y, corner=corner).tangent(U, S, V, 0.4).total(1.3)
+    expected = reference(dense, y - (0.3 if bias else 0), 1.3, bias, 0.4)
+    bounded = query(form, (A, B), y, bias=bias).tangent(U, S, V, 0.4).total(1.3)
     scale = np.abs(expected).max()
     assert np.allclose(bounded.answer(0.0), expected, atol=5e-3 * scale)
     assert np.allclose(bounded.answer(1e-9) * 1e-9, expected, atol=5e-3 * scale)
@@ -442,10 +442,10 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
     y = rng.standard_normal(1500)
     order = rng.permutation(1500)
     releases = [*SUMS.values(), *RANKS.values(), lambda q: q.measurement_covariance_moments(0.5)]
-    expected = [release(query(form, (A, B), y, corner=0.5)).answer(1e-8) for release in releases]
+    expected = [release(query(form, (A, B), y, bias=0.5)).answer(1e-8) for release in releases]
     for n_jobs in (None, 3):
         for release, value in zip(releases, expected, strict=True):
-            permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
+            permuted = query(form, (A[order], B[order]), y[order], bias=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
         monkeypatch.setattr(records, "_BLOCK", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
@@ -458,7 +458,7 @@ def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch):
     X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
     X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
     kept = SUMS[name](query("dense", X, y)).answer(1e-8)
-    monkeypatch.setattr(views, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(views, "_STORED_BYTES", 0)
     assert np.array_equal(SUMS[name](query("dense", X, y)).answer(1e-8), kept)
 
 
@@ -491,36 +491,36 @@ def test_public_moments_of_the_label_unit():
     assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
 
 
-@pytest.mark.parametrize("corner", [0.0, 0.7])
+@pytest.mark.parametrize("bias", [0.0, 0.7])
 @pytest.mark.parametrize("form", FORMS)
-def test_public_curvature_is_that_of_clipped_normal_residuals(form, corner):
+def test_public_curvature_is_that_of_clipped_normal_residuals(form, bias):
     rng = np.random.default_rng(21)
     A, B = rng.standard_normal((300, D1)), rng.standard_normal((300, D2))
     A[:20] *= 50.0
-    asked = query(form, (A, B), np.full(300, np.nan), "label", corner=corner)  # of X alone
+    asked = query(form, (A, B), np.full(300, np.nan), "label", bias=bias)  # of X alone
     found, length = public_curvature(asked.tangent(U, S, V), 0.8)
     W1, W2 = (np.eye(D1), np.eye(D2)) if "whitened" not in form else DIAGONAL
     if "whitened" in form and "csr" not in form:
         W1, W2 = W
     X = W1 @ (A[:, :, None] * B[:, None, :]) @ W2
     left = U.T @ X @ (np.eye(D2) - V @ V.T)
-    parts = (X @ V).reshape(300, -1), left.reshape(300, -1), np.full((300, int(corner > 0)), corner)
+    parts = (X @ V).reshape(300, -1), left.reshape(300, -1), np.full((300, int(bias > 0)), bias)
     z = np.hstack(parts)
     p = np.linalg.norm(z, axis=1)
     assert length == pytest.approx(np.median(p), rel=1e-3)
     expected = (z * erf(0.8 * length / p / math.sqrt(2))[:, None]).T @ z
     assert np.linalg.norm(found - expected) < 2e-3 * np.linalg.norm(expected)
-    step = curved_step(found, length, Facts(300, R, corner), noise=0.0, sd=1.0)
+    step = curved_step(found, length, Facts(300, R, bias), noise=0.0, sd=1.0)
     assert np.all(np.linalg.eigvalsh(-step.matrix) >= 0)
     order = rng.permutation(300)
-    other = query(form, (A[order], B[order]), np.ones(300), "label", corner=corner, n_jobs=2)
+    other = query(form, (A[order], B[order]), np.ones(300), "label", bias=bias, n_jobs=2)
     assert np.array_equal(public_curvature(other.tangent(U, S, V), 0.8)[0], found)
 
 
 class Facts(NamedTuple):
     n: float
     rank: int
-    corner: float
+    bias: float
     tangent_size: int = R * (D1 + D2 - R)
 
 

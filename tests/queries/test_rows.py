@@ -14,7 +14,7 @@ from skdp.data.units import GroupRows, in_memory
 from skdp.data.views import GroupMap, RecordForm, RowScale, TargetScale
 from skdp.exceptions import PrivacyError
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.readout import ReadoutQuery
+from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
@@ -56,18 +56,18 @@ COLUMNS = {
     "grid": lambda q: q.grid(np.stack([CENTER, SIZE], axis=1)).ranks(np.arange(D) % 2),
 }
 BOX = TargetScale.in_box(np.array([-1.0]), np.array([1.0]), centered=False)
-READOUTS = {
-    "readout": lambda q: q.readout(0.3, 0.6),
-    "readout_long_targets": lambda q: q.readout(0.3, 1.7),
-    "readout_without_corner": lambda q: q.readout(0.0, 0.6),
-    "readout_of_some_columns": lambda q: q.selected(np.array([0, 2])).readout(0.3, 0.6),
-    "in_units": lambda q: q.scaled(RowScale(CENTER, np.full(D, 2.0), 16.0)).readout(0.3, 0.6),
+REGRESSIONS = {
+    "regression": lambda q: q.regression(0.3, 0.6),
+    "regression_long_targets": lambda q: q.regression(0.3, 1.7),
+    "regression_without_bias": lambda q: q.regression(0.0, 0.6),
+    "regression_of_some_columns": lambda q: q.selected(np.array([0, 2])).regression(0.3, 0.6),
+    "in_units": lambda q: q.scaled(RowScale(CENTER, np.full(D, 2.0), 16.0)).regression(0.3, 0.6),
     "targets": lambda q: q.targets().moments(np.zeros(1), np.ones(1), 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
 }
 RELEASES = {
-    "row": ROWS | KEPT | COLUMNS | READOUTS,
-    "group": ROWS | COLUMNS | READOUTS,
+    "row": ROWS | KEPT | COLUMNS | REGRESSIONS,
+    "group": ROWS | COLUMNS | REGRESSIONS,
 }
 each_release = pytest.mark.parametrize(
     ("unit", "name"), [(unit, name) for unit, names in RELEASES.items() for name in names]
@@ -89,10 +89,10 @@ def bounded(unit, name, groups, adjacency="add_remove", seed=None, make=np.asarr
     kw |= {"adjacency": adjacency, "by_group": by_group}
     if name in COLUMNS:
         return COLUMNS[name](ColumnQuery(X, **kw))
-    if name in READOUTS:
+    if name in REGRESSIONS:
         if not by_group:
             X = in_memory(X, y=y).joined(RecordForm(np.asarray, 1))
-        return READOUTS[name](ReadoutQuery(X, clip_norm=1.0, scale=BOX, **kw))
+        return REGRESSIONS[name](RegressionQuery(X, clip_norm=1.0, scale=BOX, **kw))
     return RELEASES[unit][name](RowQuery(X, clip_norm=1.0, **kw))
 
 
@@ -205,14 +205,14 @@ def test_sensitivity_holds_and_is_attained(unit, name, step):
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize("corner", [0.5, 1.0, 3.0])
-def test_a_corner_of_any_length_beside_opposite_rows(corner, adjacency):
+@pytest.mark.parametrize("bias", [0.5, 1.0, 3.0])
+def test_a_corner_of_any_length_beside_opposite_rows(bias, adjacency):
     """Shorter than the clip norm it turns the worst pair; beyond that the pair is antipodal."""
-    bound = query(np.zeros((0, D)), adjacency).moment(corner).bound
-    cosine = -(min(corner, 1.0) ** 2)
+    bound = query(np.zeros((0, D)), adjacency).moment(bias).bound
+    cosine = -(min(bias, 1.0) ** 2)
     other = cosine * np.eye(D)[0] + math.sqrt(1 - cosine**2) * np.eye(D)[1]
     pair = [np.eye(D)[:1], other[None] if adjacency == "replace" else np.zeros((0, D))]
-    first, second = (query(X, adjacency).moment(corner).answer(1e-9) for X in pair)
+    first, second = (query(X, adjacency).moment(bias).answer(1e-9) for X in pair)
     change = np.linalg.norm((first - second).astype(np.float64))
     assert 0.999 < change / bound.l2_steps(1e-9) <= 1
 
@@ -296,7 +296,7 @@ def test_forms_and_types_of_rows_give_the_same_bits(unit, name, tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["gram", "projected_gram", "some_columns", "centered", "sums", "positive_sums", "count",
-     "moments", "distances", "grid", "targets", "readout_without_corner"],
+     "moments", "distances", "grid", "targets", "regression_without_bias"],
 )  # fmt: skip
 def test_a_group_of_one_row_is_that_row(name):
     """The same integers, but where a group is bounded, or rounded, as a whole."""
@@ -427,18 +427,18 @@ SCREENED = {name: ask for name, ask in (ROWS | KEPT).items() if name not in ("co
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", SCREENED)
 def test_a_bad_value_in_a_column_that_is_left_out_counts_too(name, bad, sparse):
-    """A bad row of a screened query is what a row of zeros is, however often it is narrowed."""
+    """A bad row of a screened query is what a row of zeros is, however often it is restricted."""
     X = np.random.default_rng(6).standard_normal((7, 2 * D + 1))
     X[3, 0], X[5, 2 * D] = bad, bad
     zeros = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0.0)
     make = sp.csr_array if sparse else np.asarray
     kept, whole = np.arange(1, 2 * D), 2 * np.arange(D)[::-1]
-    for narrowed in (
+    for restricted in (
         lambda A: query(make(A), "replace", 3.0).columns(1 + whole),
         lambda A: query(make(A), "replace", 3.0).columns(kept).columns(whole),
         lambda A: query(make(A), "replace").clipped(3.0).columns(kept).columns(whole),
     ):
-        found, expected = (SCREENED[name](narrowed(A)) for A in (X, zeros))
+        found, expected = (SCREENED[name](restricted(A)) for A in (X, zeros))
         assert expected.answer(1e-8).any()
         np.testing.assert_array_equal(found.answer(1e-8), expected.answer(1e-8))
 

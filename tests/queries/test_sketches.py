@@ -82,7 +82,7 @@ def largest_ratio(unit, sketch, pairs, mu=0.2):
     out = 0.0
     for first, second in pairs:
         if unit.name in ("frobenius", "rank_one") and np.abs(first).max() > 1e9:
-            continue  # 1.7 beside 1e12 is lost in the rounding of the floats themselves
+            continue  # 1.7 next to 1e12 is lost in the rounding of the floats themselves
         answers = [Whole(A, unit).answer(sketch)(step) for A in (first, second)]
         change = (answers[1] - answers[0]).astype(float)
         out = max(out, float(np.linalg.norm(change)) / bound.l2_steps(step))

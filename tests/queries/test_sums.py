@@ -11,8 +11,8 @@ from skdp.data.numbers import RowNumbers
 from skdp.data.units import GroupRows, UserRows, in_memory
 from skdp.data.views import RecordForm, TargetScale
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.readout import ReadoutQuery
 from skdp.queries.records import RecordQuery
+from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import (
     Neighbours,
@@ -178,10 +178,10 @@ LAZY = {
        for kind in ("rows", "users", "numbers")},
     "moments": lambda X: columns_of(X).moments(np.zeros(3), np.ones(3), 1.0),
     "ranks": lambda X: columns_of(X).grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
-    "readout": lambda X: ReadoutQuery(
+    "regression": lambda X: RegressionQuery(
         in_memory(X[:, :2], y=X[:, 2:]).joined(RecordForm(np.asarray, 1)),
         clip_norm=1.0, scale=TargetScale.in_ball(2.0, 1), adjacency="add_remove",
-    ).readout(0.5, 1.0),
+    ).regression(0.5, 1.0),
 }  # fmt: skip
 
 

@@ -46,8 +46,10 @@ def make_local(name, p=1):
     rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
     return {
         "second_moment": starts.SecondMoment(D, False).asked,
-        "seen": lambda q: starts.SecondMoment(D, True).asked(q.seen(np.ones(D), SCALE, 9 * SCALE)),
-        "votes": starts.Votes(view, D).asked,
+        "scaled": lambda q: starts.SecondMoment(D, True).asked(
+            q.scaled(np.ones(D), SCALE, 9 * SCALE)
+        ),
+        "votes": starts.UserDirections(view, D).asked,
         "head_votes": HeadVotes(heads, rules).asked,
         "class_frequency_sum": ClassMeans(p).asked,
         "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
@@ -90,7 +92,7 @@ class Recorder:
 FOUND = np.arange(D) < D - 1  # one of them was not found
 SCALE = np.linspace(1.0, 2.0, D)
 NAMES = [
-    "second_moment", "seen", "votes", "head_votes", "class_frequency_sum", "mean_head",
+    "second_moment", "scaled", "votes", "head_votes", "class_frequency_sum", "mean_head",
     "kept_below", "target_ranks", "target_places", "pooled", "column_centered_ranks",
     "moments", "count",
 ]  # fmt: skip
@@ -289,7 +291,9 @@ def test_what_stays_with_users_is_in_their_order():
     users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (3, 1, 3, 2, 1)]
     query = query_of(users)
     seen = {}
-    for numbers, result in query.kept_local(lambda b: np.ldexp(b.Y.sum(axis=(1, 2)), b.y_exponent)):
+    for numbers, result in query.cached_local(
+        lambda b: np.ldexp(b.Y.sum(axis=(1, 2)), b.y_exponent)
+    ):
         seen |= dict(zip(numbers.tolist(), result, strict=True))
     assert np.allclose([seen[i] for i in range(5)], [y.sum() for _, y in users])
     assert math.isclose(query._source.n_rows(), 5)

@@ -68,7 +68,7 @@ def test_factors_beat_popularity_and_come_near_the_exact_filter(factors, unit):
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_never_below_popularity(plain, unit, epsilon):
-    """Beside the counts at the same budget, which are noisy too."""
+    """Next to the counts at the same budget, which are noisy too."""
 
     def mean_recall(**params):
         model = DPRecommender(epsilon=epsilon, privacy_unit=unit, **params)
@@ -84,7 +84,7 @@ def test_with_nothing_to_read_the_order_is_that_of_the_counts():
         model = DPRecommender(epsilon=0.1).fit(R)
     assert model.rank_ == 0
     items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
-    np.testing.assert_array_equal(items[0], np.argsort(-model.counts_, kind="stable"))
+    np.testing.assert_array_equal(items[0], np.argsort(-model.item_counts_, kind="stable"))
     np.testing.assert_array_equal(model.popular_items(40)[0], items[0])
 
 
@@ -102,7 +102,7 @@ def test_with_nothing_to_read_the_order_is_that_of_the_counts():
 )
 def test_routes_and_receipts(factors, params, route, delta):
     model = DPRecommender(**params).fit(factors[0])
-    assert model.route_.startswith(route)
+    assert model.algorithm_reason_.startswith(route)
     assert model.privacy_spent_.delta == delta
     assert model.privacy_spent_.epsilon == pytest.approx(params.get("epsilon", 1.0))
     if route == "popularity":
@@ -191,7 +191,7 @@ def test_blocks_of_rows(factors, unit, tmp_path):
         with fixed_noise(0):
             found.append(DPRecommender(epsilon=5.0, privacy_unit=unit).fit(R))
     for model in found[1:]:
-        np.testing.assert_array_equal(model.counts_, found[0].counts_)
+        np.testing.assert_array_equal(model.item_counts_, found[0].item_counts_)
         np.testing.assert_allclose(model.components_, found[0].components_, atol=1e-12)
 
 
@@ -222,10 +222,10 @@ def test_counts_of_whole_users_may_be_pure(factors, adjacency):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
     assert {line.mechanism for line in model.releases_} == {"laplace"}
-    assert model.route_ == "popularity: delta is 0"
+    assert model.algorithm_reason_ == "popularity: delta is 0"
     assert model.rank_ == 0
     shares = R.T @ (1 / np.maximum(np.diff(R.indptr), 1))
-    np.testing.assert_allclose(model.counts_, shares, atol=2.0)
+    np.testing.assert_allclose(model.item_counts_, shares, atol=2.0)
     assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None).name == "gram"  # no noise
 
 
@@ -245,11 +245,11 @@ def test_values_below_their_cap_weigh_less():
     fits = []
     for weights, data in (("binary", ratings), (1.0, R), (5.0, ratings)):
         with fixed_noise(0):
-            fits.append(DPRecommender(4, weights=weights, epsilon=20.0).fit(data))
+            fits.append(DPRecommender(4, value_cap=weights, epsilon=20.0).fit(data))
     binary, ones, capped = fits
     np.testing.assert_array_equal(binary.components_, ones.components_)
     np.testing.assert_array_equal(binary.recommend(ratings[:20])[0], ones.recommend(R[:20])[0])
-    assert not np.array_equal(capped.counts_, binary.counts_)
+    assert not np.array_equal(capped.item_counts_, binary.item_counts_)
     low = ratings.copy()
     low.data = np.minimum(low.data, 5.0)
     np.testing.assert_array_equal(capped.recommend(ratings[:20])[1], capped.recommend(low[:20])[1])

@@ -30,7 +30,7 @@ from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _
 from skdp.regression._users import within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
-from skdp.solvers.sight import Sight
+from skdp.solvers.scaling import Scaling
 from skdp.testing import seeded_entropy
 from tools.data import hostile_users
 from tools.outcomes import assert_refused
@@ -114,7 +114,7 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
     ],
 )  # fmt: skip
 def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
-    """Also beside what users find alone: hardly worse with too few of them."""
+    """Also next to what users find alone: hardly worse with too few of them."""
     users = [Users(n, seed=s) for s in range(seeds)]
     risks = np.array([risk_of(each, fit_intercept=intercept) for each in users])
     assert np.median(risks) <= bound
@@ -138,8 +138,8 @@ def test_automatic_number_of_components():
 @pytest.mark.parametrize(
     "params",
     [
-        {"head": "hybrid"},
-        {"head": "subspace", "adjacency": "replace"},
+        {"head_selection": "per_user"},
+        {"head_selection": "subspace", "adjacency": "replace"},
         {"loss": "huber"},
         {"whiten": False, "target_bounds": (-20, 20)},
     ],
@@ -294,7 +294,7 @@ def stacked(users, ids):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("params", [{}, {"loss": "huber", "head": "hybrid"}])
+@pytest.mark.parametrize("params", [{}, {"loss": "huber", "head_selection": "per_user"}])
 def test_hostile_users_break_nothing(params):
     users = [(x, t[:, 0]) for x, t in hostile_users(SMALL.U)]
     users += [(SMALL.rows[i], SMALL.y[6 * i : 6 * i + 6]) for i in range(20)]
@@ -311,7 +311,7 @@ def test_hostile_users_break_nothing(params):
 
 
 def degenerate(d=4):
-    """Users of whom nothing can be told beside an intercept: equal targets, or equal rows."""
+    """Users of whom nothing can be told next to an intercept: equal targets, or equal rows."""
     rng = np.random.default_rng(12)
     for m in (2, 3, 7, 30):
         X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
@@ -320,7 +320,12 @@ def degenerate(d=4):
         yield np.tile(X[:1], (m, 1)) * 1e-9, y * 1e9
 
 
-WAYS = [{}, {"loss": "huber", "head": "hybrid"}, {"fit_intercept": False}, {"whiten": False}]
+WAYS = [
+    {},
+    {"loss": "huber", "head_selection": "per_user"},
+    {"fit_intercept": False},
+    {"whiten": False},
+]
 
 
 @pytest.mark.thorough
@@ -328,8 +333,8 @@ WAYS = [{}, {"loss": "huber", "head": "hybrid"}, {"fit_intercept": False}, {"whi
 @pytest.mark.parametrize("params", WAYS, ids=str)
 def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
     if far:  # too few users for the fit to see it by itself
-        sight = Sight(far * np.eye(4)[0], np.full(4, 2.0), np.full(4, 9.0))
-        monkeypatch.setattr(_personalized_base, "sight_of", lambda _: sight)
+        scaling = Scaling(far * np.eye(4)[0], np.full(4, 2.0), np.full(4, 9.0))
+        monkeypatch.setattr(_personalized_base, "scaling_of", lambda _: scaling)
     rng = np.random.default_rng(13)
     users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
     X, y, ids = stacked(users, np.arange(len(users)))
@@ -365,14 +370,14 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square():
     X, y = rng.standard_normal((m + 60, 3)), rng.standard_normal(m + 60)
     users = np.append(np.zeros(m, int), 1 + np.arange(60) // 6)
     tracemalloc.start()
-    seeded(data=(X, y, users), n_components=1, head="hybrid")
+    seeded(data=(X, y, users), n_components=1, head_selection="per_user")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 250 * 8 * m  # m^2 numbers are 40,000 * 8 * m bytes
 
 
 def test_budget_split():
-    split = {"targets": 28, "whitener": 1, "votes": 1, "head": 1, "global": 1, "columns": 1}
+    split = {"targets": 28, "whitener": 1, "subspace": 1, "head": 1, "global": 1, "columns": 1}
     lines = seeded(budget_split=split).releases_
     even = [line for line in lines if line.name not in ("column_centered_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
@@ -503,7 +508,7 @@ def private_fit():
 def test_released_copy_holds_nothing_private():
     model = private_fit()
     public = model.public_copy()
-    assert not hasattr(public, "_private") and not hasattr(public, "n_users_")
+    assert not hasattr(public, "_private") and not hasattr(public, "n_groups_")
     assert public.random_state is None
     assert public.privacy_spent_ == model.privacy_spent_
     heads = model._private["heads"]
@@ -609,7 +614,7 @@ def test_classes_are_public():
     [
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
-        ({"budget_split": {"votes": 1}}, "whitener"),
+        ({"budget_split": {"subspace": 1}}, "whitener"),
         ({"group_column": "who"}, "group_column"),
     ],
 )

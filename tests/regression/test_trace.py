@@ -38,13 +38,13 @@ def error(model, M):
     ("params", "limit"),
     [
         ({}, 0.10),
-        ({"design": 1.0}, 0.10),
-        ({"design": (np.eye(6), np.eye(5))}, 0.10),
+        ({"measurement_covariance": 1.0}, 0.10),
+        ({"measurement_covariance": (np.eye(6), np.eye(5))}, 0.10),
         ({"adjacency": "replace"}, 0.18),
         ({"privacy_unit": "label"}, 0.10),
         ({"privacy_unit": "label", "adjacency": "replace"}, 0.18),
         ({"solver": "spectral_init", "epsilon": 4.0}, 0.15),
-        ({"clip_level": 1.0, "shrink": False}, 0.15),
+        ({"gradient_clip_factor": 1.0, "shrink_singular_values": False}, 0.15),
         ({"fit_intercept": False}, 0.10),
     ],
 )
@@ -55,8 +55,14 @@ def test_finds_the_matrix(params, limit):
     assert error(model, M) < limit
     assert ("moments" in {line.name for line in model.releases_}) == (model.intercept_ != 0.0)
     assert (model.intercept_ != 0.0) == model.fit_intercept
-    assert model.rank_ == 2 and model.U_.shape == (6, 2) and model.V_.shape == (5, 2)
-    rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
+    assert (
+        model.rank_ == 2
+        and model.left_singular_vectors_.shape == (6, 2)
+        and model.right_singular_vectors_.shape == (5, 2)
+    )
+    rebuilt = (
+        model.left_singular_vectors_ * model.singular_values_
+    ) @ model.right_singular_vectors_.T
     assert np.allclose(rebuilt, model.coef_)
     assert np.allclose(model.predict(X[:7]), X[:7].reshape(7, -1) @ model.coef_.ravel(), atol=0.1)
     assert model.privacy_spent_.epsilon == pytest.approx(model.epsilon, rel=1e-6)
@@ -112,12 +118,12 @@ def test_outliers_do_little():
 def test_infinite_epsilon_is_least_squares_of_low_rank():
     X, y, M = sample(4000, noise=0.0)
     exact = DPTraceRegressor(
-        epsilon=math.inf, clip_level=math.inf, design=1.0, max_iter=30,
-        shrink=False,
+        epsilon=math.inf, gradient_clip_factor=math.inf, measurement_covariance=1.0, max_iter=30,
+        shrink_singular_values=False,
     )  # fmt: skip
     assert error(exact.fit(X, y), M) < 1e-5
     x, z = X[:, :, 0], X[:, :, 0] @ np.arange(6.0)
-    line = clone(exact).set_params(design="private").fit(x, z)
+    line = clone(exact).set_params(measurement_covariance="private").fit(x, z)
     assert np.allclose(line.coef_[:, 0], np.arange(6.0), atol=1e-4)
 
 
@@ -134,9 +140,9 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     ("name", "values", "match"),
     [
         ("matrix_shape", [(4, 4), "12"], "matrix_shape"),
-        ("design", [np.eye(11), (np.eye(2), np.eye(3))], "12 x 12|design"),
-        ("design", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
-        ("design", [np.triu(np.ones((12, 12)))], "symmetric"),
+        ("measurement_covariance", [np.eye(11), (np.eye(2), np.eye(3))], "12 x 12|design"),
+        ("measurement_covariance", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
+        ("measurement_covariance", [np.triu(np.ones((12, 12)))], "symmetric"),
         ("delta", [0], "delta"),
     ],
 )
@@ -160,19 +166,22 @@ def test_plan_needs_no_data():
         model.plan(3000, nnz=0)
 
 
-MEDIANS = {"init": 0.15, "medians": 0.4, "gradients": 0.25, "center": 0.1}
-SEEN = {"matrix_shape": (2, 2), "shrink": False}  # a matrix of few records would be cut to zero
-READABLE = [  # test data of 40 records are enough for these
+MEDIANS = {"initialization": 0.15, "gradient_clip": 0.4, "gradients": 0.25, "center": 0.1}
+SEEN = {
+    "matrix_shape": (2, 2),
+    "shrink_singular_values": False,
+}  # a matrix of few records would be cut to zero
+ABOVE_NOISE = [  # test data of 40 records are enough for these
     DPTraceRegressor(
-        1, **SEEN, design=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}
+        1, **SEEN, measurement_covariance=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}
     ),
     DPTraceRegressor(
-        1, **SEEN, design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
-        budget_split=MEDIANS | {"medians": 0.5},
+        1, **SEEN, measurement_covariance=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
+        budget_split=MEDIANS | {"gradient_clip": 0.5},
     ),
     DPTraceRegressor(  # its design comes from X, which is public under this unit; y is not
         1, **SEEN, privacy_unit="label", epsilon=14.0, max_iter=3,
-        budget_split=MEDIANS | {"medians": 0.5},
+        budget_split=MEDIANS | {"gradient_clip": 0.5},
     ),
 ]  # fmt: skip
 
@@ -188,7 +197,7 @@ def test_a_known_covariance_that_is_no_product():
     X = rng.standard_normal((12_000, 36)) @ (Q * np.sqrt(spectrum)).T
     y = 5.0 + X @ M.ravel() + 0.3 * rng.standard_normal(12_000)
     model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=0)
-    known = clone(model).set_params(design=covariance).fit(X, y)
+    known = clone(model).set_params(measurement_covariance=covariance).fit(X, y)
     assert error(known, M) < 0.02
     assert error(known, M) < 0.3 * error(model.fit(X, y), M)
     assert known.intercept_ == pytest.approx(5.0, abs=0.1)
@@ -204,7 +213,7 @@ def test_a_known_covariance_that_is_no_product():
 
 
 @pytest.mark.deep
-@parametrize_with_dp_checks(READABLE)
+@parametrize_with_dp_checks(ABOVE_NOISE)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
 
@@ -234,7 +243,8 @@ def released_means(column, y, d, model, rng):
     [
         ({}, 0.5), ({}, 1.0), ({"privacy_unit": "label"}, 1.0), ({"solver": "spectral_init"}, 1.0),
         ({"adjacency": "replace", "privacy_unit": "label"}, 1.0), ({}, 3.0), ({}, 10.0),
-        ({"design": 1 / 24_000}, 1.0), ({"design": (np.eye(400) / 400, np.eye(60) / 60)}, 1.0),
+        ({"measurement_covariance": 1 / 24_000}, 1.0),
+        ({"measurement_covariance": (np.eye(400) / 400, np.eye(60) / 60)}, 1.0),
     ],
 )  # fmt: skip
 def test_few_ratings_are_predicted_by_means(params, epsilon):
@@ -243,12 +253,14 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
     for seed in range(3):
         X, column, y = ratings(seed, (400, 60), 40_000)
         model = DPTraceRegressor(2, matrix_shape=(400, 60), epsilon=epsilon, **params)
-        with pytest.warns(UtilityWarning, match="and no matrix beside them.*records are needed"):
+        with pytest.warns(UtilityWarning, match="and no low-rank part.*records are needed"):
             model.fit(X, y)
         trivial = released_means(column, y, 60, model, np.random.default_rng(seed))
         predictions = model.predict(X), trivial[column], np.mean(y)
         errors.append([float(np.mean((guess - y) ** 2)) for guess in predictions])
-        rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
+        rebuilt = (
+            model.left_singular_vectors_ * model.singular_values_
+        ) @ model.right_singular_vectors_.T
         assert np.allclose(rebuilt, model.coef_)
         assert model.rank_ == len(model.singular_values_) == 4
         assert "gradient_sum" not in {line.name for line in model.releases_}
@@ -260,7 +272,7 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # some have no matrix
 def test_a_matrix_is_found_beside_means():
-    """Median squared errors: .96 by exact means, .95 by a matrix of rank 2, .85 beside means."""
+    """Median squared errors: .96 by exact means, .95 by a matrix of rank 2, .85 next to means."""
     X, column, y = ratings(1, (60, 60), 40_000)
     found = {}
     for fit_biases in (False, True):
@@ -293,7 +305,7 @@ def test_what_has_no_means_pays_little_for_them():
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(("n", "alone"), [(400, True), (1500, False)])
 def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
-    """Realised over claimed mu of whole fits, with means alone and with a matrix beside them."""
+    """Realised over claimed mu of whole fits, with means alone and with a matrix next to them."""
     rng = np.random.default_rng(3)
     cells, y = rng.integers(2400, size=n), rng.standard_normal(n)
     X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, 2400))

@@ -98,7 +98,7 @@ def test_columns_of_real_tables(n):
     assert np.all(ratio > 0.2) and np.all(ratio < 6)
     assert np.all(np.abs(found.center - np.median(X, axis=0)) < 2 * X.std(axis=0))
     np.testing.assert_array_equal(found.center[[1, 2, 5]], [0, 0, 5])  # what most entries are
-    np.testing.assert_array_equal(found.reach(1e9), 4 * found.spread)
+    np.testing.assert_array_equal(found.radius(1e9), 4 * found.spread)
 
 
 def test_centres_that_are_not_seen_stay_at_zero():

@@ -127,7 +127,7 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked():
 
 @pytest.mark.parametrize(("sigma", "share"), [(0.0, 1.0), (5.0, None), (1000.0, 0.0)])
 def test_the_share_of_the_noise(sigma, share):
-    """Of the weakest direction that is wanted: 9, beside a strong one."""
+    """Of the weakest direction that is wanted: 9, next to a strong one."""
     rng = np.random.default_rng(0)
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))

@@ -94,7 +94,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
 
 @pytest.mark.parametrize("own", [0.0, 1.0])
 def test_the_negative_end_of_the_noise_is_no_signal(own):
-    """Nor where the matrix has noise beside the released one; what stands out there is."""
+    """Nor where the matrix has noise next to the released one; what stands out there is."""
     rng, n, wrong = np.random.default_rng(0), 300, []
     for _ in range(8):
         noise = rng.standard_normal((n, n)) * math.sqrt(1 + own)
@@ -134,10 +134,10 @@ def test_coins_are_noise_of_known_size():
     """Rounding x to 0 or 3 at random adds x (3 - x) to each square, and noise of that variance."""
     x = 3 * np.outer(RNG.uniform(0.5, 0.9, 200), RNG.uniform(0.5, 0.9, 100))
     Y = flipped((RNG.random(x.shape) < x / 3) * 1.0, 3.0)
-    coins = float((x * (3 - x)).sum())
+    rounding_variance = float((x * (3 - x)).sum())
     scale = flip_deviation(3.0)
     plain = FlippedMatrix(Y, scale, high=3.0)
-    known = FlippedMatrix(Y, scale, high=3.0, coins=coins)
+    known = FlippedMatrix(Y, scale, high=3.0, rounding_variance=rounding_variance)
     truth = float((x**2).sum())
     assert known.square_sum() == pytest.approx(truth, rel=0.1)
     assert plain.square_sum() > 1.5 * truth
@@ -175,7 +175,7 @@ def blocks(m, n, rng):
     return (rng.random((m, n)) < np.where(np.arange(n) % 3 == factor[:, None], 0.3, 0.03)) * 1.0
 
 
-def readable(Y, noise_scale, floor, k):
+def above_noise(Y, noise_scale, floor, k):
     moment = history_pairs(Y, noise_scale, floor)
     return moment.shrink(*leading_pairs(moment.off, k))
 
@@ -184,15 +184,15 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     rng = np.random.default_rng(2)
     R = blocks(2000, 80, rng)
     Y, s = flipped(R, math.log(9), rng), flip_deviation(math.log(9))
-    dense = readable(Y, s, 8.0, 4)
+    dense = above_noise(Y, s, 8.0, 4)
     monkeypatch.setattr(linalg, "_MOST_DENSE", 10)
-    sparse = readable(Y, s, 8.0, 4)
+    sparse = above_noise(Y, s, 8.0, 4)
     k = min(len(dense.values), len(sparse.values))
     assert k >= 3
     np.testing.assert_allclose(sparse.values[:k], dense.values[:k], rtol=1e-3)
     monkeypatch.undo()
     monkeypatch.setattr(one_shot, "_FULL", 0.9)
-    again = readable(Y, s, 8.0, 4)
+    again = above_noise(Y, s, 8.0, 4)
     np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
 
 

@@ -94,7 +94,7 @@ def test_a_path_beside_another_one_is_that_of_mapped_rows(m, part):
     X, Y = RNG.standard_normal((5, m, 8)) + 1, RNG.standard_normal((5, m, 2))
     U = np.linalg.qr(RNG.standard_normal((8, 3)))[0]
     B = U @ U.T + math.sqrt(part) * (np.eye(8) - U @ U.T)
-    path, mapped = fits.RidgePath.of(X).beside(part, X @ U), fits.RidgePath.of(X @ B)
+    path, mapped = fits.RidgePath.of(X).extended(part, X @ U), fits.RidgePath.of(X @ B)
     assert np.allclose(path.size, mapped.size)
     penalties, variances = np.array([1e-4, 0.1, 30.0]), np.array([0.0, 0.2, math.inf])
     grids = [one.grid_errors(Y, penalties, variances) for one in (path, mapped)]

@@ -77,11 +77,11 @@ def test_attributes_of_nonsense_are_sane():
     assert np.array_equal(out["explained_variance_ratio_"], [0.0, 0.0])
 
 
-@pytest.mark.parametrize("corner", [0.3, 2.0])
-def test_split_moment(corner):
-    Y = np.column_stack([X, np.full(300, corner)])
+@pytest.mark.parametrize("bias", [0.3, 2.0])
+def test_split_moment(bias):
+    Y = np.column_stack([X, np.full(300, bias)])
     for n in (None, 300.0):
-        released = split_moment(Y.T @ Y, corner, 0.0, math.inf, n)
+        released = split_moment(Y.T @ Y, bias, 0.0, math.inf, n)
         assert released.n == pytest.approx(300.0)
         assert np.allclose(released.mean, X.mean(axis=0))
         assert np.allclose(released.scatter, moment_of(X).scatter)
@@ -100,8 +100,8 @@ def test_split_moment_of_few_rows():
 def test_debias_undoes_the_push_of_symmetric_noise():
     edge = 3.0
     true = np.array([40.0, 10.0, 4.0])
-    pushed = true + edge**2 / (4 * true)
-    assert np.allclose(debias_eigenvalues(pushed, edge), true)
+    debiased = true + edge**2 / (4 * true)
+    assert np.allclose(debias_eigenvalues(debiased, edge), true)
     assert np.array_equal(debias_eigenvalues(np.array([5.0, -2.0]), 0.0), [5.0, 0.0])
     assert (debias_eigenvalues(np.array([2.9, -1.0, 0.0]), edge) >= 0).all()
 

@@ -13,9 +13,9 @@ from skdp.solvers.one_shot import Flipped, flip_deviation
 from skdp.solvers.recommend import (
     Items,
     Route,
-    factors_beside,
     fit_filter,
     own_of,
+    residual_factors,
     with_flips,
 )
 
@@ -61,10 +61,10 @@ class Public:
 
     def __init__(self, counts, moment):
         self._counts, self._moment = counts, moment
-        self.bought = []
+        self.staged = []
 
     def _answer(self, name, value, share):
-        self.bought.append((name, share))
+        self.staged.append((name, share))
         return Answer(value, share**-0.5)
 
     def counts(self, *, share):
@@ -76,8 +76,8 @@ class Public:
 
 def fitted(ask, route):
     found = fit_filter(ask, route, 1000.0, 0.9, 8, 0.5)
-    assert sum(share for _, share in ask.bought) == pytest.approx(0.9)
-    return found, [name for name, _ in ask.bought], [share / 0.9 for _, share in ask.bought]
+    assert sum(share for _, share in ask.staged) == pytest.approx(0.9)
+    return found, [name for name, _ in ask.staged], [share / 0.9 for _, share in ask.staged]
 
 
 @pytest.mark.parametrize("factor", [0.0, 20.0])
@@ -155,7 +155,7 @@ def items_of(R):
 
 
 def factors_of(R, **options):
-    return factors_beside(exact_moment(R, **options), items_of(R), K, 0.5)
+    return residual_factors(exact_moment(R, **options), items_of(R), K, 0.5)
 
 
 @pytest.mark.parametrize("operator", [False, True])

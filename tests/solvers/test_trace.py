@@ -124,7 +124,7 @@ def test_a_fit_without_a_matrix_keeps_what_steps_say_of_the_intercept():
             )
             return out
 
-    fit = trace.fit_trace(Shifted(np.zeros((8, 6)), 1.0), plan(np.zeros((8, 6)), corner=1.0))
+    fit = trace.fit_trace(Shifted(np.zeros((8, 6)), 1.0), plan(np.zeros((8, 6)), bias=1.0))
     assert fit.zero_because and not matrix(fit).any()
     assert fit.intercept == pytest.approx(2.0, rel=0.02)
 

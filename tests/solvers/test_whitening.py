@@ -19,7 +19,7 @@ class Ratings:
         self.asked = []
         self.error = self.truth
 
-    def beside_means(self, rows, columns):
+    def about_means(self, rows, columns):
         self.error = self.truth - (rows[:, None] + columns)
         return self
 
@@ -27,8 +27,8 @@ class Ratings:
         self.by_column = by_column
         return self
 
-    def augmented(self, centre, corner):
-        assert corner == 0.0
+    def augmented(self, centre, bias):
+        assert bias == 0.0
         return self
 
     def products(self):

@@ -37,8 +37,10 @@ class _Understated(DPGridSearchCV):
 
     def fit(self, X, y=None, **params):
         super().fit(X, y, **params)
-        run = self.plan_.run
-        self.plan_ = replace(self.plan_, run=run._replace(value=0.99 * run.value))
+        run = self.selection_plan_.run
+        self.selection_plan_ = replace(
+            self.selection_plan_, run=run._replace(value=0.99 * run.value)
+        )
         return self
 
 
@@ -47,7 +49,7 @@ def test_receipts_of_searches_bound_each_run(strategy):
     scorer = make_private_scorer("reconstruction", (0.0, 100.0))
     model = DPPCA(1, clip_norm=1.0)
     settings = {"strategy": strategy, "epsilon": 15.0}
-    grid = {"center": ["dp", "none"]}
+    grid = {"center": ["private", "none"]}
     checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
     with pytest.raises(AssertionError, match="its plan says"):
         checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))

@@ -42,7 +42,7 @@ FOLDERS = (
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "_BLOCK_BYTES": 64, "_CACHE_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64,
-    "_KEPT_BYTES": 64,
+    "_STORED_BYTES": 64,
     "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_TERM_CELLS": 4, "_WIDE_SIZE": 4.0,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
@@ -192,8 +192,12 @@ IN_BLOCKS = [
     DPRecommender(1, privacy_unit="interaction"),
     DPPersonalizedRegressor(),
     DPTraceRegressor(
-        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, shrink=False,
-        budget_split={"init": 0.1, "medians": 0.4, "gradients": 0.3, "center": 0.1, "count": 0.05},
+        1, matrix_shape=(2, 2), measurement_covariance=1.0, epsilon=25.0,
+        shrink_singular_values=False,
+        budget_split={
+            "initialization": 0.1, "gradient_clip": 0.4, "gradients": 0.3, "center": 0.1,
+            "count": 0.05,
+        },
     ),
 ]  # fmt: skip
 # Those that follow private values; parameters, inputs and refusals are asked without small sizes.

@@ -1,4 +1,4 @@
-"""Printed bounds and sample sizes against simulation: right up to one constant, at all sizes."""
+"""Published bounds and sample sizes against simulation: right up to one constant, at all sizes."""
 
 import math
 
@@ -213,7 +213,7 @@ def test_score_attack_tells_records_of_a_plain_fit_and_not_of_a_private_one():
         plain.append(score_attack((U * s) @ V.T, inside, outside, M))
     for _ in range(8):
         M, X, y = records(rng, 4000, d, 1, 1.0)
-        model = DPTraceRegressor(1, epsilon=2.0, matrix_shape=(d, d), design=1.0)
+        model = DPTraceRegressor(1, epsilon=2.0, matrix_shape=(d, d), measurement_covariance=1.0)
         model.fit(X[:2000], y[:2000])
         assert np.linalg.norm(model.coef_ - M) < 0.5  # it finds the matrix
         halves = (X[:2000], y[:2000]), (X[2000:], y[2000:])

@@ -2,7 +2,7 @@
 
 They are the attacks behind two lower bounds. Each guesses fair coins of the data from what a fit
 released; privacy bounds how often that can be right (`skdp.theory.recovery_bound`). They look at
-the final output alone, so they are weak beside `transcript_audit`: what they flag is wrong, what
+the final output alone, so they are weak next to `transcript_audit`: what they flag is wrong, what
 they pass need not be right.
 """
 
@@ -22,7 +22,7 @@ from skdp.theory import recovery_bound
 
 @dataclass(frozen=True)
 class CanaryReport:
-    """How often coins of the data were guessed, beside what privacy allows.
+    """How often coins of the data were guessed, next to what privacy allows.
 
     Attributes
     ----------
@@ -114,10 +114,10 @@ def coherence_canary(
     -------
     CanaryReport
     """
-    coins, rows = np.random.default_rng(random_state), max(1, round(n / coherence))
+    rounding_variance, rows = np.random.default_rng(random_state), max(1, round(n / coherence))
     shares, mus = [], []
     for _ in range(n_runs):
-        bits = coins.integers(0, 2, n)
+        bits = rounding_variance.integers(0, 2, n)
         A = np.zeros((n, n))
         A[:rows] = bits
         model = clone(estimator).fit(A)

@@ -14,7 +14,7 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _messages as wire
-from skdp.federated._clients import narrowed, unpack
+from skdp.federated._clients import restricted, unpack
 from skdp.federated._messages import SERVER, Header, Kind, Request
 from skdp.federated.noise_parts import PartGrant, granted_step
 from skdp.testing._transcripts import replaced
@@ -85,7 +85,7 @@ class Wire:
 def asked(query, calls, signatures):
     """Return what a query answers to the calls of a request, unread."""
     for call in calls:
-        query = narrowed(query, call, signatures)
+        query = restricted(query, call, signatures)
     return query
 
 

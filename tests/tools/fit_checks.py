@@ -37,7 +37,7 @@ from tools.null_checks import not_private, skip
 from tools.outcomes import difference, documented_attributes, fitted_attributes, outcome
 from tools.pairs import candidate_pairs
 
-_SLIP = 1 + 1e-6
+_SLACK = 1 + 1e-6
 _LARGE_EPSILON = 30.0  # beyond it one release has all the noise that it needs at less
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
 BAD_DELTAS = (math.nan, -1, -1e-9, 1, 1.5, math.inf, True, "0", None)
@@ -87,17 +87,17 @@ def check_receipt(name, estimator):
     if spent.epsilon > fitted.epsilon or spent.delta > fitted.delta:
         raise AssertionError(f"{name}: {spent} exceeds the budget")
     printed = getattr(estimator, "calibration", "") == "printed"  # constants that waste
-    if not printed and spent.epsilon * _SLIP < min(fitted.epsilon, _LARGE_EPSILON):
+    if not printed and spent.epsilon * _SLACK < min(fitted.epsilon, _LARGE_EPSILON):
         raise AssertionError(f"{name}: {spent} leaves a part of the budget")
     if (spent.unit, spent.adjacency) != settings_of(estimator)[:2]:
         raise AssertionError(f"{name}: the receipt is for {spent.unit} {spent.adjacency}")
     if not_private(estimator):
         return
-    needed = accounting.delta_from_losses(losses, spent.epsilon * _SLIP)
-    if needed > spent.delta * _SLIP:
+    needed = accounting.delta_from_losses(losses, spent.epsilon * _SLACK)
+    if needed > spent.delta * _SLACK:
         raise AssertionError(f"{name}: the ledger costs delta = {needed}, the receipt says {spent}")
     for line in ledger:
-        if line.noise_scale * _SLIP < _needed_noise(line):
+        if line.noise_scale * _SLACK < _needed_noise(line):
             raise AssertionError(f"{name}: too little noise for its loss: {line}")
 
 
@@ -110,15 +110,15 @@ def _check_lines(name, ledger, transcript):
 
 def _check_runs(name, search, transcript):
     """Each run of a search, fits and score, spends at most what its plan gives to a run."""
-    limit, per_run = search.plan_.run, len(dp_parts(search.estimator)) + 1
+    limit, per_run = search.selection_plan_.run, len(dp_parts(search.estimator)) + 1
     runs = {}
     for opening in transcript:
         runs.setdefault(opening.session // per_run, []).append(opening.loss)
-    if search.plan_.strategy == "compose" and len(runs) != len(search.releases_):
+    if search.selection_plan_.strategy == "compose" and len(runs) != len(search.releases_):
         raise AssertionError(f"{name}: {len(search.releases_)} lines, {len(runs)} runs")
     for number, losses in runs.items():
         spent = accounting.compose(losses)
-        if [loss.kind for loss in spent] != [limit.kind] or spent[0].value > limit.value * _SLIP:
+        if [loss.kind for loss in spent] != [limit.kind] or spent[0].value > limit.value * _SLACK:
             raise AssertionError(f"{name}: run {number} spends {spent}, its plan says {limit}")
 
 
@@ -324,8 +324,13 @@ def check_input_unmodified(name, estimator):
 
 
 # In place of scales that are learnt.
-_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
-_SCALED = (*_PUBLIC, "clip_level", "center", "bounds", "sensitivity", "unit_bound", "weights")
+_PUBLIC = {
+    "clip_norm": 1.0,
+    "entry_bounds": (-1.0, 1.0),
+    "bounds": (-1.0, 1.0),
+    "limits": [(-1.0, 1.0), (-1.0, 1.0)],
+}
+_SCALED = (*_PUBLIC, "gradient_clip_factor", "center", "sensitivity", "unit_bound", "value_cap")
 
 
 def _scaled_params(estimator, factor):

@@ -1,7 +1,7 @@
 """Plugin of pytest: which tests execute which lines of skdp, their CPU seconds, and who failed.
 
 LINEMAP names the file for the map, LINEMAP_ONLY a file with the ids of the tests that are to run,
-LINEMAP_SECONDS a limit of CPU time. Beside the map lies the test that is running, in `.now`.
+LINEMAP_SECONDS a limit of CPU time. Next to the map lies the test that is running, in `.now`.
 """
 
 import json

@@ -11,8 +11,8 @@ from skdp.base import change_of
 from skdp.decomposition import DPLowRankFactorizer
 from skdp.papers import PowerDeflation, PowerMethod
 from skdp.regression import DPTraceRegressor
+from skdp.regression._linear import LinearBase
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.regression._readout import ReadoutBase
 from skdp.testing.audit import FitData, transcript_audit
 from skdp.testing.sensitivity import unit_vector
 from tools.data import entry_bounds_of, settings_of, takes_labels
@@ -294,32 +294,32 @@ def _user_pairs(estimator):
             yield f"user {i}", data([*base, (X, y)]), data([*base, (X[:, ::-1], -y)])
 
 
-# Worst-case pairs for linear read-outs: a record comes, or gives way to one at the worst angle.
+# Worst-case pairs for linear regression: a record comes, or gives way to one at the worst angle.
 
 
 _RECORDS = 40  # of a person whose weight is at its bound
 # A learnt clip norm, where half of the rows have length 1: it widens with the budget.
 _MEDIANS = (1.25, 2.5)
-# The release changes most where the rows, with their corner, have the inner product t^2 (and
-# opposite targets) or -t^2 (and equal ones); see `skdp.queries.readout`.
+# The release changes most where the rows, with their bias column, have the inner product t^2 (and
+# opposite targets) or -t^2 (and equal ones); see `skdp.queries.regression`.
 _COSINES = (0.3024, 0.36, -0.4824, -0.36)
 
 
-@register_pairs(ReadoutBase)
-def _readout_pairs(estimator):
+@register_pairs(LinearBase)
+def _regression_pairs(estimator):
     """Records as long as the clip norm (a longer one is weighted down), with huge targets."""
     learnt = estimator.clip_norm == "auto" and estimator.bounds is None
     for length in _MEDIANS if learnt else (estimator.clip_norm,):
-        yield from _readout_pairs_of(estimator, length)
+        yield from _regression_pairs_of(estimator, length)
 
 
-def _readout_pairs_of(estimator, clip_norm):
+def _regression_pairs_of(estimator, clip_norm):
     rng = np.random.default_rng(0)
     n, d = 1000, settings_of(estimator).n_features
     X, order = rng.standard_normal((n, d)), rng.permutation(n)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     units = estimator._public_units(d)
-    if estimator.bounds is not None:  # entries are cut to 1: the corners are the longest rows
+    if estimator.bounds is not None:  # entries are cut to 1: the bias column are the longest rows
         row, other = np.ones(d), (-1.0) ** np.arange(d)
     else:
         row, other = clip_norm * np.eye(d)[:2]

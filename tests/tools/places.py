@@ -48,7 +48,7 @@ SPARSE = {
 USERS = {
     "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
     "regressor-replace": (
-        DPPersonalizedRegressor(2, epsilon=8.0, head="voted", adjacency="replace"),
+        DPPersonalizedRegressor(2, epsilon=8.0, head_selection="private_vote", adjacency="replace"),
         Y,
     ),
     "classifier": (

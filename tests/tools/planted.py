@@ -116,14 +116,14 @@ PLANTED = {
         "queries/interactions.py", "moved = self._units\n", "moved = 1.0\n",
     ),
     "read-out under replace, long targets": (
-        "queries/readout.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
+        "queries/regression.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
     ),
     "exact count of rows in a picture": (
         "decomposition/_score_density.py",
         'n = float(query.n_rows) if self.adjacency == "replace" else None',
         "n = float(source.n_rows())",
     ),
-    "moment with a large corner under replace": (
+    "moment with a large bias under replace": (
         "queries/rows.py", "if self.neighbours.replace and c > C:", "if False:",
     ),
     "rounding of one row where two change": (

@@ -89,7 +89,7 @@ def mirrors(tree, bug):
         text = path.read_text()
         same = path.parent == (tree / "tests" / file).parent
         alike = len(words & set(path.stem.split("_")))
-        if same or alike or name in text:  # beside it, of its name, or an import of it
+        if same or alike or name in text:  # next to it, of its name, or an import of it
             named = sum(bool(re.search(rf"\b{place}\b", text)) for place in places)
             taken = bool(re.search(rf"import.*\b{module.stem}\b", text))
             found[path.relative_to(tree).as_posix()] = -(2 * alike + 2 * named + taken)

@@ -118,7 +118,7 @@ ESTIMATORS = [
     DPRecommender(2, epsilon=8.0, adjacency="replace"),
     DPRecommender(algorithm="popularity"),
     DPRecommender(delta=0.0),
-    DPRecommender(2, weights=2.0, epsilon=8.0),
+    DPRecommender(2, value_cap=2.0, epsilon=8.0),
     DPRecommender(privacy_unit="interaction"),
     DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),
     DPRecommender(privacy_unit="interaction", epsilon=4.0, delta=0.0),
@@ -130,9 +130,9 @@ ESTIMATORS = [
     DPScoreDensity(classes=[0, 1], epsilon=8.0),
     DPStandardScaler(),
     DPStandardScaler(adjacency="replace"),
-    DPStandardScaler(entry_bounds=(-1.0, 2.0)),
-    DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1.0, 2.0)),
-    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+    DPStandardScaler(bounds=(-1.0, 2.0)),
+    DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1.0, 2.0)),
+    DPStandardScaler(bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
 ADJACENCIES = ["add_remove", "replace"]
@@ -147,14 +147,14 @@ AXES = {
     },
     DPPCA: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES,
-        "clip_norm": ["auto", 2.0], "center": ["dp", "none"], "bounds": [None, (-3.0, 4.0)],
+        "clip_norm": ["auto", 2.0], "center": ["private", "none"], "bounds": [None, (-3.0, 4.0)],
         "svd_solver": ["auto", "gram", "power", "screened"],
         "n_components": [2, "auto", 0.9, "mle"],
         "epsilon": [8.0],
     },
     DPIncrementalPCA: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
-        "center": ["dp", "none"],
+        "center": ["private", "none"],
     },
     DPTruncatedSVD: {
         "privacy_unit": ["row", "group", "interaction", "entry", "edge", *CONTRACTS],
@@ -178,17 +178,18 @@ AXES = {
     DPTraceRegressor: {
         "rank": [1], "matrix_shape": [(2, 2)], "epsilon": [25.0],
         "privacy_unit": ["row", "label"], "adjacency": ADJACENCIES,
-        "design": ["private", 1.0], "solver": ["riemannian", "spectral_init"],
+        "measurement_covariance": ["private", 1.0], "solver": ["riemannian", "spectral_init"],
         "fit_intercept": [True, False],
     },
     DPPersonalizedRegressor: {
         "adjacency": ADJACENCIES, "whiten": [True, False],
-        "head": ["voted", "hybrid", "subspace"], "loss": ["squared", "huber", "absolute"],
+        "head_selection": ["private_vote", "per_user", "subspace"],
+        "loss": ["squared", "huber", "absolute"],
         "target_bounds": ["auto", (-2.0, 2.0)],
     },
     DPPersonalizedClassifier: {
         "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES,
-        "head": ["voted", "hybrid", "subspace"],
+        "head_selection": ["private_vote", "per_user", "subspace"],
         "coef_clip_norm": [1.0, "auto"],
     },
     DPRidge: {
@@ -205,7 +206,7 @@ AXES = {
     DPRecommender: {
         "privacy_unit": ["row", "interaction"], "adjacency": ADJACENCIES,
         "algorithm": ["auto", "gram", "popularity", "one_shot"], "delta": [1e-6, 0.0],
-        "weights": ["binary", 2.0], "n_components": [2], "epsilon": [8.0],
+        "value_cap": ["binary", 2.0], "n_components": [2], "epsilon": [8.0],
     },
     DPScoreDensity: {
         "adjacency": ADJACENCIES, "kind": ["auto", "density", "ellipse"],
@@ -214,7 +215,7 @@ AXES = {
     },
     DPStandardScaler: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES,
-        "entry_bounds": ["auto", (-1.0, 2.0)],
+        "bounds": ["auto", (-1.0, 2.0)],
         "with_mean": [True, False], "with_std": [True, False],
     },
 }  # fmt: skip
@@ -310,7 +311,7 @@ REFUSED = {
     ],
     DPRecommender: [
         ({UNIT: ["row"], ALGORITHM: ["one_shot"]}, "flips single interactions"),
-        ({UNIT: ["interaction"], "weights": [2.0]}, "a cap on values"),
+        ({UNIT: ["interaction"], "value_cap": [2.0]}, "a cap on values"),
         ({ALGORITHM: ["gram"], "delta": [0.0]}, NO_PURE),
     ],
     DPScoreDensity: [

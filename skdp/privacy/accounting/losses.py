@@ -375,7 +375,7 @@ class Loss(NamedTuple):
     ----------
     kind : {"gaussian", "pure", "range", "delta", "sketch"}
         "range" is bounded range: the exponential mechanism. "delta" shows everything with that
-        probability: beside "pure" it dominates any (epsilon, delta)-DP mechanism. "sketch" is a
+        probability: next to "pure" it dominates any (epsilon, delta)-DP mechanism. "sketch" is a
         group of random sketches, which is Gaussian DP for no mu.
     value : float or SketchMixture
         mu, epsilon, eta or delta: >= 0, inf for "not private". For "sketch", the law of a random
@@ -657,7 +657,7 @@ def _sketch_epsilon(curve: Curve, delta: float) -> float:
     return nudge(curve, target, root, 1)
 
 
-def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
+def mu_with_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
     """Largest mu for which mu-GDP composed with a pure_epsilon-DP part is (epsilon, delta)-DP.
 
     Never below simple splitting, ``mu_from_epsilon_delta(epsilon - pure_epsilon, delta)``,
@@ -673,7 +673,7 @@ def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
     Returns
     -------
     float
-        mu > 0, on the safe side; ``mu_from_epsilon_delta(epsilon, delta)`` beside 0.
+        mu > 0, on the safe side; ``mu_from_epsilon_delta(epsilon, delta)`` next to 0.
     """
     epsilon, delta = as_number("epsilon", epsilon), as_delta(delta)
     pure = as_number("pure_epsilon", pure_epsilon)

@@ -118,9 +118,9 @@ class PrivateQuery:
 
     def _with(self, **public: Any) -> Self:
         """Return this query with other public settings."""
-        narrow = copy.copy(self)
-        vars(narrow).update(public)
-        return narrow
+        restricted = copy.copy(self)
+        vars(restricted).update(public)
+        return restricted
 
 
 def _check_positive(name: str, sensitivity: float) -> None:
@@ -193,7 +193,7 @@ class _Answers(Protocol):
 
 
 class Ask:
-    """The public face of a query: every method is one release, or a narrowed `Ask`.
+    """The public face of a query: every method is one release, or a restricted `Ask`.
 
     Solvers get an `Ask` and see public answers only: ``ask.gram(share=1.0)`` pays, reads, adds
     noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
@@ -219,7 +219,7 @@ class Ask:
             if isinstance(out, PrivateQuery):
                 return Ask(self._session, out, path)
             if not isinstance(out, Bounded):
-                raise PrivacyError(f"{name} is neither a release nor a narrowed query")
+                raise PrivacyError(f"{name} is neither a release nor a restricted query")
             if share is None:
                 raise TypeError(f"{name} is a release: it needs a share of the budget")
             return self._session.answer(path, out, share)
@@ -279,7 +279,7 @@ def _mu_of_copy(
     calibrated = _calibration_epsilon(epsilon, delta)
     charge = noise.sampler_delta(calibrated, MAX_DRAWS)
     pure = min(pure, calibrated / 2)
-    return accounting.mu_beside_pure(calibrated, delta - charge, pure), charge, pure
+    return accounting.mu_with_pure(calibrated, delta - charge, pure), charge, pure
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class PrivacyBudget:
     delta : float
         In [0, 1). With 0 every release is a Laplace release.
     pure_epsilon : float, default=0.0
-        Epsilon set aside for pure parts (exponential mechanism) beside Gaussian releases.
+        Epsilon set aside for pure parts (exponential mechanism) next to Gaussian releases.
     split : bool, default=False
         Whether a huge budget is split into copies, for sessions whose noise all comes from grants.
 

@@ -361,7 +361,7 @@ class FlipGrant(Grant):
         return flipped(exact, drawn)
 
 
-SHARE_SLIP = 1e-9  # shares are sums of floats
+SHARE_SLACK = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -450,7 +450,7 @@ class PrivacySession:
     ) -> float:
         """Return the share, cut to what is left if it exceeds that by rounding alone; or refuse."""
         left = self.left(kind)
-        if not 0 < share <= left + SHARE_SLIP:
+        if not 0 < share <= left + SHARE_SLACK:
             raise BudgetExceededError(
                 f"{bound.name!r} needs {share:.3g} of the {kind} budget, and {left:.3g} is left."
             )
@@ -672,5 +672,5 @@ class PrivacySession:
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
-            distance=budget.copies * SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
+            sampler_tv_distance=budget.copies * SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
         )

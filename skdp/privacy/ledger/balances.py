@@ -271,7 +271,7 @@ class Balance:
             yield Seen(losses, later, whole.drawn)
 
     def affords(self, *more: LedgerFit) -> bool:
-        """Whether everything, and `more` beside it, stays within the budget."""
+        """Whether everything, and `more` next to it, stays within the budget."""
         return all(map(self.terms.cap.affords, self._seen(*more)))
 
     def remaining(self, delta: float | None = None, part: Part | None = None) -> float:

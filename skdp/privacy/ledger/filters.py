@@ -15,7 +15,7 @@ from scipy.special import erfinv, log_expit, ndtri_exp
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, as_number, orders, renyi_delta
-from skdp.privacy.accounting.receipts import epsilon_beside, rho_of
+from skdp.privacy.accounting.receipts import joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise import integers as noise
 
@@ -36,14 +36,14 @@ from skdp.privacy.noise import integers as noise
 # a pure part of eta/2: each of its corners (one for each place of the range) asks for no more.
 #
 # *The first fit* is known before there is any answer, so that its own curve stays exact: the part
-# of it that is not Gaussian is one fixed mechanism beside a Gaussian filter.
+# of it that is not Gaussian is one fixed mechanism next to a Gaussian filter.
 #
 # *Sums of epsilons.* A path of pure parts whose epsilons sum to at most epsilon adds nothing to
 # delta(epsilon), whatever else other paths do: cut the tree where a path leaves the Gaussian rule,
 # and its other leaves are as they were. So whichever of the two rules is met will do.
 #
 # *Random sketches* are Gaussian DP for no mu. Where the first fit has them, Renyi divergences of
-# one order are added, the best one for the first fit beside Gaussian ones: it is fixed before any
+# one order are added, the best one for the first fit next to Gaussian ones: it is fixed before any
 # answer. A path may not choose its order.
 
 
@@ -225,7 +225,7 @@ def spent_epsilon(first: Losses, later: Sum, delta: float, budget: tuple[float, 
 
 
 def _covered(first: Losses, later: Sum) -> list[Loss]:
-    """Return the first fit beside later ones as one Gaussian."""
+    """Return the first fit next to later ones as one Gaussian."""
     _check_plain(later, "delta", "sketch")
     own = Sum.of(first)
     squares = own.gaussian + later.gaussian + later.dominated
@@ -449,6 +449,6 @@ class Concentrated(_Divergence):
 
 def _epsilon_at(seen: Seen, delta: float, budget: tuple[float, float]) -> float:
     """Return the epsilon of fits at any delta; `budget` fixes an order of Renyi divergences."""
-    return epsilon_beside(
+    return joint_epsilon(
         lambda left: spent_epsilon(seen.first, seen.later, left, budget), delta, seen.distance()
     )

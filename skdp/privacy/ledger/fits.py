@@ -59,10 +59,10 @@ class LedgerFit:
         return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
 
     def fixed(self) -> tuple[Loss, ...]:
-        """Return the losses, with all that was promised beside Gaussians, which may not shrink."""
+        """Return the losses, with all that was promised next to Gaussians, which may not shrink."""
         kept = ("gaussian", "sketch")
-        beside = (loss for loss in self.promised if loss.kind not in kept)
-        return accounting.compose([*beside, *(loss for loss in self.losses if loss.kind in kept)])
+        others = (loss for loss in self.promised if loss.kind not in kept)
+        return accounting.compose([*others, *(loss for loss in self.losses if loss.kind in kept)])
 
 
 def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
@@ -79,7 +79,7 @@ def multiplied(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
         return tuple(losses)
     parts = accounting.compose(losses)
     kinds = {part.kind for part in parts}
-    growth = math.inf  # a delta beside noise is never seen: a search is one or the other
+    growth = math.inf  # a delta next to noise is never seen: a search is one or the other
     if factor == 2.0 and not kinds & {"gaussian", "sketch"}:
         epsilon = math.fsum(part.value for part in parts if part.kind in ("pure", "range"))
         growth = 1.0 + math.exp(min(epsilon, 700.0))

@@ -124,7 +124,7 @@ class PrivacyLedger:
         Take fits with a `random_state`, which are not private; `spent` is then flagged.
     path : str or path-like, default=None
         A file that keeps the ledger, made with mode 0600 if it is not there (and `path` + ".lock"
-        beside it, which holds a lock and no data). A charge is on the disk before any data are
+        next to it, which holds a lock and no data). A charge is on the disk before any data are
         read, a program that is killed leaves what it had charged, and the next one goes on with
         the same terms. Many processes may have it open; those that this one started charge it. A
         process refuses a file that is older than what it saw there.
@@ -431,12 +431,12 @@ class PrivacyLedger:
         return pd.DataFrame(changes([registry.choose(self.dataset)]))
 
     @property
-    def head(self) -> str:
+    def file_hash(self) -> str:
         """A hash over everything that the file has now, of all datasets: keep it elsewhere.
 
-        ``python -m skdp.ledger verify FILE --head HASH`` says whether that is still there.
+        ``python -m skdp.ledger verify FILE --hash HASH`` says whether that is still there.
         """
-        return self._in_file().registry().head
+        return self._in_file().registry().file_hash
 
     def _in_file(self) -> FileBook:
         if not isinstance(self._book, FileBook):

@@ -26,7 +26,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.gate.session import SHARE_SLIP, Observer, PrivacySession
+from skdp.privacy.gate.session import SHARE_SLACK, Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
 from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
@@ -465,7 +465,7 @@ def _owed(session: PrivacySession) -> Losses:
     """Return what a session was granted so far, and with it all that it may still be granted."""
     granted = [entry.loss for entry in session.ledger]
     shares = {kind: session.left(kind) for kind in ("gaussian", "pure")}
-    left = {kind: share for kind, share in shares.items() if share > SHARE_SLIP}
+    left = {kind: share for kind, share in shares.items() if share > SHARE_SLACK}
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
     if not granted:
         return planned(session.budget)
@@ -498,7 +498,7 @@ def charge_parts(sessions: Sequence[PrivacySession]) -> None:
 def receipt(session: PrivacySession) -> PrivacySpent:
     """Return the receipt of a session; it says so where it rests on the caller's word."""
     scope = session.observer.scope if isinstance(session.observer, Account) else ""
-    return replace(session.spent(), covers=scope) if scope else session.spent()
+    return replace(session.spent(), scope=scope) if scope else session.spent()
 
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:

@@ -257,10 +257,10 @@ class Registry:
     @property
     def place(self) -> Place:
         """The number and the hash of the last line."""
-        return len(self.lines), self.head
+        return len(self.lines), self.file_hash
 
     @property
-    def head(self) -> str:
+    def file_hash(self) -> str:
         """The hash over everything so far."""
         return self.hashes[-1] if self.hashes else ""
 

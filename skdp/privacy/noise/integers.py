@@ -561,7 +561,7 @@ def _digit_table(place: int) -> AliasTable:
 
 
 MAX_FLIPS = 2e7  # expected number in one array: seconds and a few hundred megabytes
-_SLIP = 1 + 1e-12  # float error of the rate, on the safe side
+_SLACK = 1 + 1e-12  # float error of the rate, on the safe side
 
 
 def flip_rate(epsilon: float) -> int:
@@ -570,7 +570,7 @@ def flip_rate(epsilon: float) -> int:
     A cell that differs changes the probability of each outcome by a factor (1 - p)/p at most,
     which is e^epsilon for p = 1/(1 + e^epsilon), that is a = 2^30 log(1 + e^-epsilon).
     """
-    rate = math.ceil(LAPLACE_SCALE * math.log1p(math.exp(-epsilon)) * _SLIP)
+    rate = math.ceil(LAPLACE_SCALE * math.log1p(math.exp(-epsilon)) * _SLACK)
     if not chance_of_flip(rate) < 0.5:
         raise ValueError("The budget of a cell is too small to tell a flipped one from another.")
     return rate

@@ -21,7 +21,7 @@ from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import Grant, Observer, PrivacySession, Spending
 from skdp.privacy.noise.words import SeededSource, SystemSource
-from skdp.privacy.store import KeptStore
+from skdp.privacy.store import CacheStore
 from skdp.privacy.streams.continual import (
     Read,
     Stream,
@@ -259,7 +259,7 @@ class Keeper:
     """Writes the acts of a group to its file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.store = KeptStore(path, _FORM)
+        self.store = CacheStore(path, _FORM)
         self._used, self._room = 0, _SLACK
 
     def append(self, record: bytes, group: StreamGroup | None = None) -> None:
@@ -298,7 +298,7 @@ def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
     group : StreamGroup
         Running streams.
     path : path-like
-        A file with secret content, mode 0600; `path` + ".lock" is written beside it.
+        A file with secret content, mode 0600; `path` + ".lock" is written next to it.
     """
     with group.session.lock:
         group.check_running()

@@ -17,9 +17,9 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture, as_delta, as_number, largest_mu
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
-from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, epsilon_beside
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, joint_epsilon
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, Bound, gaussian_step
-from skdp.privacy.gate.session import SHARE_SLIP, Accumulator, Grant, PrivacySession
+from skdp.privacy.gate.session import SHARE_SLACK, Accumulator, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
 
@@ -213,11 +213,11 @@ def _losses(
         raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
     if budget.copies > 1:
         raise PrivacyError("sketches are drawn once: their budget is not split into copies")
-    if not min(shares) > 0 or not math.fsum(shares) <= left + SHARE_SLIP:
+    if not min(shares) > 0 or not math.fsum(shares) <= left + SHARE_SLACK:
         raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
     if budget.exact or all(bound.law is None for bound in bounds):
         return [Loss("gaussian", session.mu(min(share, left))) for share in shares]
-    if session.ledger or not math.fsum(shares) >= 1 - SHARE_SLIP:
+    if session.ledger or not math.fsum(shares) >= 1 - SHARE_SLACK:
         raise PrivacyError("random sketches take the whole budget of a session")
     degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
     mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
@@ -392,8 +392,8 @@ def merged_receipt(
         adjacency=str(first["adjacency"]),
         unit=str(first["unit"]),
         seeded=any(bool(receipt["seeded"]) for receipt in receipts),
-        distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
-        covers="the streams of all servers together",
+        sampler_tv_distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
+        scope="the streams of all servers together",
     )
     return spent, tuple(line for receipt in receipts for line in _lines(receipt))
 
@@ -431,7 +431,7 @@ def _epsilon(
 ) -> float:
     """Return epsilon at delta; every opened state adds the error of its own noise sampler."""
     claimed = max(float(receipt["epsilon"]) for receipt in receipts)
-    epsilon = epsilon_beside(
+    epsilon = joint_epsilon(
         lambda left: accounting.epsilon_from_losses(losses, left),
         delta,
         states * SAMPLER_DISTANCE,

@@ -21,8 +21,8 @@ from skdp.privacy.accounting.losses import (
     delta_from_mu_epsilon,
     epsilon_from_losses,
     epsilon_from_mu_delta,
-    mu_beside_pure,
     mu_from_epsilon_delta,
+    mu_with_pure,
 )
 from skdp.privacy.accounting.receipts import to_dp_event
 
@@ -158,9 +158,9 @@ def test_hostile_numbers_raise(bad):
         lambda: mu_from_epsilon_delta(1.0, bad),
         lambda: epsilon_from_mu_delta(bad, 1e-6),
         lambda: epsilon_from_mu_delta(1.0, bad),
-        lambda: mu_beside_pure(bad, 1e-6, 0.1),
-        lambda: mu_beside_pure(1.0, bad, 0.1),
-        lambda: mu_beside_pure(1.0, 1e-6, bad),
+        lambda: mu_with_pure(bad, 1e-6, 0.1),
+        lambda: mu_with_pure(1.0, bad, 0.1),
+        lambda: mu_with_pure(1.0, 1e-6, bad),
         lambda: compose([("gaussian", bad)]),
         lambda: compose([("pure", bad)]),
         lambda: delta_from_losses([("range", bad)], 1.0),
@@ -202,7 +202,7 @@ def test_compose_is_canonical():
     ids=["nothing", "gaussian", "pure", "sketch"],
 )  # fmt: skip
 def test_deltas_of_fits_add_to_that_of_all_else(beside):
-    """A mechanism that may fail altogether does so whatever stands beside it."""
+    """A mechanism that may fail altogether does so whatever stands next to it."""
     expected = delta_from_losses(beside, 0.3) + 3e-4
     found = delta_from_losses([*beside, ("delta", 1e-4), ("delta", 2e-4)], 0.3)
     assert found == pytest.approx(expected, rel=1e-9)
@@ -324,13 +324,13 @@ def test_half_eta_gdp_would_be_wrong_for_bounded_range():
         assert epsilon_from_losses([("range", eta)], 0.0) >= eta / 2
 
 
-# --- a pure part beside a Gaussian ----------------------------------------------------------
+# --- a pure part next to a Gaussian ----------------------------------------------------------
 
 
 def test_mu_beside_nothing_is_mu():
     for epsilon, delta in [(0.1, 1e-9), (1.0, 1e-6), (8.0, 0.1), (math.inf, 1e-6)]:
-        assert mu_beside_pure(epsilon, delta, 0.0) == mu_from_epsilon_delta(epsilon, delta)
-    assert mu_beside_pure(math.inf, 1e-6, 1.0) == math.inf
+        assert mu_with_pure(epsilon, delta, 0.0) == mu_from_epsilon_delta(epsilon, delta)
+    assert mu_with_pure(math.inf, 1e-6, 1.0) == math.inf
 
 
 @pytest.mark.thorough
@@ -338,7 +338,7 @@ def test_mu_beside_nothing_is_mu():
 @given(epsilons, deltas, st.floats(0.001, 0.999))
 def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, delta, share):
     pure = share * epsilon
-    mu = mu_beside_pure(epsilon, delta, pure)
+    mu = mu_with_pure(epsilon, delta, pure)
     losses = [("gaussian", mu), ("pure", pure)]
     assert mu_from_epsilon_delta(epsilon - pure, delta) <= mu  # what splitting would leave
     assert mu <= mu_from_epsilon_delta(epsilon, delta)
@@ -346,11 +346,11 @@ def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, de
 
 
 def test_pure_part_beyond_the_budget():
-    assert mu_beside_pure(1.0, 1e-6, 1.0) > mu_from_epsilon_delta(0.0, 1e-6)
-    assert 0 < mu_beside_pure(1.0, 1e-6, 1.0 + 1e-7) < mu_beside_pure(1.0, 1e-6, 1.0)
+    assert mu_with_pure(1.0, 1e-6, 1.0) > mu_from_epsilon_delta(0.0, 1e-6)
+    assert 0 < mu_with_pure(1.0, 1e-6, 1.0 + 1e-7) < mu_with_pure(1.0, 1e-6, 1.0)
     for pure in (1.1, 50.0, math.inf):
         with pytest.raises(ValueError, match="pure_epsilon must leave room"):
-            mu_beside_pure(1.0, 1e-6, pure)
+            mu_with_pure(1.0, 1e-6, pure)
 
 
 # --- another library ------------------------------------------------------------------------

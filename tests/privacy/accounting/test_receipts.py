@@ -63,7 +63,7 @@ COUNTED = [
     (DPPCA(1, **BOUNDS), (X, None, PERSONS), "1/20: .* one group"),
     (DPRidge(**BOUNDS, target_bounds=(-1, 1)), (X, X[:, 0], PERSONS), "1/20: .* one group"),
     (
-        DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1, 1)),
+        DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1, 1)),
         (X, None, PERSONS), "1/20: .* one group",
     ),
     (
@@ -89,7 +89,7 @@ COUNTED = [
     ids=lambda value: value[-5:] if isinstance(value, str) else type(value).__name__,
 )
 def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
-    """Persons under "replace", labels beside public rows, cells and pairs of a public shape."""
+    """Persons under "replace", labels next to public rows, cells and pairs of a public shape."""
     for delta, expected in ((0.06, True), (1e-6, False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

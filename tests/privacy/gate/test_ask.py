@@ -1,4 +1,4 @@
-"""The public face of a query: releases, narrowed queries, and nothing else."""
+"""The public face of a query: releases, restricted queries, and nothing else."""
 
 import pytest
 
@@ -24,15 +24,15 @@ class Query(PrivateQuery):
     def total(self, factor=1):
         return Bounded(VECTOR, None)
 
-    def narrowed(self, level):
+    def restricted(self, level):
         return Query()
 
 
 def test_an_ask_hands_out_releases_only():
     ask = Ask(Session(), Query())
     assert ask.total(2, share=0.1) == ((("total", (2,)),), VECTOR, 0.1)
-    path, _, _ = ask.narrowed(3.0).narrowed(2.0).total(share=0.1)
-    assert path == (("narrowed", (3.0,)), ("narrowed", (2.0,)), ("total", ()))
+    path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)
+    assert path == (("restricted", (3.0,)), ("restricted", (2.0,)), ("total", ()))
     for name in ("_rows", "_read", "nothing"):
         with pytest.raises(AttributeError, match="no release"):
             getattr(ask, name)

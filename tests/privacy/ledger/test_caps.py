@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture
-from skdp.privacy.accounting.receipts import PrivacySpent, epsilon_beside, rho_of
+from skdp.privacy.accounting.receipts import PrivacySpent, joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger.filters import dominating_mu
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
@@ -112,15 +112,17 @@ def test_the_receipt_of_a_fit_in_three_measures():
     assert spent.rho == spent.mu**2 / 2
     assert spent.epsilon_at(1e-6) == pytest.approx(0.5, rel=1e-9)
     assert spent.epsilon_at(1e-9) > 0.5 > spent.epsilon_at(1e-3)
-    assert spent.distance == SAMPLER_DISTANCE
-    assert spent.epsilon_at(spent.distance) == math.inf  # the sampler alone takes that much
+    assert spent.sampler_tv_distance == SAMPLER_DISTANCE
+    assert (
+        spent.epsilon_at(spent.sampler_tv_distance) == math.inf
+    )  # the sampler alone takes that much
     lines = str(pca(0.5).fit(X).privacy_report()).splitlines()
     assert [line.split()[1] for line in lines if line[:3] == "rho"] == [f"{spent.rho:.6g}"]
 
 
 def test_the_sampler_is_paid_at_the_epsilon_that_it_leads_to():
     for mu, delta, distance in ((1.0, 1e-6, 1e-9), (5.0, 1e-12, 1e-36)):
-        found = epsilon_beside(
+        found = joint_epsilon(
             lambda left, mu=mu: accounting.epsilon_from_mu_delta(mu, left), delta, distance
         )
         left = delta - (1 + math.exp(found)) * distance

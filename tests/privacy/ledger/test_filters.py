@@ -44,7 +44,7 @@ def test_a_gaussian_below_the_corner_dominates_a_pure_part(epsilon):
 
 @pytest.mark.parametrize("eta", [0.1, 1.0, 6.0])
 def test_a_range_needs_most_in_its_middle(eta):
-    """Losses of a bounded-range part lie in [t - eta, t]; each t has its corner."""
+    """Losses of a bounded-range part lie in [t - eta, t]; each t has its bias column."""
     top = eta * np.linspace(0.001, 0.999, 999)
     mass = np.expm1(eta - top) / (np.exp(eta - top) - np.exp(-top))
     needed = ndtri(mass) - ndtri(mass * np.exp(-top))

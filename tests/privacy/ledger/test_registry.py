@@ -109,7 +109,7 @@ TAMPERED = {
 @pytest.mark.parametrize("way", TAMPERED)
 def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
     patients, _ = both
-    head = patients.head
+    head = patients.file_hash
     change(path, TAMPERED[way])
     with pytest.raises(PrivacyError, match="was changed after it was written"):
         patients.remaining()
@@ -123,9 +123,9 @@ def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
 @pytest.mark.parametrize("way", ["last line", "older copy", "emptied", "written anew"])
 @pytest.mark.parametrize("known", ["marker", "memory"])
 def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
-    """A restored backup: what was spent since stands beside it, and in a process that saw more."""
+    """A restored backup: what was spent since stands next to it, and in a process that saw more."""
     patients, visits = both
-    head, older = patients.head, path + ".older"
+    head, older = patients.file_hash, path + ".older"
     shutil.copy(path, older)
     with patients:
         pca(0.1).fit(X)
@@ -187,7 +187,7 @@ def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
     exported = tmp_path / "all.json"
     exported.write_text(read_registry(path).export(), encoding="utf-8")
     read = read_registry(exported)
-    assert read.head == patients.head
+    assert read.file_hash == patients.file_hash
     assert tuple(read.choose("patients").entries.values()) == patients.entries
     state = json.loads(exported.read_text())
     assert state["format"] == "skdp ledger 3"

@@ -1,4 +1,4 @@
-"""The solution of a read-out, and totals and means of classes, from noisy moments."""
+"""The solution of a regression, and totals and means of classes, from noisy moments."""
 
 import math
 
@@ -9,11 +9,11 @@ from sklearn.linear_model import Ridge
 from skdp.answer import Answer
 from skdp.regression._ridge_classifier import label_codes
 from skdp.solvers.postprocess import (
-    Readout,
+    NormalEquations,
     class_moments,
-    readout_moments,
+    normal_equations,
     reweighted,
-    solve_readout,
+    solve_normal_equations,
     steadied,
     true_forms,
     with_mean,
@@ -31,22 +31,24 @@ def problem(n, d, noise, seed=0, spread=0.7):
     e = noise * rng.standard_normal((d, 1))
     A, b = X.T @ X, (X.T @ y)[:, None]
     zero = np.zeros(d), np.zeros(1)
-    exact = Readout(A, b, *zero, 0.0, np.zeros(1))
-    return exact, Readout(A + (G + G.T) / 2, b + e, *zero, noise, np.array([noise])), w
+    exact = NormalEquations(A, b, *zero, 0.0, np.zeros(1))
+    return exact, NormalEquations(A + (G + G.T) / 2, b + e, *zero, noise, np.array([noise])), w
 
 
 def loss(released, exact, w, alpha=1.0):
-    found = solve_readout(released, alpha)[0][:, 0] - w
+    found = solve_normal_equations(released, alpha)[0][:, 0] - w
     return float(found @ exact.scatter @ found)
 
 
 def test_without_noise_and_penalty_it_has_least_norm():
     X = RNG.standard_normal((30, 3))
     X = np.column_stack([X, X[:, 0]])
-    released = Readout(X.T @ X, X.T @ X[:, :1], np.zeros(4), np.zeros(1), 0.0, np.zeros(1))
-    np.testing.assert_allclose(solve_readout(released, 0.0)[0][:, 0], [0.5, 0, 0, 0.5], atol=1e-12)
+    released = NormalEquations(X.T @ X, X.T @ X[:, :1], np.zeros(4), np.zeros(1), 0.0, np.zeros(1))
+    np.testing.assert_allclose(
+        solve_normal_equations(released, 0.0)[0][:, 0], [0.5, 0, 0, 0.5], atol=1e-12
+    )
     nothing = released._replace(scatter=np.zeros((4, 4)), cross=np.zeros((4, 1)))
-    np.testing.assert_array_equal(solve_readout(nothing, 0.0)[0], 0.0)
+    np.testing.assert_array_equal(solve_normal_equations(nothing, 0.0)[0], 0.0)
 
 
 @pytest.mark.deep
@@ -92,7 +94,7 @@ def test_the_share_that_is_kept_is_known(noise):
     for seed in range(25):
         exact, noisy, w = problem(20_000, 10, noise, seed, spread=0.5)
         noisy = noisy if noise else exact
-        found = solve_readout(noisy, 1e-9)
+        found = solve_normal_equations(noisy, 1e-9)
         off = found.coefficients[:, 0] - w
         kept.append(1 - (off @ exact.scatter @ off) / (w @ exact.scatter @ w))
         said.append(found.kept[0])
@@ -102,7 +104,7 @@ def test_the_share_that_is_kept_is_known(noise):
 def test_noise_alone_gives_nothing():
     for seed in range(10):
         _, noisy, _ = problem(0, 20, 1.0, seed)
-        assert np.linalg.norm(solve_readout(noisy, 1.0)[0]) < 1.0
+        assert np.linalg.norm(solve_normal_equations(noisy, 1.0)[0]) < 1.0
 
 
 def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
@@ -110,7 +112,7 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
     rng = np.random.default_rng(1)
     A, B = rng.standard_normal((5, 5)), rng.standard_normal((5, 2))
     mean, target = rng.standard_normal(5), np.array([3.0, -3.0])
-    released = Readout(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
+    released = NormalEquations(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
     near = steadied(released, np.array([4.0, 4.0]))
     about_zero = near.scatter + 10 * np.outer(near.row_mean, near.row_mean)
     np.testing.assert_allclose(about_zero, A @ A.T + 10 * np.outer(mean, mean))
@@ -125,7 +127,7 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
 
 def test_a_mean_under_wider_bounds_counts_as_far_as_noise_does_not_explain_it():
     released, noise, draws = problem(200, 3, 5.0)[0], 0.3, 20_000
-    released = released._replace(weight=200.0, corner=0.5)
+    released = released._replace(weight=200.0, bias=0.5)
     own = float(released.cross_noise[0]) / (200.0 * 0.5)
     rng = np.random.default_rng(0)
 
@@ -144,7 +146,7 @@ def test_the_share_that_is_kept_is_a_share_under_any_penalty(alpha):
     for seed in range(4):
         released = problem(50, 1 + seed, 1.0, seed)[1]
         with np.errstate(over="raise"):
-            kept = solve_readout(released, alpha).kept
+            kept = solve_normal_equations(released, alpha).kept
         assert np.all((kept >= 0) & (kept <= 1))
 
 
@@ -152,11 +154,11 @@ def test_hopeless_moments_stay_finite():
     for scale in (1e-60, 1.0, 1e60):
         moment = scale * RNG.standard_normal((6, 6))
         moment[-1, -1] = -scale
-        released = readout_moments(
-            moment + moment.T, scale, np.ones(2), corner=0.3, clip_norm=1.0, target_norm=0.6
+        released = normal_equations(
+            moment + moment.T, scale, np.ones(2), bias=0.3, clip_norm=1.0, target_norm=0.6
         )
         assert np.linalg.norm(released.row_mean) <= 1 + 1e-12
-        for part in solve_readout(released, 1.0)[:2]:
+        for part in solve_normal_equations(released, 1.0)[:2]:
             assert np.all(np.isfinite(part))
 
 
@@ -164,27 +166,27 @@ def test_hopeless_moments_stay_finite():
 
 
 def test_what_the_noise_of_an_intercept_takes_is_known():
-    """Over draws of the noise: the squares that a wrong mean adds, and nothing without a corner."""
+    """Over draws of the noise: the squares that a wrong mean adds, and nothing without a bias."""
     rng = np.random.default_rng(0)
-    n, corner, noise = 400, 2.0, 60.0
+    n, bias, noise = 400, 2.0, 60.0
     X = rng.standard_normal((n, 3)) + [1.0, 0.0, -1.0]
     y = X @ [1.0, -1.0, 0.5]
-    Z = np.column_stack([X, y, np.full(n, corner)])
+    Z = np.column_stack([X, y, np.full(n, bias)])
     linear = n * y.var()
     took, said = [], []
     for _ in range(400):
         G = np.triu(noise / math.sqrt(2) * rng.standard_normal((5, 5)))
         G = G + np.triu(G, 1).T + np.diag((math.sqrt(2) - 1) * np.diag(G))
-        released = readout_moments(
-            Z.T @ Z + G, noise, np.ones(1), corner=corner, clip_norm=9.0, target_norm=9.0
+        released = normal_equations(
+            Z.T @ Z + G, noise, np.ones(1), bias=bias, clip_norm=9.0, target_norm=9.0
         )
-        found = solve_readout(released, 1e-9)
+        found = solve_normal_equations(released, 1e-9)
         off = X.mean(axis=0) @ found.coefficients[:, 0] + found.intercepts[0] - y.mean()
         took.append(n * off**2 / linear)
         said.append(found.astray[0])
     assert 0.7 < np.median(said) / np.mean(took) < 1.4
-    assert not solve_readout(released._replace(corner=0.0), 1.0).astray.any()
-    assert not solve_readout(released, 1.0, flat=True).astray.any()
+    assert not solve_normal_equations(released._replace(bias=0.0), 1.0).astray.any()
+    assert not solve_normal_equations(released, 1.0, flat=True).astray.any()
 
 
 # -- classes ---------------------------------------------------------------------------------------
@@ -199,9 +201,9 @@ def released(X, V, noise_scale=0.0, rng=None):
     if rng is not None:
         G = noise_scale * rng.standard_normal(M.shape)
         M = M + (G + G.T) / 2
-    return readout_moments(
+    return normal_equations(
         M, noise_scale, np.full(V.shape[1], 1 / TARGET),
-        corner=CORNER, clip_norm=CLIP, target_norm=TARGET,
+        bias=CORNER, clip_norm=CLIP, target_norm=TARGET,
     )  # fmt: skip
 
 
@@ -238,7 +240,9 @@ def test_weighted_products_are_those_of_weighted_rows(n_classes, centered):
     equal = reweighted(plain, class_moments(plain, codes, CLIP), np.ones(n_classes))
     ridge = Ridge(2.0).fit(X, codes[y])
     np.testing.assert_allclose(
-        solve_readout(equal, 2.0, flat=True).coefficients, ridge.coef_.T.reshape(4, -1), rtol=1e-7
+        solve_normal_equations(equal, 2.0, flat=True).coefficients,
+        ridge.coef_.T.reshape(4, -1),
+        rtol=1e-7,
     )
 
 

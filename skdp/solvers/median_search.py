@@ -1,8 +1,8 @@
 """The scale of private numbers, from few noisy ranks. Everything but the ranks is free.
 
 A rank is the noisy sum, over the numbers that are not zero, of 1/2 below a threshold and -1/2 above
-it. The threshold is always near the median of what the released ranks leave likely, octave by
-octave, so that six of them find one octave among ninety. What they leave likely also says how sure
+it. The threshold is always near the median of what the released ranks leave likely, log2 bin by
+log2 bin: six of them find one log2 bin among ninety. What they leave likely also says how sure
 that is: a doubt that is public. Ties go downwards: clipping at a level that is too low shortens
 signal and noise alike, one that is too high drowns the signal.
 """
@@ -27,20 +27,22 @@ from skdp.answer import Answer
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7
-_FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
-_FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
-_NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
-_NEAR = 2  # octaves that a found median may be off
+_FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
+_FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units of measurement do
+_NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each log2 bin
+_NEAR = 2  # log2 bins that a found median may be off
 _SURE = 0.88
 _NEVER = 1e-9  # chance of a cell that is taken for impossible
-_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
+_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
-# Parts of the posterior, and then cells beside the median: the first that was not asked about.
+# Parts of the posterior, and then cells next to the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
-_CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
+_SIGNIFICANT_RANK = (
+    3.0  # deviations from which a rank says on which side of a threshold the median lies
+)
 ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 
@@ -48,7 +50,7 @@ def _normalised(rows: FloatArray) -> FloatArray:
     return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
-class Likely:
+class Likelihood:
     """What noisy ranks leave likely of one number in each column: cells between public points.
 
     Parameters
@@ -71,11 +73,11 @@ class Likely:
         self._known: list[IntArray] = []
         self._kernels = _kernels(len(prior)) if shared and d > 1 else None
 
-    def search(self, ask: AsksGrid, questions: int, share: float) -> Likely:
+    def search(self, ask: AsksGrid, questions: int, share: float) -> Likelihood:
         """Ask about the median of what is likely, a fixed number of times.
 
         At the very median an answer is that of an empty column: no point is asked about twice, and
-        what lies beside a known one says little.
+        what lies next to a known one says little.
         """
         columns, last = np.arange(len(self.points)), self.points.shape[1] - 1
         for _ in range(questions):
@@ -101,18 +103,18 @@ class Likely:
     def _update(self) -> None:
         """Of numbers that are many or few, or none to be seen: these add as much to each cell."""
         most = self._logs.max(axis=1, keepdims=True)
-        likely = np.exp(np.maximum(self._logs - most, _LEAST))
-        likely += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
-        likely *= self._possible
+        likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
+        likelihood += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
+        likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
-            totals = likely @ self._kernels
+            totals = likelihood @ self._kernels
             logs = np.log(totals).sum(axis=0) + np.log(np.tile(prior, len(_SCATTER)))
             weights = np.exp(logs - logs.max())
             prior = (weights / weights.sum() / totals) @ self._kernels.T
-        self.posterior = _normalised(likely * prior)
+        self.posterior = _normalised(likelihood * prior)
 
-    def follow(self, before: Likely, where: NDArray[np.bool_]) -> None:
+    def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
         """Take over what was learnt of the same cells of some columns."""
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
@@ -148,10 +150,10 @@ class Likely:
 
         A column in which no rank stands clear of its noise has the doubts of the others.
         """
-        low, high = self.lowest < -_CLEAR_RANK, self.highest > _CLEAR_RANK
+        low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         return np.asarray(self.narrow() & (low | high) | low & high)
 
-    def zoomed(self, tails: float, cells: int = 64) -> Likely:
+    def zoomed(self, tails: float, cells: int = 64) -> Likelihood:
         """Return the same in cells that are about equally likely, between round numbers."""
         q = np.linspace(0, 1, cells + 1)
         q[-1] = 2.0
@@ -162,7 +164,7 @@ class Likely:
             reached = np.concatenate([[0.0], p.cumsum()]) + 1e-12 * np.arange(len(beyond))
             at = np.clip(np.interp(q, reached, beyond), low, high)
             points.append(roundest(at[:-1], at[1:]))
-        return Likely(np.array(points), np.ones(cells + 1))
+        return Likelihood(np.array(points), np.ones(cells + 1))
 
 
 def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
@@ -174,15 +176,15 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
     return np.asarray(np.where((number > low) & (number <= high), number, high))
 
 
-def octaves(unit: FloatArray) -> Likely:
+def log2_bins(unit: FloatArray) -> Likelihood:
     """Return sizes in each column, powers of two in these units: half of the prior is mild."""
-    return Likely(unit[:, None] * _POWERS, _mild(), shared=True)
+    return Likelihood(unit[:, None] * _POWERS, _mild(), shared=True)
 
 
-def steps(reach: FloatArray, cells: int = 64) -> Likely:
+def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
     """Return numbers in each column that are at most so far from 0."""
-    points = reach[:, None] * np.linspace(-1, 1, cells + 1)
-    return Likely(points, np.ones(cells + 2))
+    points = radius[:, None] * np.linspace(-1, 1, cells + 1)
+    return Likelihood(points, np.ones(cells + 2))
 
 
 def _mild() -> FloatArray:
@@ -200,12 +202,12 @@ def _kernels(cells: int) -> FloatArray:
 
 _TAILS, _PARTS = 0.01, 16  # of what is likely of a scale: the cells that the last question parts
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
-_LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
-# Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
+_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
+# Clip levels upwards, in log2 bins: steps are wide where few rows are left. Questions among them.
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
 # Deviations of a count that raises a level: more in the first steps, where a mistake makes noise
-# 256 times as large, than in the last, for half an octave.
-_LEVEL_DOUBTS = (3.5, 3.0, 2.5, 2.0)
+# 256 times as large, than in the last, for half a log2 bin.
+_LEVEL_MARGINS = (3.5, 3.0, 2.5, 2.0)
 
 
 class AsksRank(Protocol):
@@ -265,16 +267,16 @@ class _Alone(NamedTuple):
 def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
     """Return the scale of some private numbers, from ranks of equal shares.
 
-    All but one find its octave, and the last one where in there it lies. `near` is a public guess,
-    from which half of the prior falls off by six octaves.
+    All but one find its log2 bin, and the last one where it lies there. `near` is a public guess,
+    from which half of the prior falls off by six log2 bins.
     """
-    likely, each = octaves(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
-    likely.search(_Alone(rank, likely.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
-    found = bool((likely.narrow() | likely.found())[0])
-    size = likely.zoomed(_TAILS, _PARTS)
+    likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
+    likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
+    found = bool((likelihood.narrow() | likelihood.found())[0])
+    size = likelihood.zoomed(_TAILS, _PARTS)
     size.search(_Alone(rank, size.points), 1, each)
     value = float(size.high_end(0.5 if found else _LOW)[0])
-    return Scale(value, found, math.ceil(ENOUGH * likely.noise_scale))
+    return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))
 
 
 def find_between(rank: AsksRank, between: Sequence[float], questions: int, share: float) -> float:
@@ -301,7 +303,7 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
 
 def clip_levels(largest: float) -> FloatArray:
     """Return the public grid of clip levels up to `largest`, upwards."""
-    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE))
+    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_DOUBLING))
 
 
 def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
@@ -309,7 +311,7 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
     A count that does not stand clear of its noise raises nothing.
     """
-    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, _LEVEL_DOUBTS)
+    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, _LEVEL_MARGINS)
 
 
 def _lowest(
@@ -317,14 +319,14 @@ def _lowest(
     grid: FloatArray,
     goal: float,
     share: float,
-    doubts: tuple[float, ...] = (),
+    margins: tuple[float, ...] = (),
 ) -> float:
     low, high = 0, len(grid) - 1
     steps = _questions(grid)
-    for _, doubt in zip_longest(range(steps), doubts, fillvalue=0.0):
+    for _, margin in zip_longest(range(steps), margins, fillvalue=0.0):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
-        if above.value <= goal + doubt * above.noise_scale:
+        if above.value <= goal + margin * above.noise_scale:
             high = middle
         else:
             low = min(middle + 1, high)

@@ -1,9 +1,9 @@
-"""The moments that a linear read-out needs, in one release; and sums of bounded losses.
+"""The moments that a linear regression needs, in one release; and sums of bounded losses.
 
 Notation: x is a row of norm at most C, v the q targets of the record, cut to public bounds and
-scaled to norm at most t, c the corner of the intercept. A record longer than C is weighted down as
+scaled to norm at most t, c the bias of the intercept. A record longer than C is weighted down as
 a whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
-linear relation between x and y; a row that is shortened beside an unchanged target breaks it. A
+linear relation between x and y; a row that is shortened next to an unchanged target breaks it. A
 group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
 U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`).
 """
@@ -31,7 +31,7 @@ from skdp.data.blocks import (
     where_rows,
 )
 from skdp.data.integers import length_unit
-from skdp.data.numbers import RowColumns, narrowed
+from skdp.data.numbers import RowColumns, restricted
 from skdp.data.views import (
     Columns,
     GroupMap,
@@ -43,7 +43,7 @@ from skdp.data.views import (
     rows_of,
     rows_of_records,
     targets_of_records,
-    with_corner,
+    with_bias,
     with_rows,
 )
 from skdp.privacy.gate.bounds import Bounded
@@ -54,14 +54,14 @@ from skdp.queries.sums import (
     Neighbours,
     NumberQuery,
     SumQuery,
-    corner_units,
-    exact_corner,
+    bias_units,
+    exact_bias,
 )
 
 FloatArray = NDArray[np.float64]
 
 
-_LENGTH = "length"  # of rows in their units, beside the records
+_LENGTH = "length"  # of rows in their units, next to the records
 
 
 def _lengths(
@@ -84,7 +84,7 @@ def _length(columns: Columns) -> FloatArray:
     return columns[_LENGTH]
 
 
-class ReadoutQuery(GroupQuery):
+class RegressionQuery(GroupQuery):
     """Second moments of records (x, y): private rows and private targets.
 
     Parameters
@@ -125,7 +125,7 @@ class ReadoutQuery(GroupQuery):
         self.row_scale = row_scale
         self.kept = kept
         d = records.n_features if kept is None else len(kept)
-        self._rows = narrowed(records, partial(rows_of_records, kept=kept), d)
+        self._rows = restricted(records, partial(rows_of_records, kept=kept), d)
         measure = partial(_lengths, scale=row_scale, kept=kept)
         self._lengths = RowColumns(records, measure, _LENGTH)
 
@@ -142,38 +142,40 @@ class ReadoutQuery(GroupQuery):
 
         A group is one row of it: it changes what a row does.
         """
-        targets = narrowed(self._source, targets_of_records, len(self.scale.size))
-        return self._beside(ColumnQuery, targets)
+        targets = restricted(self._source, targets_of_records, len(self.scale.size))
+        return self._derived(ColumnQuery, targets)
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
         return NumberQuery(self._lengths.numbers(_length), "norm", adjacency=self.adjacency)
 
-    def scaled(self, row_scale: RowScale) -> ReadoutQuery:
+    def scaled(self, row_scale: RowScale) -> RegressionQuery:
         """Return the same records with rows in other units; clipping comes after it."""
-        return self._narrowed(row_scale=row_scale)
+        return self._restricted(row_scale=row_scale)
 
-    def selected(self, kept: NDArray[np.intp]) -> ReadoutQuery:
+    def selected(self, kept: NDArray[np.intp]) -> RegressionQuery:
         """Return the same records on a public selection of columns; clipping comes after it."""
         units = None if self.row_scale is None else self.row_scale.selected(kept)
-        return self._narrowed(kept=kept if self.kept is None else self.kept[kept], row_scale=units)
+        return self._restricted(
+            kept=kept if self.kept is None else self.kept[kept], row_scale=units
+        )
 
-    def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
+    def within(self, clip_norm: float, scale: TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; lengths are measured once."""
-        query = self._narrowed(clip_norm=clip_norm, scale=scale)
+        query = self._restricted(clip_norm=clip_norm, scale=scale)
         query._lengths = self._lengths
         return query
 
-    def _narrowed(self, **changed: Any) -> ReadoutQuery:
+    def _restricted(self, **changed: Any) -> RegressionQuery:
         names = ("clip_norm", "scale", "row_scale", "kept")
         public = {name: getattr(self, name) for name in names}
-        return self._alike(ReadoutQuery, self._source, **(public | changed))
+        return self._alike(RegressionQuery, self._source, **(public | changed))
 
-    def readout(self, corner: float, target_norm: float) -> Bounded:
+    def regression(self, bias: float, target_norm: float) -> Bounded:
         """Return the moment [X, Y, c]'[X, Y, c] of the weighted records, without its block Y'Y.
 
         One record adds uu' and, twice, uv', with |u|^2 <= U^2 = C^2 + c^2 and |v| <= t:
-        U^4 + 2 U^2 t^2. (The block Y'Y, of which no read-out makes use, would add t^4.) Replace
+        U^4 + 2 U^2 t^2. (The block Y'Y, of which no regression makes use, would add t^4.) Replace
         (u, v) by (p, q) of full lengths and let r = u.p: |uu' - pp'|^2 + 2 |uv' - pq'|^2 =
         2 U^4 - 2 r^2 + 4 U^2 t^2 - 4 r v.q, largest at v.q = -t^2 sign(r), a parabola in |r| with
         its top at t^2: 2 (U^2 + t^2)^2 for t <= U, else 8 U^2 t^2 at |r| = U^2. It grows with each
@@ -185,14 +187,14 @@ class ReadoutQuery(GroupQuery):
         that |G| <= U^2 and |H| <= t^2 stand for r and v.q in the bound of one record.
         """
         d, q = self._rows.n_features, len(self.scale.size)
-        C, c, t = self.clip_norm, float(corner), float(target_norm)
+        C, c, t = self.clip_norm, float(bias), float(target_norm)
         size = d + q + (1 if c else 0)
 
         def answer(step: float) -> NDArray[Any]:
             public = (C, self.scale, self.row_scale, c, t, step, self.kept)
             term = (_MomentOfGroups if self.by_group else _MomentOfBlock)(*public)
-            known = self._lengths.kept_here and not self.by_group
-            records = self._lengths.beside() if known else self._source
+            known = self._lengths.cached_here and not self.by_group
+            records = self._lengths.with_columns() if known else self._source
             shape, exact = (size, size), step != 0.0
             return sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
 
@@ -200,7 +202,7 @@ class ReadoutQuery(GroupQuery):
         bounded = self._square("regression_moments", size, l2, answer)
         if not c or self.by_group:
             return bounded
-        return replace(bounded, decode=partial(exact_corner, corner=c))
+        return replace(bounded, decode=partial(exact_bias, bias=c))
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,13 @@ class _MomentOfBlock:
     clip_norm: float
     scale: TargetScale
     row_scale: RowScale | None
-    corner: float
+    bias: float
     target_norm: float
     step: float
     kept: NDArray[np.intp] | None = None
 
     def __call__(self, block: Any) -> FloatArray:
-        """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        """Return the moment of rows, targets and biases in units, each norm checked exactly."""
         rows, good = self._rows(block)
         norms = block.columns.get(_LENGTH)
         norms = _norms(rows, self.row_scale) if norms is None else norms
@@ -225,7 +227,7 @@ class _MomentOfBlock:
         f = np.where(good, f, 0.0)
         Z = GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
-        last = f * corner_units(self.corner, self.step) if self.corner else None
+        last = f * bias_units(self.bias, self.step) if self.bias else None
         if last is not None and self.step:
             last = np.rint(last)  # f <= 1: no longer
         return moment_of(Z, V, last)
@@ -258,21 +260,21 @@ class _MomentOfGroups(_MomentOfBlock):
     """The term of one batch of groups, each weighted down as a whole."""
 
     def __call__(self, block: Groups) -> FloatArray:
-        """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        """Return the moment of rows, targets and biases in units, each norm checked exactly."""
         rows, good = self._rows(block)
         records = block._replace(rows=rows)
-        if self.corner:
-            records = with_corner(records, self.corner)
+        if self.bias:
+            records = with_bias(records, self.bias)
             records = records._replace(rows=where_rows(good, records.rows))
-        length = math.hypot(self.clip_norm, self.corner)
+        length = math.hypot(self.clip_norm, self.bias)
         f = np.minimum(1.0, length / np.maximum(group_lengths(records), 1e-300))
         Z = dense(GroupMap(length, math.sqrt(self.step))(records))
         V = self._targets(block, good, np.repeat(f, block.each))
-        return moment_of(Z[:, :-1], V, Z[:, -1]) if self.corner else moment_of(Z, V, None)
+        return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
 
 
 def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
-    """Return the sup over neighbours, see `ReadoutQuery.readout`."""
+    """Return the sup over neighbours, see `RegressionQuery.readout`."""
     if not neighbours.replace:
         return U * math.sqrt(U * U + 2 * t * t)
     return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
@@ -281,10 +283,10 @@ def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
 def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
     """[rows, V, last]'[rows, V, last] of one block, with zeros in place of V'V."""
     d, q = rows.shape[1], V.shape[1]
-    beside = V if last is None else np.column_stack([V, last])
-    out, rows = np.zeros((d + beside.shape[1],) * 2), unpacked(rows)
+    with_bias = V if last is None else np.column_stack([V, last])
+    out, rows = np.zeros((d + with_bias.shape[1],) * 2), unpacked(rows)
     out[:d, :d] = block_gram(rows)
-    cross = cross_product(rows, beside)
+    cross = cross_product(rows, with_bias)
     out[:d, d:], out[d:, :d] = cross, cross.T
     if last is not None:
         out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last
@@ -369,14 +371,14 @@ class LossQuery(SumQuery):
         of the bounds is a float, which moves the ends by less than 2^-50 of what they are, and its
         own rounding is covered by the factor below.
         """
-        reach = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
+        radius = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
 
         def answer(step: float) -> NDArray[Any]:
             centred = self._centred()
             if step == 0.0:
                 return np.asarray(centred.sum())
-            limit = np.floor(reach / step) + 1  # rint of the largest, whatever float division did
+            limit = np.floor(radius / step) + 1  # rint of the largest, whatever float division did
             whole = np.clip(np.rint(centred / step), -limit, limit)
             return np.asarray(whole.astype(np.int64).sum())
 
-        return self._number("loss_sum", -reach, reach, answer, rounding=1.0)
+        return self._number("loss_sum", -radius, radius, answer, rounding=1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.place import (
+from skdp.solvers.median_search import (
     QUESTIONS,
     RAISING,
     find_between,
@@ -101,11 +101,11 @@ def test_without_noise_and_with_a_guess():
     for near in (1.0, 1e6):
         level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
         assert found
-        assert 0.75 < level / 3e7 < 1.34  # half of an octave is left, and its middle is taken
+        assert 0.75 < level / 3e7 < 1.34  # half of a log2 bin is left, and its middle is taken
 
 
 def test_equal_numbers_are_hardly_shortened():
-    """As norms of scaled rows are: half of an octave is left, and its middle is taken."""
+    """As norms of scaled rows are: half of a log2 bin is left, and its middle is taken."""
     rng = np.random.default_rng(3)
     for number in (0.3, 1.0, 5.0, 8.0):
         levels = [
@@ -199,7 +199,7 @@ def test_clip_level_asks_a_fixed_number_of_questions():
     ("spread", "goal", "factor", "least"), [(1.0, 100, 1.5, 1.0), (1.8, 3, 3.0, 500.0)]
 )
 def test_levels_are_raised_to_where_few_lie_above_and_no_further(spread, goal, factor, least):
-    """Also where few rows hold nearly all: half octaves ended at 181 times the lowest level."""
+    """Also where few rows hold nearly all: half log2 bins ended at 181 times the lowest level."""
     norms = np.random.default_rng(3).lognormal(0.0, spread, size=20_000)
     raised = raised_level(Norms(norms).above, 1.0, goal, 0.1)
     assert raised > least

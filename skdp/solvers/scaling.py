@@ -13,7 +13,7 @@ from skdp.data.factorisations import times_powers
 
 FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
-REACH = 48.0  # scales from the centre: 24 lose skewed columns .1, 96 show fewer codes
+RADIUS = 48.0  # scales from the centre: 24 lose skewed columns .1, 96 show fewer codes
 
 
 def digest(array: FloatArray | None) -> Hashable:
@@ -23,7 +23,7 @@ def digest(array: FloatArray | None) -> Hashable:
     return array.shape, blake2b(array.tobytes(), digest_size=16).digest()
 
 
-class Sight(NamedTuple):
+class Scaling(NamedTuple):
     """How columns are seen: from public centres, in public scales, far entries folded.
 
     An entry beyond its limit, r times as far, counts as 1/r times as far: a little beyond, it is a
@@ -51,7 +51,7 @@ class Sight(NamedTuple):
         rows[where] = limit * (limit / rows[where])
         return rows
 
-    def of_seen(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def of_scaled(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (..., d, p) and intercepts for rows as they are seen."""
         return coef * self.scale[:, None], intercept + np.matmul(self.center, coef)
 
@@ -63,11 +63,11 @@ class Sight(NamedTuple):
     @property
     def bounds(self) -> FloatArray:
         """The lowest and the highest entry of each column (2, d) that is not folded."""
-        reach = self.limit * self.scale
-        return np.stack([self.center - reach, self.center + reach])
+        radius = self.limit * self.scale
+        return np.stack([self.center - radius, self.center + radius])
 
 
-class SeenUsers(NamedTuple):
+class ScaledUsers(NamedTuple):
     """A batch whose rows are seen from public centres in public scales, as `name` names them."""
 
     X: FloatArray
@@ -78,23 +78,23 @@ class SeenUsers(NamedTuple):
     name: Hashable
 
     @classmethod
-    def of(cls, batch: Any, sight: Sight) -> SeenUsers:
+    def of(cls, batch: Any, scaling: Scaling) -> ScaledUsers:
         """Return the users of a batch, each with its own power of two taken off."""
 
         def made() -> tuple[NDArray[Any], ...]:
-            rows = sight(times_powers(batch.X, batch.x_exponent))
+            rows = scaling(times_powers(batch.X, batch.x_exponent))
             flat = rows.reshape(len(rows), -1)
             largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
             exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
             return times_powers(rows, -exponents, out=rows), exponents
 
-        name = ("seen", *map(digest, sight))
+        name = ("seen", *map(digest, scaling))
         X, exponents = batch.keep(name, made, large=True)
         return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
 
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
-        """Keep it beside what belongs to the rows as they are."""
+        """Keep it next to what belongs to the rows as they are."""
         kept: tuple[NDArray[Any], ...] = self.whole.keep((self.name, key), make, large=large)
         return kept

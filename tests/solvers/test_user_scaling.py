@@ -6,8 +6,8 @@ from skdp.data.units import UserRows
 from skdp.regression._users import within_bounds
 from skdp.solvers.columns import Columns
 from skdp.solvers.local_fits import TakenUsers
-from skdp.solvers.personalization import sight_of, target_unit
-from skdp.solvers.sight import REACH, SeenUsers, Sight
+from skdp.solvers.personalization import scaling_of, target_unit
+from skdp.solvers.scaling import RADIUS, ScaledUsers, Scaling
 
 D, M, N = 4, 12, 200
 
@@ -26,18 +26,18 @@ def line(rng, X):
 
 def test_far_entries_are_folded():
     """A little beyond the limit they are large, far beyond it small, and predictions fold too."""
-    sight = Sight(
+    scaling = Scaling(
         np.array([1.0, 0.0, 0.0, 5.0]), np.full(D, 2.0), np.array([3.0, 3.0, np.inf, 3.0])
     )
     X = np.array([[7.0, -12.0, 1e300, -1e300], [7.1, 6.0, -12.0, np.finfo(float).max]])
     expected = np.array([[3.0, -1.5, 5e299, 0.0], [9 / 3.05, 3.0, -6.0, 0.0]])
-    assert np.allclose(sight(X.copy()), expected)
+    assert np.allclose(scaling(X.copy()), expected)
     coef, intercept = np.arange(1.0, 5.0)[:, None], np.array([0.5])
-    raw, level = sight.of_raw(coef, intercept)
+    raw, level = scaling.of_raw(coef, intercept)
     moderate = np.clip(X, -50, 50)
-    found = within_bounds(moderate, sight.bounds) @ raw + level
-    assert np.allclose(found, sight(moderate) @ coef + intercept)
-    for there, back in zip(sight.of_seen(raw, level), (coef, intercept), strict=True):
+    found = within_bounds(moderate, scaling.bounds) @ raw + level
+    assert np.allclose(found, scaling(moderate) @ coef + intercept)
+    for there, back in zip(scaling.of_scaled(raw, level), (coef, intercept), strict=True):
         assert np.allclose(there, back)
 
 
@@ -45,19 +45,19 @@ def test_a_column_without_a_scale_has_that_of_the_others():
     def seen(found):
         return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, np.ones(D))
 
-    none = sight_of(seen(np.zeros(D, bool)))
+    none = scaling_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
-    some = sight_of(seen(np.arange(D) > 0))
-    assert (some.scale == 2).all() and (some.limit == REACH).all()
+    some = scaling_of(seen(np.arange(D) > 0))
+    assert (some.scale == 2).all() and (some.limit == RADIUS).all()
 
 
 def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
     """Scales that fewer users found than show one are noise, and centres next to 0 may be."""
     center, spread = np.array([0.5, -1.9, 2.1, 2000.0]), np.ones(D)
     found = np.ones(D, bool)
-    seen = sight_of(Columns(center, spread, found, 50.0, 1.0, 100, found, spread))
+    seen = scaling_of(Columns(center, spread, found, 50.0, 1.0, 100, found, spread))
     assert np.array_equal(seen.center, [0, 0, 2.1, 2000.0]) and np.isfinite(seen.limit).all()
-    few = sight_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
+    few = scaling_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
     assert (few.scale == 1).all() and np.isinf(few.limit).all()
     assert np.array_equal(few.center, seen.center)
 
@@ -80,13 +80,13 @@ def test_users_as_they_are_seen_keep_what_their_rows_say():
     center = np.array([1.7e308, 0.0, 1e3, -1.0])
     source = UserRows(X, y[:, None], np.repeat(np.arange(20), M), True)
     batch = next(source.blocks())
-    sight = Sight(center, np.ones(D), np.full(D, np.inf))
+    scaling = Scaling(center, np.ones(D), np.full(D, np.inf))
     largest = np.finfo(float).max
     with np.errstate(over="ignore"):
-        moved = SeenUsers.of(batch, sight)
+        moved = ScaledUsers.of(batch, scaling)
         true = np.ldexp(batch.X, batch.x_exponent[:, None, None])
         expected = np.clip(true - center, -largest, largest)
-        alone = SeenUsers.of(TakenUsers.of(batch, np.array([5, 7])), sight)
+        alone = ScaledUsers.of(TakenUsers.of(batch, np.array([5, 7])), scaling)
     assert np.allclose(np.ldexp(moved.X, moved.x_exponent[:, None, None]), expected, atol=0.0)
     sizes = np.abs(moved.X).max(axis=(1, 2))
     assert (sizes >= 0.5).all() and (sizes < 1).all()

@@ -1,4 +1,4 @@
-"""The joint release of a read-out: its bound holds for hostile records, and is reached."""
+"""The joint release of a regression: its bound holds for hostile records, and is reached."""
 
 import math
 
@@ -9,13 +9,13 @@ import scipy.sparse as sp
 from skdp.data.units import GroupForm, groups_of, in_memory
 from skdp.data.views import RecordForm, RowScale, TargetScale
 from skdp.queries.columns import SQUARE_WEIGHT
-from skdp.queries.readout import ReadoutQuery
+from skdp.queries.regression import RegressionQuery
 from skdp.testing import check_sensitivity
 
 C = 1.7
 BOX = TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
 BALL = TargetScale.in_ball(2.0, 1)
-# name -> (scale, corner, target norm): t below and above the length of a row
+# name -> (scale, bias column, target norm): t below and above the length of a row
 CASES = {
     "box": (BOX, 0.5, 1.0),
     "ball": (BALL, 0.5, 1.0),
@@ -31,7 +31,7 @@ def dense(part):
 
 def query_of(X, y, scale, adjacency):
     records = in_memory(X, y=y).joined(RecordForm(np.asarray, y.shape[1]))
-    return ReadoutQuery(records, clip_norm=C, scale=scale, adjacency=adjacency)
+    return RegressionQuery(records, clip_norm=C, scale=scale, adjacency=adjacency)
 
 
 def make_query(scale, adjacency):
@@ -67,10 +67,10 @@ def at_the_bound(scale, adjacency):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("case", CASES)
 def test_bound_holds(case, adjacency):
-    scale, corner, t = CASES[case]
+    scale, bias, t = CASES[case]
     for make, least, n_climb in ((make_query, 0.3, 3), (at_the_bound, 0.9, 25)):
         report = check_sensitivity(
-            make(scale, adjacency), "readout", corner, t, adjacency=adjacency, scale=C,
+            make(scale, adjacency), "regression", bias, t, adjacency=adjacency, scale=C,
             shape=(6, 3 + len(scale.size)), max_starts=60, n_climb=n_climb, budgets=(0.02, 2.0),
         )  # fmt: skip
         print(f"{case}, {adjacency}: {report}")
@@ -80,19 +80,19 @@ def test_bound_holds(case, adjacency):
 @pytest.mark.parametrize("case", [case for case in CASES if case != "box"])
 def test_replace_bound_is_reached(case):
     """At the angle that the proof names, by rows as long as the clip norm."""
-    scale, corner, t = CASES[case]
-    U2 = C * C + corner * corner
-    cosine = (min(t * t, U2) - corner**2) / C**2
+    scale, bias, t = CASES[case]
+    U2 = C * C + bias * bias
+    cosine = (min(t * t, U2) - bias**2) / C**2
     query, ratios = make_query(scale, "replace"), []
     for angle in (cosine, *np.linspace(-1, 1, 41)):
         for sign in (-1.0, 1.0):
             first, second = angled(min(1.0, max(-1.0, angle)), C, 1e12, sign)
-            bound = query(first).readout(corner, t).bound
+            bound = query(first).regression(bias, t).bound
             step = bound.l2 / 2e8
-            a, b = (query(Z).readout(corner, t).answer(step) for Z in (first, second))
+            a, b = (query(Z).regression(bias, t).answer(step) for Z in (first, second))
             ratios.append(np.linalg.norm((a - b).astype(float)) / bound.l2_steps(step))
     assert max(ratios) <= 1
-    # A corner beyond the clip norm keeps rows from being orthogonal: the bound is not reached.
+    # A bias column beyond the clip norm keeps rows from being orthogonal: the bound is not reached.
     assert ratios[0] > 0.999 or case == "large corner"
     assert max(ratios) > 0.75
 
@@ -102,7 +102,7 @@ def test_brute_force_of_the_proof():
     rng = np.random.default_rng(0)
     for t in (0.1, 0.5, 1.0, 2.0):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
-        bound = claimed.within(1.0, BALL).readout(0.0, t).bound.l2
+        bound = claimed.within(1.0, BALL).regression(0.0, t).bound.l2
         best = 0.0
         for r in np.linspace(-1, 1, 401):
             for s in (-1.0, 1.0, *rng.uniform(-1, 1, 3)):
@@ -119,7 +119,7 @@ def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units():
     step = 1e-8
 
     def moment(query):
-        return query.within(C, BALL).readout(0.5, 1.0).answer(step)
+        return query.within(C, BALL).regression(0.5, 1.0).answer(step)
 
     for first, then in (units, units[::-1]):
         asked = query_of(X, y, BALL, "add_remove").scaled(first)
@@ -140,7 +140,7 @@ def test_a_long_record_is_weighted_down_as_a_whole():
     y = X @ [1.0, -2.0, 0.5] + 3.0
     scale = TargetScale.in_ball(np.abs(y).max() * 2, 1)
     Z = np.column_stack([X, y])
-    M = make_query(scale, "add_remove")(Z).readout(1.0, 1.0).answer(0.0)
+    M = make_query(scale, "add_remove")(Z).regression(1.0, 1.0).answer(0.0)
     kept = [0, 1, 2, 4]
     w = np.linalg.solve(M[np.ix_(kept, kept)], M[kept, 3]) * scale.size[0]
     np.testing.assert_allclose(w, [1.0, -2.0, 0.5, 3.0], rtol=1e-8)
@@ -150,20 +150,20 @@ def test_a_long_record_is_weighted_down_as_a_whole():
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_kept_columns_are_clipped_again(adjacency, form):
-    """A selection is the query over these columns, however often it is narrowed."""
+    """A selection is the query over these columns, however often it is restricted."""
     kept = np.array([2, 0])
     Z = np.random.default_rng(3).standard_normal((200, 5)) * [1.0, 50.0, 2.0, 1.0, 1.0]
     whole = make_query(BALL, adjacency)(form(Z))
     alone = make_query(BALL, adjacency)(form(Z[:, [2, 0, 4]]))
     for some in (whole.selected(kept), whole.selected(kept[::-1]).selected(np.array([1, 0]))):
-        a, b = some.readout(0.5, 1.0), alone.readout(0.5, 1.0)
+        a, b = some.regression(0.5, 1.0), alone.regression(0.5, 1.0)
         assert a.bound == b.bound
         np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
         sums = [query.rows(C).sums().answer(1e-9) for query in (some, alone)]
         np.testing.assert_array_equal(*sums)
     Z[7, 1] = np.inf
     bad, rest = (
-        make_query(BALL, adjacency)(form(data)).selected(kept).readout(0.5, 1.0).answer(1e-9)
+        make_query(BALL, adjacency)(form(data)).selected(kept).regression(0.5, 1.0).answer(1e-9)
         for data in (Z, np.delete(Z, 7, 0))
     )
     np.testing.assert_array_equal(bad, rest)
@@ -177,7 +177,7 @@ QUESTIONS = {
     "column moments": lambda q: q.columns().moments(np.ones(2), np.ones(2), 0.5),
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
-    "readout": lambda q: q.readout(0.5, 1.0),
+    "regression": lambda q: q.regression(0.5, 1.0),
 }
 
 
@@ -194,7 +194,7 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
     def query(X, y):
         records = in_memory(make(X), y=y).joined(RecordForm(np.asarray, 1))
         scale = TargetScale.in_ball(1.0, 1)
-        whole = ReadoutQuery(records, clip_norm=3.0, scale=scale, adjacency="add_remove")
+        whole = RegressionQuery(records, clip_norm=3.0, scale=scale, adjacency="add_remove")
         return whole.selected(np.array([0, 2]))
 
     assert QUESTIONS[ask](query(X, y)).answer(1e-8).any()
@@ -207,14 +207,14 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
 
 
 @pytest.mark.parametrize(
-    ("center", "size", "reach"),
+    ("center", "size", "radius"),
     [(0.0, 0.0, 1.0), (0.0, math.inf, 1.0), (math.inf, 1.0, 1.0), (0.0, 1.0, math.inf)],
 )
-def test_units_that_may_make_no_number_are_looked_at(center, size, reach):
+def test_units_that_may_make_no_number_are_looked_at(center, size, radius):
     """Rows are looked at before they are put into units, and after it where those may spoil one."""
-    unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), reach)
+    unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), radius)
     assert not unit.keeps_finite
-    assert unit.selected(np.array([0]))._replace(reach=1.0).keeps_finite
+    assert unit.selected(np.array([0]))._replace(radius=1.0).keeps_finite
 
 
 def test_the_targets_of_a_group_are_those_of_its_middle_row():
@@ -228,7 +228,9 @@ def test_the_targets_of_a_group_are_those_of_its_middle_row():
     rows = [order[ids[order] == g] for g in range(40) if g != 13]
     middle = np.concatenate([y[of[len(of) // 2]] for of in rows])
     for adjacency in ("add_remove", "replace"):
-        query = ReadoutQuery(records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency)
+        query = RegressionQuery(
+            records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency
+        )
         bounded = query.targets().moments(np.full(1, 7.0), np.full(1, 4.0), 1.0)
         w = (middle - 7) / 4
         expected = [w.sum(), SQUARE_WEIGHT * (w**2 - 0.5).sum(), 39.0]

@@ -1,4 +1,4 @@
-"""What the linear read-outs share: bounds, targets, wide rows, the one release."""
+"""What the linear regression share: bounds, targets, wide rows, the one release."""
 
 import math
 from collections.abc import Callable
@@ -27,14 +27,14 @@ from skdp._validation import (
     column_bounds,
 )
 from skdp.answer import Answer
-from skdp.base import BaseDPEstimator, column_weights, learn_scale, warn_unclear_columns
+from skdp.base import BaseDPEstimator, column_weights, learn_scale, warn_undetected_columns
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.queries.readout import ReadoutQuery
+from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import readout_moments, released_count
-from skdp.solvers.spectral import bought_sums
+from skdp.solvers.postprocess import normal_equations, released_count
+from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
@@ -85,7 +85,7 @@ def find_targets(
     """
     found = find(share)
     first_needed, left = found.needed, rest
-    while left and 2 * np.count_nonzero(_unclear(found)) > len(found.found):
+    while left and 2 * np.count_nonzero(_undetected(found)) > len(found.found):
         wanted = share * max(_AGAIN, found.needed / found.n) ** 2
         if wanted > _MOST * left and middle is None:
             break
@@ -95,7 +95,7 @@ def find_targets(
     return Targets(found, share, left, first_needed)
 
 
-def _unclear(columns):
+def _undetected(columns):
     return ~(columns.found & columns.placed)
 
 
@@ -110,10 +110,10 @@ def left_for_model(shares, left):
     return shares | {name: part * shares[name] for name in _MODEL if name in shares}
 
 
-def target_scale(targets, reach, *, centered):
+def target_scale(targets, radius, *, centered):
     """Return the box of the targets about their centres."""
     center = targets.columns.center
-    return TargetScale.in_box(center - reach, center + reach, centered=centered)
+    return TargetScale.in_box(center - radius, center + radius, centered=centered)
 
 
 def target_mean(ask, columns, part, share):
@@ -122,32 +122,32 @@ def target_mean(ask, columns, part, share):
     One number bears wider bounds than d products with columns do, so that the predictions of what
     is skewed keep its total. `part` is the share over that of the search.
     """
-    reach = columns.mean_reach(columns.sums_noise(part))
-    sums = ask.moments(columns.center, reach, column_weights(len(reach)).rows, share=share)
-    means = reach * np.clip(sums.value[: len(reach)] / columns.n, -1.0, 1.0)
-    return Answer(means, float(reach.max()) * sums.noise_scale / columns.n)
+    radius = columns.mean_radius(columns.sums_noise(part))
+    sums = ask.moments(columns.center, radius, column_weights(len(radius)).rows, share=share)
+    means = radius * np.clip(sums.value[: len(radius)] / columns.n, -1.0, 1.0)
+    return Answer(means, float(radius.max()) * sums.noise_scale / columns.n)
 
 
-def warn_unclear_targets(estimator, targets):
+def warn_undetected_targets(estimator, targets):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
-    unclear, needed, outcome = (
-        _unclear(targets.columns),
+    undetected, needed, outcome = (
+        _undetected(targets.columns),
         targets.columns.needed,
         "and took a low guess",
     )
     if not targets.left:
-        unclear, needed = np.ones_like(unclear), targets.first_needed
+        undetected, needed = np.ones_like(undetected), targets.first_needed
         outcome = "so that all budget went into where they lie: that is predicted for every row"
-    warn_unclear_columns(estimator, unclear, needed,
+    warn_undetected_columns(estimator, undetected, needed,
         outcome=outcome, remedy="'target_bounds'", of="targets",
     )  # fmt: skip
 
 
-# Wide rows of the linear read-outs: few columns are kept, by noisy sums.
+# Wide rows of the linear regression: few columns are kept, by noisy sums.
 
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
-_SUMS, _COUNT = 0.2, 0.01  # the sums are bought in rungs; what they leave goes to the read-out
+_SUMS, _COUNT = 0.2, 0.01  # the sums are bought in stages; what they leave goes to the regression
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 0.6, 30, 4000
 
 
@@ -157,7 +157,7 @@ def wide_shares(count_is_public):
 
 
 def kept_of(ask, clip_norm, shares, n, unit_noise):
-    """Return (kept columns, the share of the read-out), from public and released numbers alone.
+    """Return (kept columns, the share of the regression), from public and released numbers alone.
 
     A column costs noise whether it holds anything or not: how many are kept follows from the count
     over the noise of an entry, those with the largest sums are. `unit_noise` is the noise of second
@@ -165,7 +165,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     """
     if n is None:
         n = released_count(*ask.count(share=shares["count"]))
-    sums = bought_sums(ask.rows(clip_norm).sums, shares["sums"])
+    sums = staged_sums(ask.rows(clip_norm).sums, shares["sums"])
     left = shares["regression_moments"] + shares["sums"] - sums.spent
     signal = n * math.sqrt(left) / unit_noise
     size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), _MOST_KEPT)
@@ -173,7 +173,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     return np.sort(order[: int(size)]), left
 
 
-# What the linear read-outs share: bounds, the one release, the solution.
+# What the linear regression share: bounds, the one release, the solution.
 
 
 _MOST_COLUMNS = 1000
@@ -182,21 +182,21 @@ _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns
 _LOOSE = (
     0.01  # of a row for each column, over the noise: bounds wider than that cost next to nothing
 )
-_REACH = 6.0  # learnt units from the centre at which an entry is cut
+_RADIUS = 6.0  # learnt units from the centre at which an entry is cut
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
-# Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
+# Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
 
 
 class Released(NamedTuple):
-    """What a read-out released, before it is solved.
+    """What a regression released, before it is solved.
 
     Attributes
     ----------
-    moments : ReadoutMoments or None
+    moments : RegressionMoments or None
         Of rows and targets; None where all budget went into where targets lie.
     noise_scale : float
         Of the moments.
@@ -233,7 +233,7 @@ def records_for_half(noise_scale, d, length, target):
     return math.ceil(1.5 * noise / (length**2 * last))
 
 
-class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
+class LinearBase(GroupUnitMixin, BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
     _corner = 0.3
@@ -289,14 +289,14 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         wide = d > GRAM_FEATURES and self.bounds is None and not (session.budget.exact or learns)
         shares = check_split(self, self._default_shares(learns, wide))
         anything = {"clip_norm": math.inf, "scale": TargetScale.in_ball(math.inf, q)}
-        query = self._asked(ReadoutQuery, records, **anything)
+        query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
         units, wider = self._public_units(d), 1.0
         if learns:
             units, rows = self._units(ask, d, shares["columns"], n)
             wider = max(1.0, math.sqrt(_LOOSE * rows / (d * session.noise_multiplier)))
-            units = units._replace(reach=wider * units.reach)
+            units = units._replace(radius=wider * units.radius)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
@@ -314,13 +314,13 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""
-        corner, target = self._lengths(clip_norm)
-        answer = ask.within(clip_norm, scale).readout(corner, target, share=share)
-        moments = readout_moments(
+        bias, target = self._lengths(clip_norm)
+        answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
+        moments = normal_equations(
             answer.value,
             answer.noise_scale,
             scale.size / target,
-            corner=corner,
+            bias=bias,
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
@@ -366,10 +366,10 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         """
         columns = self._found(ask.columns(), d, share, n)
         rows = columns.n if math.isfinite(columns.n) else 0.0
-        return RowScale(columns.center, columns.deviation, _REACH), rows
+        return RowScale(columns.center, columns.deviation, _RADIUS), rows
 
     def _warn_unseen(self, solution, d, clip_norm, noise_scale):
-        """Say that a read-out is nothing but noise, or may have lost much: from released numbers.
+        """Say that a regression is nothing but noise, or may have lost much: from released numbers.
 
         The noise of an intercept is one number, which now and then is twice its deviation.
         """
@@ -424,10 +424,10 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return map_blocks(self, X, source, predict, n_columns, dtype)
 
     def _lengths(self, clip_norm):
-        """Return the lengths of the corner and of the targets in the release."""
+        """Return the lengths of the bias column and of the targets in the release."""
         length = clip_norm if math.isfinite(clip_norm) else 1.0
-        corner = self._corner * length if self._releases_sums() else 0.0
-        return corner, _TARGET * math.hypot(length, corner)
+        bias = self._corner * length if self._releases_sums() else 0.0
+        return bias, _TARGET * math.hypot(length, bias)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
