@@ -22,6 +22,7 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # First parts of a module's name below skdp -> what it may import from skdp, itself aside. The
 # longest name counts: the rooms of privacy are layers of their own.
 ALLOWED = {
+    "_limits": set(),
     "exceptions": set(),
     "answer": set(),
     "units": set(),
@@ -177,7 +178,7 @@ def inner_rules(name, module, member):
         return
     target = module.removeprefix("skdp").removeprefix(".")
     full = ".".join(part for part in (target, member) if part)
-    permitted = ALLOWED[layer] | {layer}
+    permitted = ALLOWED[layer] | {layer, "_limits"}
     if not any(is_within(choice, target) or is_within(choice, full) for choice in permitted):
         yield f"{layer} imports skdp.{full}"
     elif layer == "queries" and full.split(".")[0] == "privacy" and member not in QUERY_WORDS:

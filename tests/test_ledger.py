@@ -3,13 +3,11 @@
 import runpy
 import sys
 
-import numpy as np
 import pytest
 
-from skdp import DPPCA, PrivacyLedger
+from skdp import PrivacyLedger
 from skdp.ledger import main
-
-X = np.random.default_rng(0).standard_normal((200, 3)) / 3
+from tools.ledgers import X, pca
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_add_show_history(file, run):
     run("add", file, "visits", *budget)
     assert "no fits yet" in run("history", file)
     with PrivacyLedger.open(file, "patients", note="Anna: Q4 report"):
-        DPPCA(1, clip_norm=1.0).fit(X)
+        pca().fit(X)
     shown = run("show", file)
     assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[visits]")
     assert "[visits]" not in run("show", file, "--dataset", "patients")
@@ -61,7 +59,7 @@ def test_export_verify(file, run, tmp_path):
     run("add", file, "patients", "--epsilon", "2", "--delta", "1e-6")
     noted = PrivacyLedger.open(file).file_hash
     with PrivacyLedger.open(file):
-        DPPCA(1, clip_norm=1.0).fit(X)
+        pca().fit(X)
     exported = tmp_path / "all.json"
     exported.write_text(run("export", file), encoding="utf-8")
     for each in (file, str(exported)):

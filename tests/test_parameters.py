@@ -21,7 +21,7 @@ REFUSED = {
     "algorithm": NO_WORDS,
     "alpha": [-1.0, math.nan, "1", True, None, math.inf],
     "batch_size": [0],
-    "bounds": [(1, 0), "auto", 3.0],
+    "bounds": NOT_BOUNDS[:-2],
     "budget_split": [{}, {"magic": 1.0}, 0.5],
     "center": [np.zeros(3)],
     "class_weight": ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}],
@@ -30,13 +30,12 @@ REFUSED = {
     ],
     "clip_norm": [0.0, -1.0, "median", None],
     "coef_clip_norm": [0.0, "median"],
-    "clip_level": [math.inf, -1.0],
-    "design": ["guess", -2.0],
     "entry_bounds": NOT_BOUNDS[:-2],
     "fit_biases": [*NO_SWITCHES, "auto"],
     "fit_intercept": NO_SWITCHES,
+    "gradient_clip_factor": [math.inf, -1.0],
     "group_column": [99],
-    "head": NO_WORDS,
+    "head_selection": NO_WORDS,
     "item_exponent": [2.0],
     "iterated_power": [2.0],
     "kind": NO_WORDS,
@@ -44,6 +43,7 @@ REFUSED = {
     "loss": [*NO_WORDS, "logistic"],
     "max_iter": [0],
     "max_releases": [0, None],
+    "measurement_covariance": ["guess", -2.0],
     "mechanism": NO_WORDS,
     "method": NO_WORDS,
     "n_bins": [1, 5000],
@@ -63,7 +63,7 @@ REFUSED = {
     "svd_solver": NO_WORDS,
     "target_bounds": [*NOT_BOUNDS, None],
     "tol": [-1.0],
-    "weights": [0.0, "rating"],
+    "value_cap": [0.0, "rating"],
     "whiten": [1, "full"],
     "window": [0],
     "with_mean": NO_SWITCHES,
@@ -74,7 +74,8 @@ MODELS = {type(estimator): type(estimator)() for estimator in ESTIMATORS + FURTH
 
 # What is checked next to a number of columns, labels, or the noise of a fit.
 BESIDE_DATA = {
-    "budget_split", "center", "class_weight", "classes", "design", "n_components", "random_state",
+    "budget_split", "center", "class_weight", "classes", "measurement_covariance",
+    "n_components", "random_state",
 }  # fmt: skip
 
 
@@ -88,3 +89,9 @@ def test_values_that_no_parameter_has_are_refused_before_data_are_looked_at(cls)
         match = "cannot be used to seed" if name == "random_state" else name
         for value in REFUSED[name]:
             assert_refused(cls(**given | {name: value}), match, X, data.y, **fit)
+
+
+def test_each_name_is_that_of_a_parameter():
+    assert REFUSED.keys() | BESIDE_DATA <= {
+        name for e in MODELS.values() for name in e.get_params()
+    }

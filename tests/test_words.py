@@ -2,12 +2,15 @@
 
 import importlib
 import inspect
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "skdp"
 # Word of the house -> what a reader of the field expects.
 WORDS = {
     "beside": "with, next to",
@@ -23,6 +26,26 @@ WORDS = {
     "tastes": "latent factors",
     "told": "adjusted",
 }
+# And of names inside the package, where these words have a meaning that no reader would guess.
+INSIDE = {
+    "blurred": "unresolved",
+    "bought": "staged",
+    "corner": "bias column",
+    "corners": "biases",
+    "doubt": "margin, concern",
+    "doubts": "margins, concerns",
+    "likely": "likelihood",
+    "looks": "passes",
+    "push": "noise bias",
+    "pushed": "biased",
+    "pushes": "noise biases",
+    "reach": "radius",
+    "readout": "regression",
+    "readouts": "regressions",
+    "sight": "scaling",
+    "tells": "informs",
+    "unclear": "undetected",
+}
 OLD_NAMES = (
     "privacy_card", "ledger_", "pay_for", "refusals", "holds_private", "n_acknowledged",
     "records_needed", "PrintedPowerMethod", "leave_some_out", "histories_of_pairs", "LocalReporter",
@@ -30,7 +53,8 @@ OLD_NAMES = (
     "user_column", "require_users", "fit_means", "coef_bound", "expected_runs", "score_share",
     "entry_bounds_", "whitener_", "clip_levels_", "noise_sd_",
     "left_out", "norm_median", "column_ranks",
-    "head_choice_",
+    "head_choice_", "route_", "left_", "U_", "V_", "targets_seen_", "entry_scale_", "coef_bound_",
+    "plan_",
 )  # fmt: skip
 PAGES = [
     path
@@ -68,6 +92,20 @@ def test_names_are_those_of_the_field(module):
     assert names.isdisjoint(OLD_NAMES)
     parts = {part.lower(): name for name in names for part in re.findall(r"[A-Z]?[a-z0-9]+", name)}
     assert {word: parts[word] for word in WORDS.keys() & parts.keys()} == {}
+
+
+def identifiers(path):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type == tokenize.NAME:
+            yield token.string
+
+
+def test_names_inside_are_those_of_the_field():
+    names = {name: path.name for path in PACKAGE.rglob("*.py") for name in identifiers(path)}
+    parts = {part.lower(): name for name in names for part in re.findall(r"[A-Z]?[a-z0-9]+", name)}
+    assert {
+        word: (parts[word], names[parts[word]]) for word in (WORDS | INSIDE).keys() & parts.keys()
+    } == {}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

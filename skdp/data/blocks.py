@@ -41,6 +41,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from skdp._limits import BLOCK, CACHED
 from skdp.data.factorisations import times_powers
 from skdp.exceptions import PrivacyError
 
@@ -89,7 +90,6 @@ def one_blas_thread() -> Iterator[None]:
 
 
 FloatArray = NDArray[np.float64]
-_MOST_BYTES = 2**24  # a source of one's own may have larger blocks: they get memory of their own
 
 
 class Scratch:
@@ -104,29 +104,11 @@ class Scratch:
     def shaped(self, shape: tuple[int, ...]) -> FloatArray:
         """Return an array of any values."""
         size = math.prod(shape)
-        if 8 * size > _MOST_BYTES:
+        if size > 2 * BLOCK:
             return np.empty(shape, self._buffer.dtype)
         if size > self._buffer.size:
             self._buffer = np.empty(size, self._buffer.dtype)
         return self._buffer[:size].reshape(shape)
-
-
-class Repeated:
-    """A public vector, repeated: arithmetic with one vector for all rows takes half as long again.
-
-    What `rows` returned is overwritten by its next call.
-    """
-
-    def __init__(self) -> None:
-        self._rows: NDArray[Any] = np.empty((0, 0))
-
-    def rows(self, vector: NDArray[Any], n: int) -> Any:
-        """Return what goes with n rows: the vector for each, or itself for blocks that are huge."""
-        if 8 * n * len(vector) > _MOST_BYTES or not n:
-            return vector
-        if len(self._rows) < n or not np.array_equal(self._rows[0], vector):
-            self._rows = np.tile(vector, (n, 1))
-        return self._rows[:n]
 
 
 class ScratchOfThread(threading.local):
@@ -134,7 +116,6 @@ class ScratchOfThread(threading.local):
 
     def __init__(self) -> None:
         self.rows, self.values, self.squares = Scratch(), Scratch(), Scratch()
-        self.center, self.size = Repeated(), Repeated()
 
 
 # Computation whose bits depend on nothing but the data: one BLAS thread, and no warnings.
@@ -152,13 +133,9 @@ def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
-_BLOCK_BYTES = 2**23  # large enough for BLAS, small next to the data
-_CACHE_BYTES = 2**22  # what a block of few columns may take: it is passed over several times
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
-# core below 9 times that), so float sums over this many rows stay below 2**53.
+# core below 9 times that), so float sums over twice as many rows stay below 2**53.
 _MAX_ROWS = 2**16
-_CELLS = 2**16
-_EXACT_ROWS = 2**17
 
 
 class RowSource(Protocol):
@@ -237,9 +214,8 @@ def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
 def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
-    enough = min(d, _BLOCK_BYTES // (8 * d))  # next to the square moment that each block adds to
-    fitting = min(_CACHE_BYTES, _BLOCK_BYTES) // (8 * d)
-    return int(np.clip(fitting, max(16, enough), _MAX_ROWS))
+    enough = min(d, BLOCK // d)  # next to the square moment that each block adds to
+    return int(np.clip(BLOCK // (2 * d), max(16, enough), _MAX_ROWS))
 
 
 class _RangeOfRows:
@@ -347,7 +323,7 @@ class SparseRows(_RangeOfRows):
     def blocks(self) -> Iterator[Any]:
         """Yield CSR blocks of bounded memory; results do not depend on where they are cut."""
         X, (start, stop) = self._X, self._range
-        entries = _BLOCK_BYTES // 16  # a value and its index, and what is computed from them
+        entries = BLOCK // 2  # a value and its index, and what is computed from them
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + _MAX_ROWS, stop)
@@ -389,8 +365,8 @@ def _pieces(part: RowSource) -> Iterator[Block]:
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
     """Add floats that hold integers, some at a time: a copy of the whole may be large."""
     sums, values = total.reshape(-1), np.ravel(part)
-    for start in range(0, len(values), _CELLS):
-        piece = slice(start, start + _CELLS)
+    for start in range(0, len(values), CACHED):
+        piece = slice(start, start + CACHED)
         sums[piece] += values[piece].astype(total.dtype)
 
 
@@ -414,7 +390,7 @@ class PartSum:
                 rows += block.shape[0]
                 if value.dtype == total.dtype:
                     total += value
-                elif partial is None or rows > _EXACT_ROWS:
+                elif partial is None or rows > 2 * _MAX_ROWS:
                     if partial is not None:
                         _add_whole(total, partial)
                     partial, rows = value, block.shape[0]
@@ -478,7 +454,6 @@ def each_part(
 # a row stands in its block.
 
 
-_BAND = 1024  # columns of a product at a time
 _SMALL_PRODUCT = 10**6  # multiplications: beyond them OpenBLAS copies both factors first
 _SHORT_PIECE = 400  # rows: in shorter pieces nothing is gained
 
@@ -598,12 +573,13 @@ def unpacked(rows: Block) -> Block:
 def block_gram(rows: Block) -> FloatArray:
     """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays."""
     rows = unpacked(rows)
-    if not sp.issparse(rows) or rows.shape[1] <= _BAND:
+    width = BLOCK // max(1, rows.shape[1])
+    if not sp.issparse(rows) or rows.shape[1] <= width:
         return dense(rows.T @ rows)
     gram = np.empty((rows.shape[1], rows.shape[1]), rows.dtype)
     columns = rows.tocsc()
-    for start in range(0, len(gram), _BAND):
-        band = slice(start, start + _BAND)
+    for start in range(0, len(gram), max(1, width)):
+        band = slice(start, start + max(1, width))
         gram[band] = dense(columns[:, band].T @ rows)
     return gram
 

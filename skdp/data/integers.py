@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import EXACT, LARGEST, WIDER
 from skdp.data.blocks import (
     Block,
     Scratch,
@@ -43,7 +44,6 @@ FloatArray = NDArray[np.float64]
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.
 FINEST_UNIT = 2.0**-25
-_EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
 _ROUGH = 2.0**20  # and those of fewer units than this, for each column, rounding may blur
 _LENGTH_BITS = 19
 
@@ -98,7 +98,7 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
 def _norms(rows: Block, squares: FloatArray, unit: float) -> FloatArray:
     """Return norms from those of integers; of rows for which these say little, from the rows."""
     norms = np.sqrt(squares) * unit
-    hard = np.flatnonzero(~((squares > _ROUGH * rows.shape[1]) & (squares < _EXACT)))
+    hard = np.flatnonzero(~((squares > _ROUGH * rows.shape[1]) & (squares < EXACT)))
     if hard.size:
         norms[hard] = _own_norms(rows if hard.size == rows.shape[0] else rows[hard])
     return np.asarray(norms)
@@ -148,7 +148,7 @@ class IntegerRows:
         bound = self.square_bound
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
-            known = squares[over] < _EXACT  # else the sum of squares was not exact
+            known = squares[over] < EXACT  # else the sum of squares was not exact
             easy, hard = over[known], over[~known]
             lengths = np.sqrt(squares[easy]) * self.unit
             shrunk, squares[easy] = self._shrunk(self._copied(rows, easy), lengths)
@@ -203,7 +203,7 @@ class IntegerRows:
 
 def as_int64(values: FloatArray) -> NDArray[np.int64]:
     """Round to int64, saturated: a deterministic map of one row's contribution."""
-    return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
+    return np.asarray(np.clip(np.rint(values), -LARGEST, LARGEST), dtype=np.int64)
 
 
 def clip_rows(rows: Block, clip_norm: float) -> Block:
@@ -238,7 +238,6 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 IntArray = NDArray[np.int64]
 GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
 _LIMB = 20
-_MASK = 2**_LIMB - 1
 
 
 class PublicMatrix:
@@ -254,7 +253,7 @@ class PublicMatrix:
         self.integers: FloatArray = np.rint(np.ldexp(V, self._bits))
         largest = np.zeros(2)
         values = of_public(np.linalg.svd, self.integers, compute_uv=False)[:2]
-        largest[: len(values)] = np.ldexp(values, -self._bits) * (1 + 1e-9)
+        largest[: len(values)] = np.ldexp(values, -self._bits) * WIDER
         self.norms: FloatArray = largest
 
     def multiply(self, Z: Block) -> FloatArray:
@@ -324,7 +323,11 @@ def _floored(grid: FloatArray, *limbs: IntArray) -> IntArray:
 
 def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
     """Return floor(grid K / 2**26) for any int64 K, exactly."""
-    return _floored(grid, K & _MASK, (K >> _LIMB) & _MASK, K >> (2 * _LIMB))
+    return _floored(grid, _low_limb(K), _low_limb(K >> _LIMB), K >> (2 * _LIMB))
+
+
+def _low_limb(K: IntArray) -> IntArray:
+    return np.asarray(K & (2**_LIMB - 1))
 
 
 def wide_map(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
@@ -333,7 +336,9 @@ def wide_map(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
     K modulo 2**64 would not do: the quotient is not a function of it.
     """
     high = high + (low >> _LIMB)
-    return _floored(grid, low & _MASK, high & _MASK, (high >> _LIMB) & _MASK, high >> (2 * _LIMB))
+    return _floored(
+        grid, _low_limb(low), _low_limb(high), _low_limb(high >> _LIMB), high >> (2 * _LIMB)
+    )
 
 
 def limbs_of(exact: FloatArray) -> FloatArray:
@@ -354,9 +359,6 @@ def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
 # Notation: Z = sum_i 2**(b i) Z_i, with digits of at most 2**(b - 1) in absolute value. A public
 # matrix W of integers stands for W / 2**g. Products of digits are float64 matrix products whose
 # partial sums are all below 2**53, so that their bits depend on no order.
-
-
-_LARGEST = 2**62
 
 
 def stored(Z: Block) -> FloatArray:
@@ -431,8 +433,8 @@ def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
         with np.errstate(over="ignore"):
             size += np.ldexp(digit.astype(np.float64), e)
         total += digit << e if e >= 0 else digit >> -e
-    near = np.abs(size) < 1.25 * _LARGEST  # then nothing was lost modulo 2**64
-    return np.where(near, np.clip(total, -_LARGEST, _LARGEST), np.where(size < 0, -1, 1) * _LARGEST)
+    near = np.abs(size) < 1.25 * LARGEST  # then nothing was lost modulo 2**64
+    return np.where(near, np.clip(total, -LARGEST, LARGEST), np.where(size < 0, -1, 1) * LARGEST)
 
 
 ODD_BITS = 0x9E3779B97F4A7C15  # of the golden section: its multiples differ in all bits

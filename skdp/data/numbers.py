@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
@@ -42,7 +43,6 @@ from skdp.data.views import (
 )
 
 FloatArray = NDArray[np.float64]
-_MOST_ORDERED = 2**15  # more are counted faster one question after the other
 
 
 class Kept(Protocol):
@@ -157,7 +157,6 @@ class RowColumns:
         self._make = partial(_columns_of_part, compute=compute, names=names)
         self._n_jobs = n_jobs
         self._kept: Kept | None = None
-        self._last: tuple[Any, Numbers] | None = None
 
     @cached_property
     def _source(self) -> AnyRows:
@@ -176,14 +175,8 @@ class RowColumns:
         return checked_total(self._made().sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
-        """Return one number of each row, a public function of its columns.
-
-        The last ones are handed out again: a search asks of the same numbers many times.
-        """
-        key = _key_of(of)
-        if self._last is None or self._last[0] != key:
-            self._last = key, Numbers(self, of)
-        return self._last[1]
+        """Return one number of each row, a public function of its columns."""
+        return Numbers(self, of)
 
     @property
     def cached_here(self) -> bool:
@@ -208,21 +201,7 @@ class RowColumns:
         kept = self._made()
         if isinstance(kept, _CachedHere):
             return _median(np.concatenate([made[name] for _, made in kept.made]))
-        return float(kept.reduce(partial(_column, name=name), _concatenated, _median))
-
-
-def _key_of(of: Callable[[Columns], FloatArray]) -> Any:
-    """Return what tells a function from others: partial ones are equal in their parts alone."""
-    key: Any = (of.func, of.args, tuple(of.keywords.items())) if isinstance(of, partial) else of
-    try:
-        hash(key)
-    except TypeError:  # made with arrays, which have no one answer to whether they are equal
-        return object()
-    return key
-
-
-def _column(columns: Columns, name: str) -> NDArray[Any]:
-    return columns[name]
+        return float(kept.reduce(itemgetter(name), _concatenated, _median))
 
 
 def _concatenated(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -246,18 +225,6 @@ class Numbers:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
         return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
-    @cached_property
-    def ordered(self) -> FloatArray | None:
-        """The numbers in order, what is no number last: for many counts. None where they are not.
-
-        Numbers that are elsewhere, or too many, stay as they are.
-        """
-        kept = self.columns._made()
-        if not isinstance(kept, _CachedHere):
-            return None
-        parts = [self.of(made) for _, made in kept.made]
-        return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None
-
 
 def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[FloatArray]:
     return (compute(block),)
@@ -274,7 +241,7 @@ class RowNumbers(Numbers):
     ) -> None:
         alone = partial(_alone, compute=compute)
         columns = RowColumns(source, alone, "numbers", n_jobs=n_jobs)
-        super().__init__(columns, partial(_column, name="numbers"))
+        super().__init__(columns, itemgetter("numbers"))
 
 
 # Counts of the entries of columns at public grid points.

@@ -10,15 +10,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED, WIDER
 from skdp.data.blocks import largest_entries, rint, rows_times_powers, square_norms
 from skdp.data.factorisations import of_public
+from skdp.data.integers import GRID_BITS
 
 # Products of rows with a public matrix in which a row's result depends on that row alone.
 
 
 FloatArray = NDArray[np.float64]
-_BLOCK = 2**16  # numbers of a block: what is made of it fits the second-level cache
-_HIGH = 26  # bits of the norm of the first integers
 _EVERY = 4  # exponents of rows are rounded up to a multiple
 _LEAST = 1e-270  # of a square that is far from losing bits
 
@@ -34,12 +34,12 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     order. What is dropped is about d 2**-49 of |x| |v| at most, and far less on average.
     """
     n, d = X.shape
-    bits = _HIGH + 1 - math.ceil(math.log2(max(1, d)) / 2)
+    bits = GRID_BITS + 1 - math.ceil(math.log2(max(1, d)) / 2)
     V = np.ascontiguousarray(V, np.float64)  # which a product of few columns likes better
     unit = _powers_of_columns(V)
-    high, low = _halves(np.ldexp(V, _HIGH - unit), bits)
+    high, low = _halves(np.ldexp(V, GRID_BITS - unit), bits)
     out = np.empty((n, V.shape[1]))
-    size = max(16, _BLOCK // max(1, d))
+    size = max(16, CACHED // max(1, d))
     # Fresh memory for each block costs as much as the products.
     scaled, whole = np.empty((2, min(n, size), d))
     with np.errstate(all="ignore"):  # as BLAS does
@@ -47,13 +47,13 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
             rows = np.ascontiguousarray(X[i : i + size], np.float64)  # norms add up in one order
             memory = scaled[: len(rows)]
             exponents = _powers(rows)
-            values = rows_times_powers(rows, _HIGH - exponents, memory)
+            values = rows_times_powers(rows, GRID_BITS - exponents, memory)
             first, second = _halves(values, bits, whole[: len(rows)])
             total = first @ low  # by themselves: BLAS is faster with little
             total += second @ high
             total *= 2.0**-bits
             total += first @ high
-            _scaled(total, exponents, unit - 2 * _HIGH, out[i : i + size])
+            _scaled(total, exponents, unit - 2 * GRID_BITS, out[i : i + size])
     return out
 
 
@@ -113,9 +113,7 @@ def saturated(values: NDArray[Any]) -> NDArray[Any]:
 
 
 IntArray = NDArray[np.int64]
-LARGEST = 2.0**52  # integers beyond it are cut: a monotone map of one entry
 _LOW = 2.0**26  # a float64 product is exact in two limbs of 26 bits
-_UPWARD = 1 + 1e-9  # above the rounding of norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +160,9 @@ class IntegerSketch:
     def largest_row(self) -> float:
         """Return the largest norm of a row, rounded up: exact integers before the root."""
         if self.matrix is None:
-            return math.sqrt(self.positions.shape[1]) / self.scale * _UPWARD
+            return math.sqrt(self.positions.shape[1]) / self.scale * WIDER
         squares = np.einsum("ij,ij->i", self.matrix, self.matrix)
-        return math.sqrt(int(squares.max(initial=0))) / self.scale * _UPWARD
+        return math.sqrt(int(squares.max(initial=0))) / self.scale * WIDER
 
     def spectral(self) -> float:
         """Return the spectral norm, rounded up.
@@ -174,7 +172,7 @@ class IntegerSketch:
         """
         F = self.integers().astype(np.float64)
         gram = F.T @ F if F.shape[0] >= F.shape[1] else F @ F.T
-        return math.sqrt(float(of_public(np.linalg.eigvalsh, gram)[-1])) / self.scale * _UPWARD
+        return math.sqrt(float(of_public(np.linalg.eigvalsh, gram)[-1])) / self.scale * WIDER
 
     def rows(self, start: int, stop: int) -> IntegerSketch:
         """Return the sketch of a range of rows."""

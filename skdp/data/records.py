@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED
 from skdp.data.blocks import ScratchOfThread, entrywise, largest_entries, rint
 from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
 from skdp.data.views import Zipped
@@ -26,7 +27,6 @@ from skdp.data.views import Zipped
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
-_BLOCK = 2**18  # numbers of a dense block: about the second-level cache
 MAX_ROWS = 2**12
 _SMALL = 2**7  # numbers of a record that one product of all records takes less time for
 _SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
@@ -107,7 +107,7 @@ class DenseRecords:
     @property
     def at_once(self) -> int:
         """Records that fit a cache."""
-        return int(np.clip(_BLOCK // max(1, math.prod(self.shape)), 16, MAX_ROWS))
+        return int(np.clip(CACHED // max(1, math.prod(self.shape)), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
         """Return the form of W1 X W2, for public symmetric matrices of norm at most 1.
@@ -243,7 +243,6 @@ class DenseRecords:
 
 
 IntArray = NDArray[np.int64]
-_FACTORS = 2**16  # numbers of a block of factors
 
 
 def _margins(block: Zipped, record: IntArray) -> FloatArray:
@@ -378,7 +377,7 @@ class FactoredRecords:
     @property
     def at_once(self) -> int:
         """Records that fit a cache."""
-        return int(np.clip(_FACTORS // sum(self.shape), 16, MAX_ROWS))
+        return int(np.clip(CACHED // sum(self.shape), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> FactoredRecords:
         """Return the form of (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""

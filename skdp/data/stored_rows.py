@@ -148,12 +148,12 @@ class BlockFiles:
         (piece,) = self._pieces
         return _loaded(piece)[piece.start : piece.stop]
 
-    def chunks(self, n_bytes: int) -> list[BlockFiles]:
-        """Cut into sources of about `n_bytes` of dense rows (CSR files are not cut)."""
+    def chunks(self) -> list[BlockFiles]:
+        """Cut into sources of bounded size (CSR files are not cut)."""
         row = self.n_features * self.dtype.itemsize
         out = []
         for piece in self._pieces:
-            n = -(-(piece.stop - piece.start) * row // n_bytes)
+            n = -(-(piece.stop - piece.start) * row // _CHUNK_BYTES)
             out += self._ranges(piece, 1 if piece.sparse else n)
         return [self._holding([piece]) for piece in out]
 
@@ -206,6 +206,7 @@ def _source_of(piece: _Piece) -> RowSource:
 
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
+_CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 _SMALL_BYTES = 2**14  # of a function that travels with each task: a broadcast is a round trip
 Work = Callable[[Any], Any]
 
@@ -264,10 +265,11 @@ def _combine(values: list[Any], combine: Sealed) -> Any:
 
 
 def _add(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(a + b)
+    return np.asarray(a + b)  # of two numbers too: arrays alone come home
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """Return it as it is."""
     return value
 
 
@@ -389,7 +391,7 @@ class DaskParts:
 
         def make() -> Any:
             whole = _tree(self._tasks(_broadcast(work)), combine)
-            return _dask().delayed(_run, pure=False)([whole], Sealed(_same), Sealed(finish))
+            return _dask().delayed(_run, pure=False)([whole], Sealed(same), Sealed(finish))
 
         return _computed(make, self.forget)
 
@@ -410,7 +412,7 @@ class _CachedThere(DaskParts):
     """Numbers of single rows, on the workers: made once, made again only if they were lost."""
 
     def __init__(self, source: DaskParts, make: Work) -> None:
-        super().__init__([], _same, source.n_features)
+        super().__init__([], same, source.n_features)
         self._source = source
         self._make = make
         self._held: list[list[Any]] | None = None
@@ -456,9 +458,6 @@ class _DaskZipped(DaskParts):
 
 
 # Dask arrays and files as rows on Dask workers, and lazy maps of them.
-
-
-_FILE_BYTES = 2**27  # of one task on an npy file: bounds what a worker has mapped
 
 
 def lazy_blocks(X: Any) -> list[Any]:
@@ -562,7 +561,7 @@ def _sources(rows: Sequence[Any]) -> list[Any]:
     if all(is_source(part) for part in rows):
         sources = list(rows)
     else:
-        sources = list(BlockFiles(rows).chunks(_FILE_BYTES))
+        sources = list(BlockFiles(rows).chunks())
     if not sources:
         raise ValueError("DaskRows needs at least one block. Got none.")
     return sources

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED
 from skdp.data.blocks import (
     AnyRows,
     RowSource,
@@ -35,6 +36,7 @@ from skdp.data.stored_rows import (
     Sealed,
     lazy_blocks,
     rows_of_block,
+    same,
 )
 from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 
@@ -43,7 +45,6 @@ from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 # A place is joined by a public function of its rows and columns, which runs where they are.
 
 
-_CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 Build = Callable[..., RowSource]
 
 
@@ -111,13 +112,13 @@ class Placed:
         column = self.columns[name]
         if isinstance(self.rows, DaskRows):
             (items,) = self._items({name: column})
-            parts = DaskParts([[item] for item in items], _as_it_is, 0)
+            parts = DaskParts([[item] for item in items], same, 0)
             return parts.reduce(work, combine, finish)
         files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
         return finish(reduce(combine, [work(column[a:b]) for a, b in _ranges(files)]))
 
     def _in_turn(self, build: Build, whole: bool) -> InTurn:
-        files = self.rows.files() if whole else self.rows.chunks(_CHUNK_BYTES)
+        files = self.rows.files() if whole else self.rows.chunks()
         opens = [
             partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
             for file, (a, b) in zip(files, _ranges(files), strict=True)
@@ -144,10 +145,6 @@ def in_memory(rows: Any, **columns: Any) -> Placed:
     return Placed(row_source(rows), columns)
 
 
-def _as_it_is(column: Any) -> Any:
-    return column
-
-
 def _ranges(sources: list[Any]) -> list[tuple[int, int]]:
     """Return which rows of all each source has."""
     ends = np.cumsum([0, *(source.n_rows() for source in sources)]).tolist()
@@ -167,7 +164,6 @@ def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-_BATCH_BYTES = 2**21  # what is made of a batch stays in a cache
 _MAX_GROUPS = 2**14  # public cap: integer products of one batch stay below 2**53
 
 
@@ -224,13 +220,12 @@ class GroupRows:
             by_size = np.argsort(sizes, kind="stable")
             edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
             numbers = sum(math.prod(column.shape[1:]) for column in self._columns.values())
-            bytes_of_row = 8 * (self.n_features + numbers)
+            width = self.n_features + numbers
             self._chosen = []
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
                     continue
-                bytes_each = int(sizes[groups[0]]) * bytes_of_row
-                n = int(np.clip(_BATCH_BYTES // bytes_each, 1, _MAX_GROUPS))
+                n = int(np.clip(CACHED // (int(sizes[groups[0]]) * width), 1, _MAX_GROUPS))
                 self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
         return self._chosen
 
@@ -411,11 +406,11 @@ class Batch:
         one.good, one.shape = self.good[mine], (1, *self.shape[1:])
         return one
 
-    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+    def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
         if not self._keeps:
             return make()
-        return self._source.memory((int(self._users[0]), key), make, large=large)
+        return self._source.memory((int(self._users[0]), key), make)
 
 
 def _exponents(values: FloatArray) -> NDArray[np.intc]:

@@ -256,13 +256,12 @@ View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 Arrays = tuple[NDArray[Any], ...]
-_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
 _STORED_BYTES = 190_000_000  # of what is as large as rows; next to it a fit needs little
 
 
-def cacheable(n_bytes: float, *, large: bool = False) -> bool:
+def cacheable(n_bytes: float) -> bool:
     """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= (_LARGE if large else 1.0) * _STORED_BYTES
+    return n_bytes <= _STORED_BYTES
 
 
 class Memory:
@@ -276,20 +275,17 @@ class Memory:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+    def __call__(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
         """Return what is kept under the key, or what `make` returns."""
         found = self._arrays.get(key)
         if found is None:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                if cacheable(self._taken + size, large=large):
+                if cacheable(self._taken + size):
                     self._taken += size
                     self._arrays[key] = found
         return found
-
-
-_OF_THREAD = ScratchOfThread()
 
 
 class ViewedRows:
@@ -355,8 +351,7 @@ def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            about = _OF_THREAD.center.rows(center, len(part))
-            yield np.subtract(part, about, out=scratch.shaped(part.shape))
+            yield np.subtract(part, center, out=scratch.shaped(part.shape))
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
@@ -554,12 +549,11 @@ class RowScale(NamedTuple):
         `good` says which rows are known to be finite. The next call of this thread overwrites them.
         """
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        n, scratch = len(dense), _SCALED
-        scaled = scratch.rows.shaped(dense.shape)
+        scaled = _SCALED.rows.shaped(dense.shape)
         about = dense
         if self.center.any():
-            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
-        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
+            about = np.subtract(dense, self.center, out=scaled)
+        np.divide(about, self.size, out=scaled)
         np.clip(scaled, -self.radius, self.radius, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:

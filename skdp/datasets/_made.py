@@ -475,11 +475,11 @@ def make_event_stream(
     rng = np.random.default_rng(random_state)
     n_taken_back = round(deleted * n_events)
     n_new = n_events - n_taken_back
-    likely = [rng.gamma(0.3, size=(n_topics, size)) for size in matrix_shape]
+    probabilities = [rng.gamma(0.3, size=(n_topics, size)) for size in matrix_shape]
     mixes = rng.dirichlet(np.ones(n_topics), 2)
     share = drift * np.linspace(0, 1, n_new)
     topics = _draw_each((1 - share)[:, None] * mixes[0] + share[:, None] * mixes[1], rng)
-    rows, columns = (_draw_by_topic(weights, topics, rng) for weights in likely)
+    rows, columns = (_draw_by_topic(weights, topics, rng) for weights in probabilities)
     # An event is taken back after it has arrived: at a random place behind it.
     back = rng.choice(n_new, n_taken_back, replace=False)
     when = np.concatenate([np.arange(n_new), rng.uniform(back, n_new)])

@@ -46,6 +46,7 @@ from skdp.solvers.postprocess import (
     shrunk_mean,
 )
 from skdp.solvers.spectral import (
+    DIRECTION_LEVEL,
     RowNoise,
     gram_subspace,
     power_subspace,
@@ -265,7 +266,6 @@ def check_in_range(estimator, n_components, n_samples, n_features):
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
-DIRECTION_LEVEL = 24.0  # deviations of the noise: how many rows may be shortened
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
@@ -318,7 +318,7 @@ def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
     return raised_level(ask.norms_above, middle, goal, share)
 
 
-def corner_of(clip_norm):
+def bias_of(clip_norm):
     """Return the number that stands next to each row where a moment shows the mean too."""
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 

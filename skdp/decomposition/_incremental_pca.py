@@ -36,8 +36,8 @@ from skdp.decomposition._base import (
     LinearTransformMixin,
     ProbabilisticModelMixin,
     as_input_dtype,
+    bias_of,
     check_center,
-    corner_of,
     found_of,
     is_sparse,
     lengthened,
@@ -109,7 +109,7 @@ def statistics(X, facts, n_jobs=None):
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"sums": query.sums()} if facts["centers"] else {}
     elif facts["centers"]:
-        return {"moment": query.moment(corner_of(clip_norm))}
+        return {"moment": query.moment(bias_of(clip_norm))}
     else:
         out = {"gram": query.gram()}
     if facts["n"] is None:
@@ -180,7 +180,7 @@ def _released(answers, facts):
     n = None if n is None else float(max(1, n))
     if "moment" in answers:
         value, scale = answers["moment"]
-        return split_moment(value, corner_of(clip_norm), scale, clip_norm, n)
+        return split_moment(value, bias_of(clip_norm), scale, clip_norm, n)
     if n is None:  # above two deviations of its noise
         n = released_count(*answers["count"])
     mean = np.zeros(facts["d"])

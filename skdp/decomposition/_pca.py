@@ -28,16 +28,15 @@ from skdp.answer import Answer
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
-    DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
     Centre,
     LinearTransformMixin,
     ProbabilisticModelMixin,
     as_input_dtype,
+    bias_of,
     centred,
     check_in_range,
     check_normalizer,
-    corner_of,
     is_sparse,
     lengthened,
     middle_norm,
@@ -58,7 +57,7 @@ from skdp.solvers.postprocess import (
     split_moment,
     subspace_attributes,
 )
-from skdp.solvers.spectral import clipped_gram
+from skdp.solvers.spectral import DIRECTION_LEVEL, clipped_gram
 
 # What DPPCA is asked for, and how its budget is cut.
 
@@ -428,7 +427,7 @@ class DPPCA(
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once; return moment and count."""
-        bias = corner_of(clip_norm)
+        bias = bias_of(clip_norm)
         answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
         moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
         return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / bias**2)

@@ -27,11 +27,11 @@ from skdp.theory._made import (
     shares_of,
     spread_rows,
 )
-from skdp.theory._plan import check_entries, fit_rows, rows_of
+from skdp.theory._plan import MOST_NUMBERS, check_entries, fit_rows, rows_of
 from skdp.units import DEGREE, INTERVAL, unit_of
 
 MEASURE = "share of the best captured squared length"
-_MOST_CELLS, _MOST_ONES = 1_000_000, 400_000  # of a made matrix
+_MOST_CELLS = 1_000_000  # of a made matrix
 _USUAL_ONES = 10  # a row
 _APART = 20  # factors, where they share no column
 _SPREAD = 0.3  # next to that of normal rows, where nothing is stated and the clip norm is learnt
@@ -89,7 +89,9 @@ class DecompositionPlans(PlansMixin):
     def _made_histories(self, rng, shape, nnz, signal, apart):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
         (n, d), unit = shape, unit_of(self)
-        rows = n if nnz <= _MOST_ONES or not unit.in_one_row else max(n * _MOST_ONES // nnz, 500)
+        rows = (
+            n if nnz <= MOST_NUMBERS or not unit.in_one_row else max(n * MOST_NUMBERS // nnz, 500)
+        )
         draw = partial(made_histories, n=rows, d=d, nnz=max(nnz * rows // n, 1), apart=apart)
         tail, k = TAIL, n_planned(self, d)
         if signal is not None:

@@ -405,12 +405,12 @@ def cells_per_side(n, noise_scale):
 
 def smoothed(counts, noise_scale):
     """Return counts smoothed over their neighbours, and 0 where noise alone would reach."""
-    blurred = counts
+    smoothed = counts
     for axis in (-1, -2):
-        blurred = np.apply_along_axis(np.convolve, axis, blurred, _KERNEL, mode="same")
+        smoothed = np.apply_along_axis(np.convolve, axis, smoothed, _KERNEL, mode="same")
     # About the largest of so many smoothed cells of noise.
     edge = math.sqrt(2 * math.log(max(2, counts.size))) * _BLUR * noise_scale
-    return np.where(blurred > edge, blurred, 0.0)
+    return np.where(smoothed > edge, smoothed, 0.0)
 
 
 def class_shapes(sums, noise_scale, frame):

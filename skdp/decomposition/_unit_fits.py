@@ -10,7 +10,6 @@ import numpy as np
 from skdp._inputs import has_cells, matrix_unit
 from skdp.answer import Answer
 from skdp.decomposition._base import (
-    DIRECTION_LEVEL,
     components_of,
     found_of,
     ritz_of,
@@ -24,6 +23,7 @@ from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers.iterate import (
     N_PASSES,
     N_PRODUCTS,
+    PASSES_EACH,
     alternate,
     deflate,
     iterate_symmetric,
@@ -53,6 +53,7 @@ from skdp.solvers.one_shot import (
 )
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.solvers.spectral import (
+    DIRECTION_LEVEL,
     chosen_subspace,
     moment_columns,
     screened_moment,
@@ -298,6 +299,7 @@ def unit_route(estimator, shape):
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
     default = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
+    default = PASSES_EACH if iterated == "deflation" else default
     n_answers = default if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:

@@ -15,8 +15,7 @@ from skdp.federated.aggregation import (
 )
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
 from skdp.federated.personalized import FederatedRounds, PersonalizedClient
-from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
-from skdp.federated.recommender import RecommenderClient
+from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient, RecommenderClient
 
 __all__ = [
     "AggregationAbortedError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
+from skdp.federated.aggregation import AggregationResult
 from skdp.federated.config import AggregationConfig, InvalidMessageError
-from skdp.federated.noise_parts import NoiseParts, PartGrant, distribute, forfeit_rest
+from skdp.federated.noise_parts import PartGrant, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession, answered
@@ -31,21 +32,7 @@ Words = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
 
 
-class Opened(Protocol):
-    """An opened total: the sum modulo 2**64 of the contributions that arrived."""
-
-    @property
-    def total(self) -> Words:
-        """The sum, flat."""
-        ...
-
-    @property
-    def n_survivors(self) -> int:
-        """How many clients are in it."""
-        ...
-
-
-Aggregate = Callable[[bytes, int], Opened]
+Aggregate = Callable[[bytes, int], AggregationResult]
 
 
 def _upper_triangle(order: int) -> IntArray:
@@ -92,15 +79,23 @@ class Federation:
     session : PrivacySession
         Pays for the releases; it never reads.
     aggregate : callable
-        ``aggregate(request, size)`` returns the opened total (see `Opened`).
-    facts : Facts
-        What the clients must agree on.
+        ``aggregate(request, size)`` returns the opened total (see `AggregationResult`).
+    config : AggregationConfig
+        How many clients there are, and how many may collude or drop out.
+    n_features : int
+        Number of features.
     """
 
-    def __init__(self, session: PrivacySession, aggregate: Aggregate, facts: Facts) -> None:
+    def __init__(
+        self,
+        session: PrivacySession,
+        aggregate: Aggregate,
+        config: AggregationConfig,
+        n_features: int,
+    ) -> None:
         self.session = session
-        self.facts = facts
-        self.parts = NoiseParts(facts.n_clients, facts.n_colluders, facts.n_dropouts)
+        self.facts = Facts(session.unit, session.adjacency, n_features, *config.counts)
+        self.parts = config
         self._aggregate = aggregate
         self._serial = 0
 
@@ -123,13 +118,13 @@ class Federation:
             return answer
         return answer._replace(value=bounded.decode(answer.value, grant.step))
 
-    def _opened(self, request: bytes, size: int) -> Opened:
+    def _opened(self, request: bytes, size: int) -> AggregationResult:
         """Return the total. An abort ends the fit: the aggregator alone may retry."""
         opened = self._aggregate(request, size)
-        needed = self.facts.n_clients - self.facts.n_dropouts
-        if not needed <= opened.n_survivors <= self.facts.n_clients:
+        needed, every = self.parts.fewest_survivors, self.parts.n_clients
+        if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
-                f"{opened.n_survivors} of {self.facts.n_clients} clients are in the total; the "
+                f"{opened.n_survivors} of {every} clients are in the total; the "
                 f"noise was sized for at least {needed}. The fit was given up."
             )
         return opened
@@ -168,7 +163,7 @@ class FederatedSession:
 # public arguments, and refuses a step at which its own budget does not cover them.
 
 
-_SMALLEST = 1e-100
+SMALLEST = 1e-100
 
 Answers = Callable[[float], NDArray[Any]]
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
@@ -187,7 +182,7 @@ def is_positive(_: Any, value: Argument) -> bool:
 
 def is_scale(_: Any, value: Argument) -> bool:
     """Infinity, or a number whose square and small parts are ordinary floats."""
-    return isinstance(value, float) and (_SMALLEST < value < 1 / _SMALLEST or value == math.inf)
+    return isinstance(value, float) and (SMALLEST < value < 1 / SMALLEST or value == math.inf)
 
 
 def is_matrix(query: Any, value: Argument) -> bool:
@@ -209,7 +204,7 @@ def _is_ordinary(value: Argument, n: int, most: int) -> bool:
         is_floats(value, 2)
         and len(value) == n
         and 1 <= value.shape[1] <= most
-        and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
+        and SMALLEST < float(np.abs(value).max()) < 1 / SMALLEST
     )
 
 
@@ -226,11 +221,6 @@ def is_center(query: Any, value: Argument) -> bool:
 def is_direction(_: Any, value: Argument) -> bool:
     """A vector of finite numbers."""
     return is_floats(value, 1)
-
-
-def is_factor(_: Any, value: Argument) -> bool:
-    """A finite matrix: whether it fits the others is for the query to say."""
-    return is_floats(value, 2)
 
 
 def is_selection(query: Any, value: Argument) -> bool:
@@ -373,11 +363,10 @@ class FederatedClient:
         trial: PrivateQuery | None = None,
         sensitivity: float | None = None,
     ) -> None:
-        parts = NoiseParts.of(config)
         self._query, self._trial = query, trial
         self._signatures = signatures
-        self._parts = parts
-        self._facts = Facts(unit, adjacency, n_features, *parts.counts)
+        self._parts = config
+        self._facts = Facts(unit, adjacency, n_features, *config.counts)
         self._session = client_session(epsilon, delta, adjacency, unit)
         self._n_retries = check_count("n_retries", n_retries)
         self._serial = -1

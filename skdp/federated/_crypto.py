@@ -17,9 +17,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED
 from skdp.federated.config import InvalidMessageError
+from skdp.privacy.noise.words import KEY_BYTES
 
-KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 SIGNATURE_BYTES: Final = 64
 _NONCE: Final = bytes(12)  # every sealing key is derived for one message and used once
@@ -155,14 +156,13 @@ class Ed25519Identity:
 
 
 PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
-SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 _DRAW_BYTES: Final = 48  # 384 bits modulo a 257-bit prime: uniform but for 2^-127
 
 
 def split(secret: bytes, n_parts: int, threshold: int) -> list[bytes]:
     """Return the shares at 1..n_parts; any `threshold` of them give the secret back."""
-    if len(secret) != SECRET_BYTES or not 1 <= threshold <= n_parts:
+    if len(secret) != KEY_BYTES or not 1 <= threshold <= n_parts:
         raise ValueError("A secret has 32 bytes, and a threshold lies in 1..n_parts.")
     draws = os.urandom(_DRAW_BYTES * (threshold - 1))
     coefficients = [
@@ -187,9 +187,9 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
         raise InvalidMessageError(f"{len(points)} shares of {threshold} are not enough.")
     values = [int.from_bytes(shares[x], "little") for x in points]
     value = sum(w * v for w, v in zip(_weights(points), values, strict=True)) % PRIME
-    if max(values) >= PRIME or value >> (8 * SECRET_BYTES):
+    if max(values) >= PRIME or value >> (8 * KEY_BYTES):
         raise InvalidMessageError("The shares do not belong together.")
-    return value.to_bytes(SECRET_BYTES, "little")
+    return value.to_bytes(KEY_BYTES, "little")
 
 
 @lru_cache(maxsize=4096)
@@ -238,8 +238,7 @@ def circulant(n_clients: int, degree: int, run_id: bytes) -> Graph:
 # Masks: ChaCha20 keystreams read as integers modulo 2^64, which cancel in the sum.
 
 
-_CHUNK: Final = 8192  # words: a piece of the stream stays in the cache of the processor
-_ZEROS: Final = bytes(8 * _CHUNK)
+_ZEROS: Final = bytes(8 * CACHED)
 _STREAM_NONCE: Final = bytes(16)  # every key makes one stream
 
 
@@ -256,7 +255,7 @@ def subtract_mask(total: NDArray[np.uint64], key: bytes) -> None:
 def _apply(operation: np.ufunc, total: NDArray[np.uint64], key: bytes) -> None:
     crypto = library()
     stream = crypto.Cipher(crypto.ChaCha20(key, _STREAM_NONCE), None).encryptor()
-    for start in range(0, total.size, _CHUNK):
-        piece = total[start : start + _CHUNK]
+    for start in range(0, total.size, CACHED):
+        piece = total[start : start + CACHED]
         words = np.frombuffer(stream.update(_ZEROS[: 8 * piece.size]), dtype="<u8")
         operation(piece, words, out=piece)

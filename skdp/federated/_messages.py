@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._crypto import KEY_BYTES, SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
+from skdp.federated._crypto import SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.privacy.accounting.plain_data import pack, unpack
+from skdp.privacy.noise.words import KEY_BYTES
 
 # Messages as bytes: fixed layouts, strict parsing, nothing that could run code.
 #
@@ -25,15 +26,13 @@ from skdp.privacy.accounting.plain_data import pack, unpack
 
 
 SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
-COMMITMENT_BYTES: Final = 32
-SEALED_BYTES: Final = 2 * SHARE_BYTES + TAG_BYTES
 _MAGIC: Final = b"SKDP"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<4sBBHII16s")
 _OPENING: Final = struct.Struct("<5IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
-_SEALED: Final = struct.Struct(f"<I{SEALED_BYTES}s")
+_SEALED: Final = struct.Struct(f"<I{2 * SHARE_BYTES + TAG_BYTES}s")
 _REVEALED: Final = struct.Struct(f"<IB{SHARE_BYTES}s")
 T = TypeVar("T")
 
@@ -91,13 +90,7 @@ def run_digest(run_id: bytes) -> bytes:
 
 def config_numbers(config: AggregationConfig) -> tuple[int, ...]:
     """Return what all parties must agree on."""
-    return (
-        int(config.n_clients),
-        int(config.n_colluders),
-        int(config.n_dropouts),
-        config.degree,
-        config.shares_needed,
-    )
+    return *config.counts, config.degree, config.shares_needed
 
 
 def context(run_id: bytes, step: int, attempt: int, opening: Opening) -> bytes:
@@ -171,9 +164,9 @@ def pack_shares(commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
 
 def unpack_shares(body: memoryview) -> tuple[bytes, dict[int, bytes]]:
     """Read sealed shares and the digest of the self-mask's seed."""
-    if len(body) < COMMITMENT_BYTES:
+    if len(body) < KEY_BYTES:
         raise InvalidMessageError("A message of shares is too short.")
-    return bytes(body[:COMMITMENT_BYTES]), unpack_delivery(body[COMMITMENT_BYTES:])
+    return bytes(body[:KEY_BYTES]), unpack_delivery(body[KEY_BYTES:])
 
 
 def pack_delivery(sealed: Mapping[int, bytes]) -> bytes:
@@ -379,12 +372,14 @@ def _decoded(data: bytes) -> Request:
         raise ValueError
     if not 1 <= len(header["calls"]) <= _MAX_CALLS:
         raise ValueError
-    calls = tuple(Call(_text(name), tuple(map(_argument, args))) for name, args in header["calls"])
+    calls = tuple(
+        Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]
+    )
     return Request(
         _integer(header["serial"]),
         _facts(header["facts"]),
-        _number(header["share"]),
-        _number(header["step"]),
+        _typed(float, header["share"]),
+        _typed(float, header["step"]),
         calls,
     )
 
@@ -393,21 +388,15 @@ def _argument(value: Any) -> Argument:
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
-        return _number(value)
+        return _typed(float, value)
     if value.dtype not in _DTYPES or value.ndim > 2:
         raise ValueError
     value.flags.writeable = False  # clients of one process share it
     return value
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, float):
-        raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _typed(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
         raise ValueError
     return value
 
@@ -421,7 +410,9 @@ def _integer(value: Any) -> int:
 def _facts(values: Any) -> Facts:
     unit, adjacency, *counts = values
     n_features, n_clients, n_colluders, n_dropouts = (_integer(count) for count in counts)
-    return Facts(_text(unit), _text(adjacency), n_features, n_clients, n_colluders, n_dropouts)
+    return Facts(
+        _typed(str, unit), _typed(str, adjacency), n_features, n_clients, n_colluders, n_dropouts
+    )
 
 
 # Clients in the same process: for tests and simulations.

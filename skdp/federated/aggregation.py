@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import (
-    SECRET_BYTES,
     SHARE_BYTES,
     SIGNATURE_BYTES,
     Identity,
@@ -33,6 +32,7 @@ from skdp.federated._crypto import (
 )
 from skdp.federated._messages import SERVER, Header, Keys, Kind, LocalTransport, Question
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
+from skdp.privacy.noise.words import KEY_BYTES
 
 # The client's half of a secure sum: it masks its contribution, and guards its own masks.
 
@@ -88,7 +88,7 @@ class _ClientAttempt:
     expected: Kind | None = Kind.PEERS  # the next kind that is answered; None: no more answers
     masking: KeyPair = field(default_factory=KeyPair)
     sealing: KeyPair = field(default_factory=KeyPair)
-    seed: bytes = field(default_factory=lambda: os.urandom(SECRET_BYTES), repr=False)
+    seed: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
     peers: dict[int, Keys] = field(default_factory=dict)
     incoming: dict[int, bytes] = field(default_factory=dict, repr=False)  # keys of sealed shares
     held: dict[int, bytes] = field(default_factory=dict, repr=False)  # shares of others' secrets
@@ -260,12 +260,9 @@ class AggregationClient:
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
     def _contribution(self, attempt: _ClientAttempt) -> NDArray[np.uint64]:
-        config, step = self._config, self._name + struct.pack("<I", self._step)
-        counts = (int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
-        values = self._respond(
-            Question(attempt.opening.request, step, counts, attempt.opening.size)
-        )
-        return checked_words(values, attempt.opening.size).copy()
+        step, opening = self._name + struct.pack("<I", self._step), attempt.opening
+        question = Question(opening.request, step, self._config.counts, opening.size)
+        return checked_words(self._respond(question), opening.size).copy()
 
     def _on_unmask(self, attempt: _ClientAttempt, body: memoryview) -> bytes:
         """Reveal one share of each neighbour: of its self-mask, or of its key if it dropped out."""

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from skdp._validation import check_int
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
+from skdp.privacy.noise import integers as noise
 
 # Errors of secure aggregation.
 
@@ -130,6 +131,32 @@ class AggregationConfig:
     def n_honest(self) -> int:
         """Contributions of every opened sum whose noise no attacker knows: s - T - F."""
         return self.n_clients - self.n_colluders - self.n_dropouts
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Clients, colluders and drop-outs: what sizes the noise."""
+        return int(self.n_clients), int(self.n_colluders), int(self.n_dropouts)
+
+    @property
+    def effective_sigma(self) -> float:
+        """Standard deviation, in steps, of the rounded Gaussian that the honest parts are."""
+        return math.sqrt(self.n_honest * noise.PART_SIGMA_INT**2 - 1 / 12)
+
+    @property
+    def excess(self) -> float:
+        """Standard deviation of all parts over that of the honest ones: the price of safety."""
+        return math.sqrt(self.n_clients / self.n_honest)
+
+    @property
+    def draws(self) -> int:
+        """What one coordinate costs in delta, in draws of the central sampler, rounded up.
+
+        All clients' draws are charged, though those of colluders protect nobody. What adding parts
+        costs, exp(-4e14) each, is less than floats tell from 0.
+        """
+        drawn = self.n_clients * noise.sampler_error(noise.PART_LEVELS)
+        rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.PART_SIGMA_INT)
+        return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
 
     @property
     def against_clients(self) -> float:

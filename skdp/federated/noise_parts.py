@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,78 +31,14 @@ from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.session import Grant, PrivacySession
+from skdp.privacy.gate.session import SHARE_SLACK, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 IntArray = NDArray[np.int64]
-_NEGLIGIBLE = 1e-9  # shares are sums of floats
 
-_SUM_ERROR = 2.0**-1000  # of adding one part to a sum: exp(-4e14) is smaller
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
 # and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
 _LARGEST_CHANGE = 2.0**33
-
-
-@dataclass(frozen=True)
-class NoiseParts:
-    """How the noise of one release is split.
-
-    Parameters
-    ----------
-    n_clients, n_colluders, n_dropouts : int
-        Public counts s, T and F of one step; s > T + F.
-    """
-
-    n_clients: int
-    n_colluders: int = 1
-    n_dropouts: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("n_clients", "n_colluders", "n_dropouts"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name!r} must be an int of at least 0. Got {value!r} instead.")
-        if self.n_honest < 1:
-            raise ValueError(
-                f"n_clients={self.n_clients} must exceed n_colluders + n_dropouts="
-                f"{self.n_colluders + self.n_dropouts}: somebody has to add the noise. Use more "
-                "clients, or tolerate fewer colluders and drop-outs."
-            )
-
-    @classmethod
-    def of(cls, config: AggregationConfig) -> NoiseParts:
-        """Return the parts of an aggregation."""
-        return cls(int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Clients, colluders and drop-outs: what all parties agree on."""
-        return self.n_clients, self.n_colluders, self.n_dropouts
-
-    @property
-    def n_honest(self) -> int:
-        """Parts that are in every opened total and known to nobody: s - T - F."""
-        return self.n_clients - self.n_colluders - self.n_dropouts
-
-    @property
-    def effective_sigma(self) -> float:
-        """Standard deviation, in steps, of the rounded Gaussian that the honest parts are."""
-        return math.sqrt(self.n_honest * noise.PART_SIGMA_INT**2 - 1 / 12)
-
-    @property
-    def excess(self) -> float:
-        """Standard deviation of all parts over that of the honest ones: the price of safety."""
-        return math.sqrt(self.n_clients / self.n_honest)
-
-    @property
-    def draws(self) -> int:
-        """What one coordinate costs in delta, in draws of the central sampler, rounded up.
-
-        All clients' draws are charged, though those of colluders protect nobody.
-        """
-        drawn = self.n_clients * (noise.sampler_error(noise.PART_LEVELS) + _SUM_ERROR)
-        rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.PART_SIGMA_INT)
-        return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
 
 
 class PartGrant(Grant):
@@ -145,7 +80,7 @@ def _covers(bound: Bound, step: float, allowed: float) -> bool:
     return bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed
 
 
-def granted_step(bound: Bound, mu: float, parts: NoiseParts, step: float | None) -> float:
+def granted_step(bound: Bound, mu: float, parts: AggregationConfig, step: float | None) -> float:
     """Return the step of a release in parts; one that was proposed is refused if it is too fine."""
     allowed = mu * parts.effective_sigma
     if step is None:
@@ -167,7 +102,7 @@ def distribute(
     session: PrivacySession,
     bound: Bound,
     share: float,
-    parts: NoiseParts,
+    parts: AggregationConfig,
     *,
     step: float | None = None,
     openings: int = 1,
@@ -185,7 +120,7 @@ def distribute(
         The public bound of the statistic, for a change inside one client.
     share : float
         Share of the budget (of mu squared).
-    parts : NoiseParts
+    parts : AggregationConfig
         How many clients there are, and how many may collude or drop out.
     step : float or None
         The step that was granted elsewhere; None finds it.
@@ -217,5 +152,5 @@ def distribute(
 def forfeit_rest(session: PrivacySession) -> None:
     """Pay what is left, so that the receipt is that of the whole budget."""
     left = session.left()
-    if left > _NEGLIGIBLE:
+    if left > SHARE_SLACK:
         session.forfeit(left)

@@ -13,6 +13,7 @@ from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import (
+    SMALLEST,
     Aggregate,
     FederatedClient,
     FederatedSession,
@@ -26,9 +27,8 @@ from skdp.federated._clients import (
     is_number,
     is_positive,
 )
-from skdp.federated._messages import Argument, Facts
+from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
-from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
@@ -54,7 +54,7 @@ from skdp.solvers.user_heads import (
 
 
 FloatArray = NDArray[np.float64]
-_SMALLEST, _SKEW, _MOST_RULES, _MOST_POINTS = 1e-100, 1e-6, 1000, 1000
+_SKEW, _MOST_RULES, _MOST_POINTS = 1e-6, 1000, 1000
 _MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
 # Entries of trial users: squares, products and sums of them leave the range of floats.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
@@ -217,7 +217,7 @@ def is_whitener(query: Any, value: Argument) -> bool:
     if not is_floats(value) or value.shape != (d, d):
         return False
     largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
-    if not (largest.min() > _SMALLEST and largest.max() < 1 / _SMALLEST):
+    if not (largest.min() > SMALLEST and largest.max() < 1 / SMALLEST):
         return False
     return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
 
@@ -232,7 +232,7 @@ def is_orthonormal(query: Any, value: Argument) -> bool:
 
 def is_units(query: Any, value: Argument) -> bool:
     """One positive number for each feature; infinity leaves a feature out."""
-    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > _SMALLEST))
+    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > SMALLEST))
 
 
 def is_coef(query: Any, value: Argument) -> bool:
@@ -256,7 +256,7 @@ def is_rules(_: Any, value: Argument) -> bool:
 
 def is_level_bound(_: Any, value: Argument) -> bool:
     """A positive number that is neither tiny nor huge."""
-    return isinstance(value, float) and _SMALLEST <= value <= 1 / _SMALLEST
+    return isinstance(value, float) and SMALLEST <= value <= 1 / SMALLEST
 
 
 def _given(check: Any) -> Any:
@@ -469,12 +469,11 @@ class FederatedRounds:
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
         schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
-        counts, opened = NoiseParts.of(self.config).counts, []
+        opened: list[PrivacySession] = []
 
         def connect(session: PrivacySession) -> FirstFitSession:
             opened.append(session)
-            facts = Facts("group", session.adjacency, n_features, *counts)
-            return FirstFitSession(Federation(session, aggregator, facts))
+            return FirstFitSession(Federation(session, aggregator, self.config, n_features))
 
         try:
             return estimator._fit_elsewhere(schema, connect)

@@ -29,6 +29,7 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 from skdp.privacy.ledger.routes import COUNTERS, Payment
 from skdp.privacy.ledger.scope import around
@@ -170,7 +171,6 @@ _SPENDING = (
     "random_state", "algorithm", "entry_bounds", "method", "sketch",
     "sensitivity_mode",
 )  # fmt: skip
-_DELTA = 1e-6  # at which a total is said
 _HEAD = ("candidate", "one fit")
 
 
@@ -216,7 +216,7 @@ class SearchCost:
     fits: tuple[LedgerFit, ...] = ()
     refits: tuple[tuple[LedgerFit, ...], ...] = ()
 
-    def epsilon(self, delta=_DELTA):
+    def epsilon(self, delta=USUAL_DELTA):
         """Return the epsilon of everything together, at a delta.
 
         Parameters
@@ -265,16 +265,16 @@ class SearchCost:
 
     def _total(self):
         """Say the epsilon of everything, at the first delta of two at which there is one."""
-        said = f"total: epsilon={self.epsilon():.4g} at delta={_DELTA:.4g}"
+        said = f"total: epsilon={self.epsilon():.4g} at delta={USUAL_DELTA:.4g}"
         if self.mu is not None:
             return f"{said} (mu={self.mu:.4g})"
-        added = math.fsum(value for kind, value in self.losses if kind == "delta") + _DELTA
+        added = math.fsum(value for kind, value in self.losses if kind == "delta") + USUAL_DELTA
         beyond = self.epsilon(added) if added < 1 else math.inf
         if not math.isinf(self.epsilon()) or math.isinf(beyond):
             return said
         return (
             f"total: epsilon={beyond:.4g} at delta={added:.4g} (deltas of fits add up: no epsilon "
-            f"holds at {_DELTA:.4g}; use a smaller 'delta' for each)"
+            f"holds at {USUAL_DELTA:.4g}; use a smaller 'delta' for each)"
         )
 
     def __str__(self):

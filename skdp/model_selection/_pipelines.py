@@ -246,7 +246,7 @@ class _Walk:
             self.assumptions.append(f"{name} treats each row by itself, with public parameters.")
             return flow.through(name)
         for reason, remedy in concerns(step):
-            self._doubt(name, step, flow, reason, remedy)
+            self._concern(name, step, flow, reason, remedy)
         if isinstance(step, BaseDPEstimator):
             return self._private(name, step, flow)
         line = line_of(step)
@@ -262,7 +262,7 @@ class _Walk:
             t in names if isinstance(t, str) else type(step) is t for t in self.assume_rowwise
         )
 
-    def _doubt(self, name, step, flow, reason, remedy):
+    def _concern(self, name, step, flow, reason, remedy):
         kind, message = "not verified", f"{type(step).__name__} {reason}."
         if flow.private:
             kind = "after"

@@ -19,6 +19,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, OneHotEncoder
 
+from skdp._limits import CACHED
 from skdp.base import BaseDPEstimator
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
@@ -243,7 +244,6 @@ def proven_table() -> str:
 # Exactly these classes: a subclass may do something else.
 LINEAR_REGRESSORS = (DPTraceRegressor,)
 PROJECTIONS = (DPPCA, DPTruncatedSVD)
-_BLOCK = 2**18  # entries of a block of rows
 
 
 def n_rows(X):
@@ -295,7 +295,7 @@ def all_numbers(X):
 
 def _by_block(linear, X):
     """Return what a map makes of rows, some of them at a time, without a warning."""
-    size = max(1, _BLOCK // max(1, math.prod(X.shape[1:])))
+    size = max(1, CACHED // max(1, math.prod(X.shape[1:])))
     blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
     with warnings.catch_warnings():  # of names, which blocks do not have
         warnings.simplefilter("ignore")

@@ -15,6 +15,7 @@ from scipy.optimize import brentq, minimize_scalar
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
+from skdp._limits import LARGEST
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
@@ -31,7 +32,6 @@ from skdp.privacy.noise.words import Words, make_source
 
 
 LAWS = ("geometric", "logarithmic", "poisson")
-_UNIT = 1 << 64
 _LARGEST_MEAN = 1e6
 
 
@@ -74,7 +74,7 @@ def chance_drawn(law: str, mean: float, n: int) -> float:
 
 def draw_below(words: Words, n: int) -> int:
     """Draw a uniform integer in [0, n), exactly; n < 2^64."""
-    limit = _UNIT - _UNIT % n
+    limit = 2**64 - 2**64 % n
     while (word := int(words(1)[0])) >= limit:
         pass
     return word % n
@@ -395,7 +395,6 @@ def plan_selection(
 # The runs of a private search, and what may be published of them.
 
 
-_SEED_BITS = 62
 _COUNT_SHARE = 0.1  # of a score: runs are ordered by sums of losses, the count serves the mean
 
 
@@ -551,7 +550,7 @@ class Runs:
         for part in dp_parts(model):
             seed = None
             if self.source.seeded:
-                seed = draw_below(self.words, 1 << _SEED_BITS)
+                seed = draw_below(self.words, LARGEST)
             part.set_params(random_state=seed)
         return model
 
@@ -562,7 +561,7 @@ class Runs:
         unit, adjacency = self.limit.meaning
         source = self.source
         if source.seeded:
-            source = source.derive("score", draw_below(self.words, 1 << _SEED_BITS))
+            source = source.derive("score", draw_below(self.words, LARGEST))
         session = PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
         )

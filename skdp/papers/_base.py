@@ -133,12 +133,12 @@ class PublishedQuery(PrivateQuery):
         x = np.reshape(x, (-1, 1))
         own = self._query.right(x)
         n, terms = len(removed), sum(self._query.shape)
-        reach = self._largest * n * float(np.linalg.norm(x)) + float(np.linalg.norm(removed))
+        radius = self._largest * n * float(np.linalg.norm(x)) + float(np.linalg.norm(removed))
 
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        error = 2 * (terms + 4) * sys.float_info.epsilon * reach
+        error = 2 * (terms + 4) * sys.float_info.epsilon * radius
         return rounded_release("length", (), self._l2(own, x), error, compute)
 
 

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import GroupUnitMixin, advised, as_blocks, checked, column_number, map_blocks
+from skdp._limits import CACHED
 from skdp._validation import (
     FLOATS,
     ColumnBounds,
@@ -265,9 +266,6 @@ class PublicScaler(_PublicStep):
 # The public maps of DPStandardScaler: what it does to rows, and to released intervals.
 
 
-_BLOCK = 2**16  # numbers of a block: it fits the second-level cache
-
-
 class Standardisation(NamedTuple):
     """The public map of `transform`, for blocks of rows wherever they are."""
 
@@ -281,7 +279,7 @@ class Standardisation(NamedTuple):
         if sp.issparse(X):
             return self._of_stored(X, dtype)
         out = np.empty(X.shape, dtype)
-        size = max(1, min(len(X), _BLOCK // max(1, X.shape[1])))
+        size = max(1, min(len(X), CACHED // max(1, X.shape[1])))
         # Arithmetic with a vector for each row is faster than with one for all.
         low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
         center, scale = (

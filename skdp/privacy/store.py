@@ -63,7 +63,6 @@ _NO_LOCKS = (
     "with other noise. Nothing that is to be private may be kept in files there."
 )
 _SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
-_LOCKED_BYTE: Final = 2 * _SLOT_BYTES  # where a lock is on a byte, nobody may read that
 
 _TURN = threading.RLock()  # whoever of this process changes a file; forks wait for it
 # path -> who of this process has, or had, its lock file: nothing need be taken out of it
@@ -79,7 +78,7 @@ def _posix(descriptor: int, take: bool) -> None:
 def _windows(descriptor: int, take: bool) -> None:
     import msvcrt
 
-    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    os.lseek(descriptor, 2 * _SLOT_BYTES, os.SEEK_SET)  # nobody may read a locked byte
     mode = getattr(msvcrt, "LK_NBLCK" if take else "LK_UNLCK")
     getattr(msvcrt, "locking")(descriptor, mode, 1)  # noqa: B009
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import Repeated, ScratchOfThread, finite_only, row_source
+from skdp.data.blocks import ScratchOfThread, finite_only, row_source
 from skdp.data.numbers import WHOLE, CountsOfBlock
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -188,18 +188,13 @@ def _standard(
     w = _SCRATCH.values.shaped(rows.shape)
     about = rows
     if center.any():
-        about = np.subtract(rows, _for_each(_SCRATCH.center, center, rows), out=w)
-    np.divide(about, _for_each(_SCRATCH.size, np.where(finite, size, 1.0), rows), out=w)
+        about = np.subtract(rows, center, out=w)
+    np.divide(about, np.where(finite, size, 1.0), out=w)
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
     squares -= shift
     squares *= SQUARE_WEIGHT
     return w, squares
-
-
-def _for_each(repeated: Repeated, vector: FloatArray, rows: FloatArray) -> Any:
-    """Return a vector for each row; for entries of a sparse block it holds one number each."""
-    return repeated.rows(vector, len(rows)) if rows.ndim == 2 else vector
 
 
 def _summed(values: FloatArray, step: float) -> NDArray[Any]:

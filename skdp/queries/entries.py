@@ -32,6 +32,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import ROUNDING, WIDER
 from skdp.data.blocks import dense, entrywise, without_duplicates
 from skdp.data.factorisations import of_public
 from skdp.data.integers import (
@@ -50,8 +51,6 @@ from skdp.queries.sums import Neighbours, whole_steps
 from skdp.units import INTERVAL, UNITS, Unit
 
 FloatArray = NDArray[np.float64]
-_ULP = 2.0**-53
-_WIDER = 1 + 1e-9  # above the rounding of norms of public matrices
 
 
 def to_grid(values: Any, step: float) -> NDArray[Any]:
@@ -75,8 +74,8 @@ def rounded_release(
     """Bound a float statistic, widened by its float error in both neighbours, on the grid."""
     size = math.prod(shape)
     bound = Bound(
-        name, shape, l2 * _WIDER + error, symmetric=symmetric,
-        l1=None if math.isinf(l1) else l1 * _WIDER + error * math.sqrt(size),
+        name, shape, l2 * WIDER + error, symmetric=symmetric,
+        l1=None if math.isinf(l1) else l1 * WIDER + error * math.sqrt(size),
     )  # fmt: skip
     return Bounded(bound, lambda step: to_grid(compute(), step))
 
@@ -214,7 +213,7 @@ class EntryQuery(PrivateQuery):
     def _error(self, terms: int, mass: float) -> float:
         """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
         largest = max(abs(self.unit.low), abs(self.unit.high))
-        return 2 * terms * _ULP * largest * mass
+        return 2 * terms * ROUNDING * largest * mass
 
     def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
         X = np.asarray(X, np.float64)
@@ -262,7 +261,7 @@ class EntryQuery(PrivateQuery):
     def square_sum(self) -> Bounded:
         """Return ||A||_F^2: one entry moves it by at most max(lo^2, hi^2), a pair by twice that."""
         largest = max(abs(self.unit.low), abs(self.unit.high)) ** 2
-        error = 2 * (math.prod(self.shape) + 2) * _ULP * largest * math.prod(self.shape)
+        error = 2 * (math.prod(self.shape) + 2) * ROUNDING * largest * math.prod(self.shape)
 
         def answer(step: float) -> NDArray[Any]:
             A = self._matrix()
@@ -301,7 +300,7 @@ class EntryQuery(PrivateQuery):
         if self.symmetric or not self.unit.low == 0 < self.unit.high:
             raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")
         high = self.unit.high
-        error = 2 * (math.prod(self.shape) + 4) * _ULP * high**2 * math.prod(self.shape)
+        error = 2 * (math.prod(self.shape) + 4) * ROUNDING * high**2 * math.prod(self.shape)
 
         def answer(step: float) -> NDArray[Any]:
             A = self._matrix()
@@ -340,7 +339,7 @@ def pair_places(rows: NDArray[Any], columns: NDArray[Any], n: int) -> NDArray[np
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
     """Return a number in [0, 1) for each place, the same for all data (a hash of 64 bits)."""
     words = mixed_words(places.astype(np.uint64), dither)
-    return np.asarray(words >> np.uint64(11), np.float64) * _ULP
+    return np.asarray(words >> np.uint64(11), np.float64) * ROUNDING
 
 
 def cleaned(A: Any, unit: MatrixUnit) -> Any:
@@ -379,7 +378,7 @@ def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
 
 
 _FLOAT_BITS = 53
-_WIDER_ROUNDED = (1 + 2.0**-13) * (1 + 1e-9)  # rounded entries, and norms of public matrices
+_WIDER_ROUNDED = (1 + 2.0**-13) * WIDER  # rounded entries, and norms of public matrices
 
 
 def _moved(X: FloatArray, order: int = 2) -> float:
@@ -597,7 +596,7 @@ class EntryRowQuery(PrivateQuery):
 
     def _error(self) -> float:
         """Bound the float error of A'A in two neighbours."""
-        return 2 * (sum(self.shape) + 16) * _ULP * self.shape[0] * self.clip_norm**2
+        return 2 * (sum(self.shape) + 16) * ROUNDING * self.shape[0] * self.clip_norm**2
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many norms are at most the threshold, minus half of those that are not 0.
@@ -625,7 +624,7 @@ class EntryRowQuery(PrivateQuery):
     def counts(self) -> Bounded:
         """Return the column sums of clipped entries: one of them moves by alpha."""
         m, n = self.shape
-        error = 2 * (m + 2) * _ULP * m * max(abs(self.unit.low), abs(self.unit.high))
+        error = 2 * (m + 2) * ROUNDING * m * max(abs(self.unit.low), abs(self.unit.high))
         return rounded_release(
             "counts", (n,), self.unit.alpha, error,
             lambda: np.asarray(self._rows().sum(axis=0)).reshape(-1), l1=self.unit.alpha,

@@ -27,6 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import BLOCK, ROUNDING
 from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
 from skdp.data.factorisations import of_public
 from skdp.data.histories import binary_rows, history_rows, with_unit_pairs
@@ -39,7 +40,6 @@ from skdp.queries.sums import Neighbours, SumQuery
 from skdp.solvers.linalg import without_direction
 
 FloatArray = NDArray[np.float64]
-_ULP = 2.0**-53
 
 
 def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
@@ -152,7 +152,7 @@ class InteractionQuery(PrivateQuery):
     def _error(self, X_norm: float) -> float:
         """Bound the float error of R'(R X) in two neighbours: rows are shorter than 1."""
         terms = self.shape[0] + self.shape[1] + 8
-        return 2 * terms * _ULP * self.shape[0] * X_norm
+        return 2 * terms * ROUNDING * self.shape[0] * X_norm
 
     def sums(self) -> Bounded:
         """Return the column sums of the normalised rows.
@@ -163,7 +163,7 @@ class InteractionQuery(PrivateQuery):
         m, n = self.shape
         l2 = math.sqrt(self._units / self.degree_floor)
         return rounded_release(
-            "sums", (n,), l2, 2 * (m + 2) * _ULP * m,
+            "sums", (n,), l2, 2 * (m + 2) * ROUNDING * m,
             lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class InteractionQuery(PrivateQuery):
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""
-        error = 2 * (self.shape[0] + self.shape[1]) * _ULP * self.shape[0]
+        error = 2 * (self.shape[0] + self.shape[1]) * ROUNDING * self.shape[0]
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(float((self._normalised().data ** 2).sum()), step)
@@ -248,9 +248,6 @@ class InteractionQuery(PrivateQuery):
 # follows from how popular items are, a public direction v. Without them a row may be longer: what
 # is left of its product with itself has norm 1. A history of two items is worth twice as much in
 # squares, one of d items d / (d - 1) times, and more where much of it is popular.
-
-
-_BAND = 256  # columns that are mapped together
 
 
 class PairQuery(SumQuery):
@@ -306,7 +303,8 @@ def _pairs(rows: Block, unit: float, popular: FloatArray) -> FloatArray:
 def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
     """Return P K P, floored, for a symmetric K and v on the grid: the same bits everywhere."""
     for _ in range(2):
-        bands = [slice(i, i + _BAND) for i in range(0, len(K), _BAND)]
+        width = max(1, BLOCK // len(K))
+        bands = [slice(i, i + width) for i in range(0, len(K), width)]
         image = np.hstack([exact_map(grid.T, K[:, band]) for band in bands])
         for band in bands:
             K[band] -= exact_map(grid[band], image)

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import LARGEST
 from skdp.data.blocks import Block, finite_rows, row_source
 from skdp.data.numbers import restricted
 from skdp.data.products import row_products
@@ -25,7 +26,6 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
-_LIMIT = 2**62
 _FAR = 1e100  # halves of a frame: stands for all places beyond
 COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares next to places
 SHAPE_NUMBERS = 6  # of one class: a count, two sums, three sums of squares
@@ -135,7 +135,7 @@ class PlaneQuery(SumQuery):
             if step == 0.0:
                 return counts.astype(np.float64)
             one = round(1 / step)
-            return np.asarray(np.minimum(counts, _LIMIT // max(1, one)) * one)
+            return np.asarray(np.minimum(counts, LARGEST // max(1, one)) * one)
 
         if size == 1:
             units = 1.0  # one row for another changes nothing, for none at all one

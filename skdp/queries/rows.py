@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import WIDER
 from skdp.data.blocks import (
     Block,
     block_gram,
@@ -52,7 +53,6 @@ from skdp.data.views import (
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
-    LOOSE,
     GroupQuery,
     GroupTangentQuery,
     TangentQuery,
@@ -199,7 +199,7 @@ class RowQuery(GroupQuery):
 
             return self._sum(term, (d,), step)
 
-        return self._array("sums", (d,), change, answer, widen=LOOSE if self.by_group else 1.0)
+        return self._array("sums", (d,), change, answer, widen=WIDER if self.by_group else 1.0)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 

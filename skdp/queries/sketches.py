@@ -41,9 +41,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import EXACT
 from skdp.data.blocks import DenseRows, entrywise, without_duplicates
 from skdp.data.integers import FINEST_UNIT, row_map
-from skdp.data.products import LARGEST, SketchMap, signed
+from skdp.data.products import SketchMap, signed
 from skdp.data.stored_rows import BlockFiles
 from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
@@ -153,7 +154,7 @@ class SketchUnit(MatrixUnit):
         if not unit:
             return values
         with np.errstate(over="ignore"):  # what is beyond the largest float is cut as well
-            return np.clip(np.trunc(values * (1 / unit)), -LARGEST, LARGEST)
+            return np.clip(np.trunc(values * (1 / unit)), -EXACT, EXACT)
 
 
 class _Sketched(PrivateQuery):

@@ -24,6 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import BLOCK, LARGEST, WIDER
 from skdp.data.blocks import (
     AnyRows,
     Block,
@@ -54,7 +55,6 @@ from skdp.units import ADJACENCIES
 FloatArray = NDArray[np.float64]
 Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
-_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
     if step == 0.0:
         return np.asarray(float(sum(n * value for n, value in parts)))
     total = sum(n * round(value / step) for n, value in parts)
-    return np.asarray(max(-_LIMIT, min(_LIMIT, total)), np.int64)
+    return np.asarray(max(-LARGEST, min(LARGEST, total)), np.int64)
 
 
 def summed(rows: FloatArray, step: float) -> NDArray[Any]:
@@ -234,21 +234,8 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
 
 def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> list[int]:
     """Return how many numbers are at most a threshold, above it, and in all."""
-    ordered = getattr(numbers, "ordered", None)
-    if ordered is not None:
-        return _ordered_counts(ordered, threshold, kept_only)
     counts: list[int] = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
     return counts
-
-
-def _ordered_counts(ordered: FloatArray, threshold: float, kept_only: bool) -> list[int]:
-    """Count numbers in order: a search asks of the same ones many times."""
-    low, n = np.searchsorted(ordered, [threshold, np.inf], "right").tolist()
-    high = n - low
-    if not kept_only:
-        return [low, high, ordered.size]
-    zeros = int(np.searchsorted(ordered, 0.0, "right") - np.searchsorted(ordered, 0.0))
-    return [low - zeros, high, n - zeros] if threshold >= 0 else [low, high - zeros, n - zeros]
 
 
 @dataclass(frozen=True)
@@ -277,7 +264,6 @@ class _Counts:
 # another (`replace`, the number of groups is public; how many rows each has never is).
 
 
-LOOSE = 1 + 1e-9  # float errors of the numbers of one group, or of one row's size
 FINE = 2.0**-24  # unit of a group in sums and projections, in units of the bound of its length
 
 
@@ -322,7 +308,6 @@ class GroupQuery(SumQuery):
 # cancels between rows costs nothing.
 
 
-_TERM_CELLS = 2**20  # of the terms of groups that are held at a time
 _SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for: fine enough to search
 # ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
 # sums could overflow, for tangent parts that they do not have.
@@ -456,7 +441,7 @@ class TangentQuery(SumQuery):
         bound = Bound(
             "tangent_product",
             (d, p),
-            self.neighbours.array(level) * LOOSE,
+            self.neighbours.array(level) * WIDER,
             slack=math.sqrt(d * p),
             cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
             min_step=(self.clip_norm * FINEST_UNIT) ** 2,
@@ -479,7 +464,7 @@ class _Terms:
     def __call__(self, batch: Any) -> Iterator[FloatArray]:
         """Yield terms of some groups at a time, one flat row each."""
         n, d = batch.shape
-        some = max(1, _TERM_CELLS // (d * self.V.shape[1]))
+        some = max(1, BLOCK // (d * self.V.shape[1]))
         Z, cut = self.rows(batch), some * rows_each(batch)
         for start in range(0, n * rows_each(batch), cut):
             yield self._of(Z[start : start + cut], rows_each(batch))
@@ -561,7 +546,7 @@ class GroupTangentQuery(TangentQuery):
             return self._sum(term, (d, p), step)
 
         change = self.neighbours.array(level)
-        return self._array("tangent_product", (d, p), change, answer, widen=LOOSE)
+        return self._array("tangent_product", (d, p), change, answer, widen=WIDER)
 
 
 def bias_units(bias: float, step: float) -> float:

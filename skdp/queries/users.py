@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import WIDER
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import RowNumbers, restricted
@@ -34,7 +35,6 @@ FloatArray = NDArray[np.float64]
 
 
 IntArray = NDArray[np.int64]
-_LOOSE = 1 + 1e-9  # float norms of clipped contributions are right to far better than this
 
 
 Local = Callable[[Batch], FloatArray]
@@ -181,7 +181,7 @@ class UserQuery(SumQuery):
             return self._sum(term, (size,), step)
 
         change = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
-        return self._array(name, (size,), change, answer, widen=_LOOSE)
+        return self._array(name, (size,), change, answer, widen=WIDER)
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""

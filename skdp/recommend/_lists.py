@@ -12,6 +12,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
+from skdp._limits import BLOCK
 from skdp.data.histories import hidden_cells
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
@@ -164,7 +165,6 @@ def _as_objects(names: dict[Any, int]) -> NDArray[Any]:
 # The best items of each user, in bounded memory.
 
 
-_SCORES = 2**20  # computed at once: they stay in the cache, and in bounded memory
 _GROUP = 64  # items, of which the largest is looked at first
 
 
@@ -177,8 +177,8 @@ def best_items(score, rows, n, *, exclude_known, items=None):
     count = rows.shape[0]
     indices = np.full((count, n), -1, np.int64)
     scores = np.full((count, n), -np.inf)
-    for start in range(0, count, max(1, _SCORES // rows.shape[1])):
-        block = rows[start : start + max(1, _SCORES // rows.shape[1])]
+    for start in range(0, count, max(1, BLOCK // rows.shape[1])):
+        block = rows[start : start + max(1, BLOCK // rows.shape[1])]
         found = score(block)
         if exclude_known:
             found[

@@ -236,7 +236,7 @@ def records_for_half(noise_scale, d, length, target):
 class LinearBase(GroupUnitMixin, BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
-    _corner = 0.3
+    _bias = 0.3
 
     def _check_parameters(self):
         self._check_unit()
@@ -426,7 +426,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
     def _lengths(self, clip_norm):
         """Return the lengths of the bias column and of the targets in the release."""
         length = clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self._corner * length if self._releases_sums() else 0.0
+        bias = self._bias * length if self._releases_sums() else 0.0
         return bias, _TARGET * math.hypot(length, bias)
 
     def __sklearn_tags__(self):

@@ -28,6 +28,7 @@ from skdp._inputs import (
     split_rows,
     without_column,
 )
+from skdp._limits import BLOCK
 from skdp._validation import (
     as_labels,
     check_bool,
@@ -188,9 +189,6 @@ class ParametersMixin:
             raise ValueError(
                 f"n_components={self.n_components!r} must be between 1 and n_features={d!r}."
             )
-
-
-_AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
 class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
@@ -502,7 +500,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         at, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
         d, p = coef.shape
-        size = max(1, _AT_ONCE // (d * p))
+        size = max(1, BLOCK // (d * p))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]

@@ -187,7 +187,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    _corner = 0.45  # class means are made of the sums of all rows: these need less noise
+    _bias = 0.45  # class means are made of the sums of all rows: these need less noise
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

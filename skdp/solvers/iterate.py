@@ -229,6 +229,7 @@ def ritz_values(
 
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
+PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
@@ -274,7 +275,7 @@ def deflate(
     if k == 1 or law == "exact":  # the same pairs
         return alternate(ask, starts, k, share, law=law, n_iter=n_iter)
     U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
+    passes = PASSES_EACH if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
     for j in range(k):
         part = (1 - core) * share / k

@@ -82,10 +82,10 @@ def symmetric_noise_edge(noise_scale: float, d: int) -> float:
 
 def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
     """Return what symmetric noise exceeds once in a hundred: its edge, and what small d add."""
-    return float(edge * _pushed((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
+    return float(edge * _edge_factor((d, d), kurtosis) * (1 + _LARGEST / 2 * d ** (-2 / 3)))
 
 
-def _pushed(shape: tuple[float, int], kurtosis: float) -> float:
+def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     """Return how far entries of excess kurtosis c push the edge of noise.
 
     By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019), at most by the norm of all noise.
@@ -108,7 +108,7 @@ def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
     a, b = (math.sqrt(d - 0.5) for d in shape)
     largest = (a + b) ** 2 + _LARGEST * (a + b) * (1 / a + 1 / b) ** (1 / 3)
     edge = math.sqrt(shape[0]) + math.sqrt(shape[1])
-    return _pushed(shape, kurtosis) * math.sqrt(largest) / edge
+    return _edge_factor(shape, kurtosis) * math.sqrt(largest) / edge
 
 
 # Eigenpairs of a released moment without the known bias of their noise.
@@ -202,8 +202,8 @@ def marchenko_pastur(
 
 _MOST_DENSE = 4000  # columns of a dense moment
 # A decomposition is faster than products below so many columns, and for more eigenpairs than one in
-# so many columns: of few, of many.
-_SMALL, _FEW, _LARGE, _MANY = 500, 25, 1500, 10
+# so many.
+_SMALL, _FEW = 500, 15
 _EMPTY = 0.1  # of the entries of a moment
 
 
@@ -232,7 +232,7 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     """
     n = M.shape[0]
     k = min(k, n)
-    dense_work = n < _SMALL or k * (_FEW if n < _LARGE else _MANY) >= n
+    dense_work = n < _SMALL or k * _FEW >= n
     if isinstance(M, np.ndarray) and (dense_work or not M.any()):
         return top_eigenpairs(M, k)
     M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M

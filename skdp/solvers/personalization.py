@@ -228,7 +228,7 @@ class View:
         key = ("targets", *map(digest, base.public))
         return batch.keep(key, lambda: (batch.Y - base.predictions(batch),))[0]
 
-    def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
+    def informs(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
 
         Next to an intercept equal rows or equal targets say nothing, and the direction of what a
@@ -256,7 +256,7 @@ class View:
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
         found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
-        return np.where(self.tells(batch)[:, None, None], found, 0.0)
+        return np.where(self.informs(batch)[:, None, None], found, 0.0)
 
 
 class Seen:
@@ -339,7 +339,7 @@ class Seen:
             relative = path.s / path.size[:, None]  # far from the largest float32
             return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
-        size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
+        size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
 
 

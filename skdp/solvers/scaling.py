@@ -89,12 +89,12 @@ class ScaledUsers(NamedTuple):
             return times_powers(rows, -exponents, out=rows), exponents
 
         name = ("seen", *map(digest, scaling))
-        X, exponents = batch.keep(name, made, large=True)
+        X, exponents = batch.keep(name, made)
         return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
 
     def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]]
     ) -> tuple[NDArray[Any], ...]:
         """Keep it next to what belongs to the rows as they are."""
-        kept: tuple[NDArray[Any], ...] = self.whole.keep((self.name, key), make, large=large)
+        kept: tuple[NDArray[Any], ...] = self.whole.keep((self.name, key), make)
         return kept

@@ -19,7 +19,7 @@ Clip levels aim at a number of clipped rows in proportion to the noise (`private
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ from skdp.solvers.median_search import private_clip_level
 
 
 FloatArray = NDArray[np.float64]
-_RANK = 50  # the number of this rank must be readable, or that of a tenth of them
+_RANK = 50  # of the sums: what must be readable
 
 
 class StagedSums(NamedTuple):
@@ -66,39 +66,11 @@ class StagedSums(NamedTuple):
 
 def averaged(first: Answer, second: Answer) -> Answer:
     """Average two answers to one question by their precision."""
-    if first.noise_scale == 0.0:
-        return first
+    if second.noise_scale == 0.0:
+        return second
     weights = first.noise_scale**-2, second.noise_scale**-2
     value = (weights[0] * first.value + weights[1] * second.value) / sum(weights)
     return Answer(value, sum(weights) ** -0.5)
-
-
-def staged(
-    ask: Callable[..., Answer], stages: Iterable[tuple[float, ...]], clear: Callable[..., bool]
-) -> StagedSums:
-    """Buy the same numbers again until they are clear: stages are (share, *limits).
-
-    Each stage is one release, ``ask(share=...)``; they are averaged by precision. The stages end
-    where ``clear(value, noise_scale, *limits)``.
-    """
-    value: Any = 0.0
-    precision = spent = 0.0
-    for share, *limits in stages:
-        answer = ask(share=share)
-        if answer.noise_scale == 0.0:
-            return StagedSums(answer.value, 0.0, share, True)
-        weight = answer.noise_scale**-2
-        value = (precision * value + weight * answer.value) / (precision + weight)
-        precision, spent = precision + weight, spent + share
-        if clear(value, precision**-0.5, *limits):
-            return StagedSums(value, precision**-0.5, spent, True)
-    return StagedSums(value, precision**-0.5, spent, False)
-
-
-def ranked(values: FloatArray) -> float:
-    """Return the number that must be readable."""
-    rank = min(_RANK, max(len(values) // 10, 1))
-    return float(np.partition(values, -rank)[-rank])
 
 
 # Choices about a noisy moment, made on the moment itself at no cost: thinning.
@@ -110,12 +82,8 @@ def ranked(values: FloatArray) -> float:
 
 
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
-# By which another must be better than the leading eigenvectors, or than what is known from
-# elsewhere, in noise scales, where it is judged once: the best of several looks better than it is.
-_MARGIN = 1.0
 _MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
-_ROUGH = 1e-4  # of the diagonal: noise next to which single precision is nothing
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
@@ -137,13 +105,12 @@ class Subspace(NamedTuple):
 class _Noisy:
     """A moment with noise of known scale, and its leading eigenpairs.
 
-    With `rough` eigenpairs are found in single precision, where that is far below the noise: they
-    are judged, and not used.
+    With `rough` eigenpairs are found in single precision: they are judged, and not used.
     """
 
     def __init__(self, moment: FloatArray, noise_scale: float, *, rough: bool = False) -> None:
         self.moment, self.noise_scale = moment, noise_scale
-        self._rough = rough and noise_scale > _ROUGH * float(np.abs(np.diag(moment)).max())
+        self._rough = rough
         self._pairs: tuple[FloatArray, FloatArray] | None = None
 
     def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
@@ -201,7 +168,9 @@ def chosen_subspace(
     candidates, rng = _candidates(first), np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
     scores = np.mean([_scores(released, candidates, k, rng) for _ in range(splits)], axis=0)
-    margin = _MARGIN * math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
+    # Another must be better by one noise scale than the leading eigenvectors, or than what is known
+    # from elsewhere, where it is judged once: the best of several looks better than it is.
+    margin = math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
     for simple in (0,) if first is None else (0, -1):
         scores[simple] += margin * noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
@@ -282,10 +251,10 @@ def _axes(sizes: FloatArray, k: int) -> FloatArray:
 
 
 _CLIP_SHARE = 0.03  # of each release, for its clip level
-_GRAM_LEVEL, TANGENT_LEVEL = 24.0, 20.0
+# Deviations of the noise of a moment, of a product: how many rows may be shortened.
+DIRECTION_LEVEL, TANGENT_LEVEL = 24.0, 20.0
 CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
-_TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
 @dataclass(frozen=True)
@@ -317,7 +286,7 @@ class RowNoise:
 
 
 def clipped_gram(
-    ask: Any, d: int, share: float, noise: RowNoise, level: float = _GRAM_LEVEL
+    ask: Any, d: int, share: float, noise: RowNoise, level: float = DIRECTION_LEVEL
 ) -> tuple[FloatArray, float]:
     """Release the moment of rows clipped to a level that suits the noise: (moment, noise scale).
 
@@ -402,11 +371,11 @@ def power_subspace(
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
         tangent = tangent @ Q
-        squares = np.maximum(np.sum(tangent**2, axis=0), _TINY)
+        squares = np.maximum(np.sum(tangent**2, axis=0), 1e-300)
         tangent = tangent * np.maximum(1 - len(V) * scale**2 / squares, 0.0)
         # Below the noise a direction keeps a weight, so that the product keeps its rank.
         product = (V @ Q) * np.maximum(values, CORE_SCALE * scale) + tangent
-        products.append(product / max(scale, _TINY) if scale else product)
+        products.append(product / scale if scale else product)
         last = i >= len(shares) - 2
         stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
         left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
@@ -431,8 +400,15 @@ _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest,
 
 def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
     """Buy column sums in stages until the largest can be read; at last all of the share."""
-    stages = [(part * share, level) for part, level in _STAGES]
-    return staged(sums, stages, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
+    found, spent = Answer(np.zeros(1), math.inf), 0.0
+    for part, level in _STAGES:
+        found, spent = averaged(found, sums(share=part * share)), spent + part * share
+        # The number of a public rank, or that of a tenth of them, must be readable.
+        rank = min(_RANK, max(len(found.value) // 10, 1))
+        largest = float(np.partition(np.abs(found.value), -rank)[-rank])
+        if found.noise_scale == 0.0 or largest > level * found.noise_scale:
+            return StagedSums(*found, spent, True)
+    return StagedSums(*found, spent, False)
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:

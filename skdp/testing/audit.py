@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 from sklearn import config_context
 
+from skdp._limits import WIDER
 from skdp.privacy.accounting.losses import SketchMixture
 from skdp.testing._transcripts import (
     RecordedRelease,
@@ -173,9 +174,6 @@ def as_fit(fit) -> Fit:
 # Audit of one pair of neighbours: the change of every release next to the noise it was given.
 
 
-_TOLERANCE = 1e-9
-
-
 @dataclass(frozen=True)
 class StepAudit:
     """One release of an audited fit.
@@ -240,7 +238,7 @@ class TranscriptReport:
         """Raise AssertionError if a claim is exceeded or a fault was seen; else return self."""
         if self.faults:
             raise AssertionError("; ".join(self.faults))
-        if not self.ratio <= 1 + _TOLERANCE:
+        if not self.ratio <= WIDER:
             raise AssertionError(f"the pair reaches more than the receipt claims: {self}")
         return self
 

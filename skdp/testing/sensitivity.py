@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from skdp._limits import WIDER
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
+from skdp.privacy.gate.session import CHOICE_BITS
 from skdp.testing._transcripts import change
 
 # One matrix in several formats, the awkward ones among them, and the smallest blocks of rows.
@@ -212,8 +214,6 @@ class RowNeighbours(Neighbours):
         return (row + size * length * noise) * math.exp(size * float(rng.standard_normal()))
 
 
-TOLERANCE = 1e-9
-_CHOICE = 2.0**32  # steps of the range of a choice, see PrivacySession.choose
 _MU = (0.02, 0.3, 2.0)  # epsilon from about .07 to 11 at delta = 1e-6
 
 
@@ -272,7 +272,7 @@ class _Attack:
     def claims(self, bound: Bound) -> list[tuple[str, float, float]]:
         """Return (norm, step, claimed change in steps)."""
         if bound.linf is not None:
-            return [("linf", bound.linf / _CHOICE, _CHOICE + 2)]
+            return [("linf", bound.linf / 2.0**CHOICE_BITS, 2.0**CHOICE_BITS + 2)]
         out = []
         for mu in self.budgets:
             step = gaussian_step(bound, mu)
@@ -470,7 +470,7 @@ def check_sensitivity(
         tried.sort(key=lambda item: -item[2])
         _climb(attack, family, tried[:3], n_climb, rng)
     report = attack.report
-    if not report.ratio <= 1 + TOLERANCE:
+    if not report.ratio <= WIDER:
         raise AssertionError(f"a neighbour changes the release by more than is claimed: {report}")
     return report
 

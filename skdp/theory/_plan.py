@@ -22,7 +22,7 @@ from skdp.units import unit_of
 # Value | what it trades | measured by tests/test_plan.py
 N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise next to it
 _MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
-_LEAST_ROWS, _MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
+_LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 _MOST_MU = 1e3  # of thinned rows: there is no noise left to see
 _SEEN = 0.01  # a smaller loss is not halved
 
@@ -289,7 +289,7 @@ def fit_rows(model: Any, X: Any, y: Any = None) -> Any:
 
 def rows_of(n: int, d: int) -> int:
     """Return how many of n rows with d numbers are drawn."""
-    return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 200, _MOST_NUMBERS // d)))
+    return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 200, MOST_NUMBERS // d)))
 
 
 def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:

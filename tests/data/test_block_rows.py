@@ -45,7 +45,7 @@ def test_no_rows_and_empty_rows(make):
 def test_a_wide_sparse_gram_is_that_of_the_rows(monkeypatch):
     rows = sp.random_array((60, 23), density=0.2, rng=0, format="csr")
     rows.data = np.rint(10 * rows.data)
-    monkeypatch.setattr(blocks, "_BAND", 5)
+    monkeypatch.setattr(blocks, "BLOCK", 90)
     dense = rows.toarray()
     np.testing.assert_array_equal(blocks.block_gram(rows), dense.T @ dense)
 

@@ -11,7 +11,7 @@ from skdp import (
     DPRidge,
     DPTruncatedSVD,
 )
-from skdp.data import blocks, units
+from skdp.data import blocks, stored_rows
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.testing import record_transcript
@@ -150,7 +150,7 @@ GROUP = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
 def test_a_person_in_a_file_of_many_chunks_is_one(model, y, npy, monkeypatch):
     """Files of rows are cut into ranges: a person in two of them would count twice."""
     expected = fitted(model, X, y, groups=GROUPS)
-    monkeypatch.setattr(units, "_CHUNK_BYTES", 4 * 8 * D)  # four rows: persons have six
+    monkeypatch.setattr(stored_rows, "_CHUNK_BYTES", 4 * 8 * D)  # four rows: persons have six
     assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS))
 
 
@@ -200,5 +200,5 @@ def test_a_source_that_changes_the_sum_is_refused(kind):
 def test_a_source_may_have_blocks_larger_than_the_cap(monkeypatch):
     expected = fitted(DPPCA(2), X)
     monkeypatch.setattr(blocks, "_MAX_ROWS", 64)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(blocks, "BLOCK", 2**7)
     assert_same_bits(expected, fitted(DPPCA(2), Table([X])))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, DPTruncatedSVD
-from skdp.data.products import _HIGH, _halves, _powers, row_products
+from skdp.data.products import GRID_BITS, _halves, _powers, row_products
 
 
 def problem(n, d, k, seed=0):
@@ -31,8 +31,8 @@ def test_rows_do_not_see_each_other(shape):
 def test_products_of_halves_are_exact():
     """The worst case: equal signs, the longest rows, and halves in every entry."""
     d = 2**14
-    bits = _HIGH + 1 - 7
-    full = np.full((1, d), 2.0 ** (_HIGH - 7) - 0.5 + 2.0**-20)  # of a norm just below 2**26
+    bits = GRID_BITS + 1 - 7
+    full = np.full((1, d), 2.0 ** (GRID_BITS - 7) - 0.5 + 2.0**-20)  # of a norm just below 2**26
     high, low = _halves(full, bits)
     for a, b in ((high, high), (high, low), (low, high)):
         exact = sum(int(x) * int(y) for x, y in zip(a[0], b[0], strict=True))

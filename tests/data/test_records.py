@@ -17,7 +17,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.data import blocks, units
+from skdp.data import blocks
 from skdp.data import stored_rows as block_files
 from skdp.data.stored_rows import DaskRows
 from skdp.data.units import Placed
@@ -195,8 +195,8 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
         assert_same_bits(expected, fitted(model, rows, y))
     assert_same_bits(expected, fitted(model, lazy(X), lazy(y)))
     assert_same_bits(expected, fitted(model, unknown(X), unknown(y)))
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)  # 16 rows
-    monkeypatch.setattr(units, "_CHUNK_BYTES", 2**12)
+    monkeypatch.setattr(blocks, "BLOCK", 2**7)  # 16 rows
+    monkeypatch.setattr(block_files, "_CHUNK_BYTES", 2**12)
     assert_same_bits(expected, fitted(model, npy, y))
     model.set_params(n_jobs=2)
     assert_same_bits(expected, fitted(model, npy, y))
@@ -286,7 +286,7 @@ def test_sparse_and_wide_traces(npz, monkeypatch):
     assert_same_bits(expected, matrices)
     rows = da.from_array(wide, chunks=(CHUNKS, -1), name=False)
     assert_same_bits(expected, fitted(model, rows, lazy(wide[:, 0])))
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**15)  # 16 rows
+    monkeypatch.setattr(blocks, "BLOCK", 2**12)  # 16 rows
     assert_same_bits(expected, fitted(model.set_params(n_jobs=2), wide, wide[:, 0]))
 
 
@@ -417,7 +417,7 @@ FACTORIZERS = {
 def test_a_factorizer_reads_files_and_maps(name, method, npy, npz, mapped, monkeypatch):
     model = DPLowRankFactorizer(2, method=method, sketch_size=6, **FACTORIZERS[name])
     expected, sparse = fitted(model, X), fitted(model, S)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)  # 16 rows
+    monkeypatch.setattr(blocks, "BLOCK", 2**7)  # 16 rows
     for rows in (X, npy, mapped):
         assert_same_bits(expected, fitted(model, rows))
     assert_same_bits(sparse, fitted(model, npz))

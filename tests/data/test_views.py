@@ -23,7 +23,7 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
 def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
     monkeypatch.setattr(views, "_STORED_BYTES", most)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**9)
+    monkeypatch.setattr(blocks, "BLOCK", 2**6)
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
     X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 3000), (rows, columns)), shape=(200, 30)))

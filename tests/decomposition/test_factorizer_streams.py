@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import _factorizer_state
@@ -68,7 +69,7 @@ def product(model):
 def test_without_noise_a_release_is_the_best_factorisation(way):
     model = new(9, epsilon=math.inf, **WAYS[way])
     for t, step in enumerate(STEPS, 1):
-        model.update_matrix(step / 2)
+        model.update_matrix(step / 4).update_matrix(sp.csr_array(step / 4))
         i, j = np.indices((M, N)).reshape(2, -1)
         model.update(i, j, step.ravel() / 2)
         model.release()

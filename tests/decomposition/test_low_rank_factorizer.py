@@ -377,23 +377,6 @@ def test_every_call_of_a_reporter_spends():
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("unit", ["frobenius", "rank_one"])
-@pytest.mark.parametrize("shape", [(60, 50), (300, 200), (1000, 800)])
-def test_three_isometries_work_at_every_shape(unit, shape):
-    """The core is cut coarsely enough: no worse than the Hadamard sketch, and it finds the rank."""
-    A = low_rank(*shape, 3)
-    errors = {}
-    for kind in ("isometry", "srht"):
-        model = DPLowRankFactorizer(
-            3, method="three_sketch", sketch=kind, privacy_unit=unit,
-            sensitivity_mode="worst_case",
-        ).fit(A)  # fmt: skip
-        assert model.rank_ == 3 and len(model.releases_) == 3
-        errors[kind] = np.linalg.norm(A - model.reconstruct()) / np.linalg.norm(A)
-    assert errors["isometry"] < 1.3 * errors["srht"] < 0.5
-
-
 def test_a_core_that_rounding_exceeds_says_why():
     model = DPLowRankFactorizer(
         2, method="three_sketch", sensitivity_mode="worst_case", epsilon=0.01

@@ -178,12 +178,6 @@ def test_noise_does_not_make_classes_thin():
     assert 0.4 < min(areas) < max(areas) < 4
 
 
-def test_small_classes_are_not_seen():
-    shapes = class_shapes(np.zeros(6), 3.0, UNIT)
-    assert not shapes["above_noise_"].any()
-    assert np.isfinite(shapes["covariances_"]).all()
-
-
 def test_level_holds_its_share():
     density = np.arange(1.0, 101.0).reshape(10, 10)
     level = mass_level(density, 0.5)

@@ -6,16 +6,16 @@ import pytest
 
 from skdp.exceptions import PrivacyWarning
 from skdp.federated import AggregationAbortedError, AggregationConfig
-from skdp.federated.noise_parts import NoiseParts
+from skdp.privacy.noise.integers import PART_SIGMA_INT
 
 
 @pytest.mark.parametrize(("n_clients", "n_dropouts"), [(2, 0), (3, 1), (12, 0)])
 def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_dropouts):
     with pytest.warns(PrivacyWarning, match=r"for it mu is 1\.\d+ times"):
         config = AggregationConfig(n_clients, n_colluders=0, n_dropouts=n_dropouts)
-    claimed = NoiseParts(n_clients, 0, n_dropouts).effective_sigma
-    left = NoiseParts(n_clients, 1, n_dropouts).effective_sigma
-    assert config.against_clients == pytest.approx(claimed / left, rel=1e-12)
+    left = (config.n_honest - 1) * PART_SIGMA_INT**2 - 1 / 12  # variance, without its own part
+    ratio = config.effective_sigma / left**0.5
+    assert config.against_clients == pytest.approx(ratio, rel=1e-12)
     assert config.against_clients > 1
 
 

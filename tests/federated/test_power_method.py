@@ -22,7 +22,7 @@ from skdp.federated import (
 )
 from skdp.federated._clients import Federation
 from skdp.federated._messages import Call, Facts, Question, Request
-from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
+from skdp.federated.noise_parts import PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -215,8 +215,7 @@ def test_a_private_choice_is_refused_before_it_is_paid():
     """Scores of clients could be added, but not the noise that decides between them."""
     budget = PrivacyBudget(1.0, 1e-6)
     session = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
-    facts = Facts("row", "add_remove", 12, 4, 1, 0)
-    federation = Federation(session, refuse_reading(None), facts)
+    federation = Federation(session, refuse_reading(None), AggregationConfig(4), 12)
     scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
     with pytest.raises(PrivacyError, match="private choice"):
         federation.answer((("scores", ()),), scores, 0.1)
@@ -329,7 +328,7 @@ def test_no_arguments_of_a_server_break_a_bound(method, adjacency):
         requested = Call("clipped", (clip,)), *last
         pair = [asked(rows_of(part), requested, _SIGNATURES) for part in (first, second)]
         try:
-            step = granted_step(pair[0].bound, 0.3, NoiseParts(S), None)
+            step = granted_step(pair[0].bound, 0.3, AggregationConfig(S), None)
         except (PrivacyError, ValueError):
             continue
         assert change_over_bound(*pair, step) <= 1

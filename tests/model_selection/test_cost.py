@@ -39,7 +39,6 @@ from skdp.model_selection import (
     DPGridSearchCV,
     IndependentKFold,
     WithinGroupKFold,
-    make_private_scorer,
     search_cost,
 )
 from skdp.model_selection._splitters import held_by
@@ -49,26 +48,11 @@ from skdp.privacy.accounting.losses import (
     epsilon_from_losses,
     epsilon_from_mu_delta,
 )
-from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.recommend import DPRecommender
+from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
-SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
-REPLACE = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3, adjacency="replace")
 USERS = np.arange(90) % 7
-
-
-def mu_of(epsilon, delta=1e-6):
-    return PrivacyBudget(epsilon, delta).mu
-
-
-def pca(**params):
-    return DPPCA(**{"n_components": 1, "clip_norm": 1.0, "epsilon": 0.5} | params)
-
-
-def grid(cv, estimator=None, **params):
-    estimator = pca(adjacency="replace") if estimator is None else estimator
-    return GridSearchCV(estimator, {"n_components": [1, 2, 3]}, cv=cv, **params)
 
 
 # -- the rule ------------------------------------------------------------------------------------
@@ -98,15 +82,6 @@ def test_cost_follows_the_rule(cv, held, refit):
     assert cost.exact_scores and not cost.seeded
 
 
-def test_refit_costs_what_the_dearest_candidate_does():
-    search = GridSearchCV(pca(adjacency="replace"), {"epsilon": [0.1, 0.2, 2.0]}, cv=KFold(5))
-    cost = search_cost(search, 90)
-    sizes = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
-    assert cost.mu**2 == pytest.approx(4 * sum(sizes) + max(sizes))
-    assert "{'epsilon': 2.0}" in str(cost)
-    assert "epsilon=" in repr(cost)
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_cost_is_not_exceeded_by_what_a_row_meets():
@@ -127,25 +102,40 @@ def test_cost_is_not_exceeded_by_what_a_row_meets():
         assert held.max() == 3 * cost.held + 1
 
 
-def test_parts_of_a_pipeline_add_up():
-    pipe = make_pipeline(pca(adjacency="replace"), DPTraceRegressor(1, adjacency="replace"))
-    search = GridSearchCV(pipe, {"dptraceregressor__max_iter": [1, 2]}, cv=KFold(3))
-    cost = search_cost(search, 90)
-    assert cost.mu**2 == pytest.approx((2 * 2 + 1) * (mu_of(0.5) ** 2 + mu_of(1.0) ** 2))
+OF_REPLACE = pca(adjacency="replace")
+PIPE = make_pipeline(OF_REPLACE, DPTraceRegressor(1, adjacency="replace"))
+FIT, SCORE = mu_of(0.5) ** 2, mu_of(0.3) ** 2
+DRAWN = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
+SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
+# (what is searched, mu**2 of all its fits and scores)
+TOTALS = {
+    "a refit costs what the dearest candidate does": (
+        GridSearchCV(OF_REPLACE, {"epsilon": [0.1, 0.2, 2.0]}, cv=KFold(5)),
+        4 * sum(SIZES) + max(SIZES),
+    ),
+    "parts of a pipeline": (
+        GridSearchCV(PIPE, {"dptraceregressor__max_iter": [1, 2]}, cv=KFold(3)),
+        (2 * 2 + 1) * (FIT + mu_of(1.0) ** 2),
+    ),
+    "drawn anew, at one cost": (RandomizedSearchCV(OF_REPLACE, DRAWN, n_iter=2, cv=3), 5 * FIT),
+    "private scores": (grid(KFold(4), scoring=REPLACE), 10 * FIT + 3 * SCORE),
+    "scores of training sets": (
+        grid(KFold(4), scoring=REPLACE, return_train_score=True), 10 * FIT + 12 * SCORE,
+    ),
+    "two scores": (
+        grid(KFold(4), scoring={"a": REPLACE, "b": REPLACE}, refit="a"), 10 * FIT + 6 * SCORE,
+    ),
+}  # fmt: skip
 
 
-def test_private_scores_add_their_own():
-    search = grid(KFold(4), scoring=REPLACE)
+@pytest.mark.parametrize("what", TOTALS)
+def test_fits_and_scores_add_up(what):
+    search, total = TOTALS[what]
     cost = search_cost(search, 90)
-    fits, scores = 10 * mu_of(0.5) ** 2, 3 * mu_of(0.3) ** 2
-    assert not cost.exact_scores
-    assert cost.mu**2 == pytest.approx(fits + scores)
-    cost = search_cost(grid(KFold(4), scoring=REPLACE, return_train_score=True), 90)
-    assert cost.mu**2 == pytest.approx(fits + 4 * scores)
-    cost = search_cost(grid(KFold(4), scoring={"a": REPLACE, "b": REPLACE}, refit="a"), 90)
-    assert cost.mu**2 == pytest.approx(fits + 2 * scores)
-    with pytest.raises(PrivacyError, match="the two do not add up"):
-        search_cost(grid(KFold(4), scoring=SCORER), 90)
+    assert cost.mu**2 == pytest.approx(total)
+    assert cost.exact_scores == ("score" not in what)
+    assert ("{'epsilon': 2.0}" in str(cost)) == ("dearest" in what)
+    assert "epsilon=" in repr(cost)
 
 
 def test_cross_validate():
@@ -213,6 +203,7 @@ def test_users():
 
 CLASSIFIER = DPPersonalizedClassifier(1, classes=[0, 1])
 REFUSED = [
+    (grid(KFold(4), scoring=SCORER), None, "the two do not add up"),
     (grid(KFold(4), pca()), None, "adding one row changes the folds"),
     (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
@@ -293,12 +284,6 @@ def test_what_is_drawn_anew_is_not_counted_by_one_draw(drawn, state):
     for _ in range(3):
         with pytest.raises(PrivacyError, match="random_state"):
             search_cost(RandomizedSearchCV(pipe, drawn, n_iter=1, cv=3, random_state=state), 90)
-
-
-def test_what_changes_no_cost_may_be_drawn_anew():
-    drawn = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
-    cost = search_cost(RandomizedSearchCV(pca(adjacency="replace"), drawn, n_iter=2, cv=3), 90)
-    assert cost.mu == pytest.approx(mu_of(0.5) * math.sqrt(5))
 
 
 def test_no_private_estimator_has_no_cost():

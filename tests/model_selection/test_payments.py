@@ -49,8 +49,9 @@ from skdp import (
     PrivacyLedger,
 )
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_scorer, search_cost
-from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import record_transcript
+from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
 
 pytestmark = pytest.mark.filterwarnings(  # noise
     "ignore::skdp.exceptions.UtilityWarning"
@@ -59,25 +60,10 @@ pytestmark = pytest.mark.filterwarnings(  # noise
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
 Y = X[:, 0]
 LABELS = np.arange(90) % 2
-SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
-REPLACE = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3, adjacency="replace")
-
-
-def mu_of(epsilon, delta=1e-6):
-    return PrivacyBudget(epsilon, delta).mu
-
-
-def pca(**params):
-    return DPPCA(**{"n_components": 1, "clip_norm": 1.0, "epsilon": 0.5} | params)
 
 
 def ridge(**params):
     return DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0), **params)
-
-
-def grid(cv, estimator=None, **params):
-    estimator = pca(adjacency="replace") if estimator is None else estimator
-    return GridSearchCV(estimator, {"n_components": [1, 2, 3]}, cv=cv, **params)
 
 
 NOT_PAID = "has ended|nobody paid for"

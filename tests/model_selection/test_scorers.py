@@ -201,6 +201,15 @@ def test_a_bound_is_what_a_unit_moves(unit, adjacency):
     assert 0.99 * bound <= max(changes) <= bound * (1 + 1e-6)
 
 
+def test_a_mean_is_over_units_whose_number_is_public():
+    """How many rows they have is not."""
+    users = np.arange(40) // 5
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), adjacency="replace")
+    for unit, groups, n in (("row", None, 40), ("label", None, 40), ("group", users, 8)):
+        found = scorer._query(Constant(), X[:40], Y[:40], groups, UNITS[unit], False)[1]
+        assert found == n
+
+
 @pytest.mark.parametrize(
     ("model", "loss", "y"),
     [

@@ -43,6 +43,7 @@ from skdp.testing import (
     seeded_entropy,
     transcript_audit,
 )
+from tools.checks import parametrize_with_dp_checks
 from tools.fit_checks import check_receipt
 from tools.outcomes import difference, fitted_attributes
 from tools.pairs import worst_case_pair
@@ -140,6 +141,7 @@ def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
     assert first + second == pytest.approx(0.9 * search.selection_plan_.run.value**2, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # 60 rows show little
 def test_pure_search():
     svd = DPTruncatedSVD(1, privacy_unit="entry")
     grid = {"unit_bound": [(-1.0, 1.0), (-0.5, 0.5)]}
@@ -477,3 +479,24 @@ def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
 def test_a_search_of_next_to_nothing_is_a_search():
     search = clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60])
     assert search.privacy_spent_.epsilon == 1e-9
+
+
+# -- our own checks on private searches: slow, since each fit is a search --------------------------
+
+
+# It has no scale, as an estimator has that learns its own.
+SHARE = make_private_scorer("share_lost", (0.0, 1.0))
+# Large enough that scores are seldom cut to an end of their bounds; 2.5 times as much is below
+# the epsilon where noise stays as it is.
+PROMISED = [
+    DPGridSearchCV(
+        DPPCA(clip_norm=1.0), {"n_components": [1, 2]}, SHARE, strategy=strategy, epsilon=15.0
+    )
+    for strategy in ("compose", "random_stopping")
+]
+
+
+@pytest.mark.slow
+@parametrize_with_dp_checks(PROMISED)
+def test_keeps_its_promise(estimator, check):
+    check(estimator)

@@ -271,7 +271,7 @@ def test_zeros_that_are_not_stored_stay_zeros():
 def test_scales_that_are_far_off_are_said(rows):
     """75 rows do not show where columns lie, and a scale about 0 looks like one about there."""
     lost, model = 0, DPStandardScaler(epsilon=1.0)
-    for _ in range(40):
+    for _ in range(16):
         said = messages_of(model.fit, rows)
         if np.abs(np.log2(model.scale_ / rows.std(axis=0))).max() > 3:
             lost += 1

@@ -218,7 +218,7 @@ def test_rows_of_entries_hold_their_bounds(name, adjacency):
     assert report.ratio > least
 
 
-# -- changes by a contract, of a norm or of entries, next to entries of any size --------------------
+# -- changes by a contract, of a norm or of entries, with entries of any size --------------------
 
 NAMES = ["frobenius", "spectral"]
 SQUARE = ["edge_change", "mixed"]

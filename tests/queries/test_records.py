@@ -40,6 +40,9 @@ CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: nobody asks for moments of 
 UNITS = [(unit, adjacency) for unit in ("row", "label") for adjacency in ("add_remove", "replace")]
 
 
+NONE = np.zeros((0, D1)), np.zeros((0, D2))
+
+
 def placed(X, y):
     if isinstance(X, tuple):
         return in_memory(X[0], y=y, factors=X[1])
@@ -161,6 +164,19 @@ def test_sums_of_records_about_a_place_hold_and_are_attained(adjacency):
         none = (X[:0], y[:0])
         worst = max(change(make, a, b if adjacency == "replace" else none, 1e-8) for a, b in pairs)
         assert 0.95 <= worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("form", ["dense", "csr", "factors"])
+def test_moments_of_records_without_a_common_direction_attain_their_bound(form, adjacency):
+    """One comes, or goes for one that is orthogonal to it on both sides."""
+    first, other = (
+        (3.0 * np.eye(D1)[[i]], np.eye(D2)[[i]]) if i or adjacency == "replace" else NONE
+        for i in (1, 0)
+    )
+    make = asked(lambda q: q.measurement_covariance_moments(1.0), form, adjacency=adjacency)
+    pair = [(data, np.ones(len(data[0]))) for data in (first, other)]
+    assert 0.99 < change(make, *pair, 1e-9) <= 1
 
 
 def test_a_place_is_taken_off_each_record():
@@ -447,7 +463,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         for release, value in zip(releases, expected, strict=True):
             permuted = query(form, (A[order], B[order]), y[order], bias=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
-        monkeypatch.setattr(records, "_BLOCK", 200)
+        monkeypatch.setattr(records, "CACHED", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
         monkeypatch.setattr(FactoredRecords, "at_once", 37)
 

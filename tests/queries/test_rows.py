@@ -258,8 +258,8 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     assert np.abs(whole - alone).max() <= (len(groups) if once else 0)
     together = bounded(unit, name, groups, seed=1, n_jobs=2)
     assert np.array_equal(together.answer(1e-6), whole)
-    monkeypatch.setattr(grouped_rows, "_BATCH_BYTES", 2**10)
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(grouped_rows, "CACHED", 2**7)
+    monkeypatch.setattr(blocks, "BLOCK", 2**7)
     together = bounded(unit, name, groups[::-1], seed=2)
     assert np.array_equal(together.answer(1e-6), whole)
 

@@ -17,8 +17,6 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import (
     Neighbours,
     NumberQuery,
-    _Counts,
-    _ordered_counts,
     whole_steps,
 )
 from skdp.queries.users import UserQuery
@@ -189,11 +187,3 @@ LAZY = {
 def test_nothing_is_computed_before_it_is_paid_for(kind):
     X = RNG.standard_normal((20, 3)) * 10.0 ** RNG.uniform(-6, 6, (20, 1))
     check_charge_before_read(lambda X: X, LAZY[kind], data=X)
-
-
-@pytest.mark.parametrize("kept_only", [False, True])
-def test_counts_of_numbers_in_order_are_those_of_numbers_as_they_come(kept_only):
-    values = np.array([0.0, 2.0, np.nan, -1.0, np.inf, 0.0, 2.0, 5.0, -np.inf, -0.0, np.nan])
-    for threshold in (-np.inf, -1.0, -0.5, 0.0, 1.0, 2.0, 5.0, np.inf):
-        expected = _Counts(threshold, kept_only)(values).tolist()
-        assert _ordered_counts(np.sort(values), threshold, kept_only) == expected

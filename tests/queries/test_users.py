@@ -227,7 +227,7 @@ def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
         together = bounded(name, query_of(users, p=p, **kwargs), p)
         assert np.array_equal(together.answer(1e-8), alone)
     order = np.random.default_rng(3).permutation(len(users))
-    monkeypatch.setattr(grouped_rows, "_BATCH_BYTES", 2**10)
+    monkeypatch.setattr(grouped_rows, "CACHED", 2**7)
     assert np.array_equal(
         bounded(name, query_of([users[i] for i in order], p=p), p).answer(1e-8), alone
     )

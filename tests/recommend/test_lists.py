@@ -7,7 +7,7 @@ from sklearn.metrics import ndcg_score
 
 from skdp.data.histories import hidden_cells
 from skdp.datasets import make_interactions
-from skdp.model_selection import make_private_scorer
+from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from skdp.recommend import DPRecommender, interactions_from_pairs, ndcg_at_n, recall_at_n
 from skdp.recommend._lists import best_items, missed_share
 from skdp.solvers.item_filter import ItemFilter
@@ -187,3 +187,18 @@ def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
     assert transcript.openings[0].bound.l2 == pytest.approx(1.0)
     with pytest.raises(AttributeError):  # before anything is read
         scorer(object(), R)
+
+
+@pytest.mark.thorough
+def test_a_search_over_recommenders_pays_for_lists(fitted):
+    R, _ = fitted
+    scorer = make_private_scorer("missed_items", (0.0, 1.0))
+    search = DPGridSearchCV(
+        DPRecommender(4), {"algorithm": ["popularity", "gram"]}, scoring=scorer, epsilon=30.0,
+        strategy="compose",
+    )  # fmt: skip
+    with seeded_entropy(0):
+        search.fit(R)
+    assert search.best_params_ == {"algorithm": "gram"}
+    assert search.privacy_spent_.epsilon == pytest.approx(30.0)
+    assert search.best_estimator_.recommend(R[:3])[0].shape == (3, 20)

@@ -357,6 +357,7 @@ def pixels(n, seed=0):
     return X, y + 0.2 * y.std() * rng.standard_normal(n)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 10.0])
 def test_pictures_are_seen_about_their_mean(epsilon):
     """Steps that are too long for their covariance are taken back."""

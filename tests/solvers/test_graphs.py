@@ -7,6 +7,7 @@ from skdp.answer import Answer
 from skdp.solvers.graphs import (
     ScaledGraph,
     angular_rows,
+    degree_direction,
     embed_across,
     released_degrees,
 )
@@ -49,6 +50,12 @@ def test_degrees_are_shrunk_as_far_as_they_are_noise(noise, share_of_plain):
         found = released_degrees(Graph(A, noise, seed), 300, 1.0).values
         loss.append(np.mean((found - true) ** 2))
     assert np.mean(loss) < share_of_plain * np.mean(plain)
+
+
+def test_degree_direction():
+    degrees = np.array([3.0, 0.0, 4.0])
+    assert np.allclose(degree_direction(degrees), [0.6, 0.0, 0.8])
+    assert np.allclose(degree_direction(np.zeros(4)), 0.5)
 
 
 def test_scaled_graph_answers_for_the_scaled_matrix():

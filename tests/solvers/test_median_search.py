@@ -104,17 +104,6 @@ def test_without_noise_and_with_a_guess():
         assert 0.75 < level / 3e7 < 1.34  # half of a log2 bin is left, and its middle is taken
 
 
-def test_equal_numbers_are_hardly_shortened():
-    """As norms of scaled rows are: half of a log2 bin is left, and its middle is taken."""
-    rng = np.random.default_rng(3)
-    for number in (0.3, 1.0, 5.0, 8.0):
-        levels = [
-            find_scale(Ranks(np.full((60, 1), number), 1.0, rng), 1.0).value for _ in range(30)
-        ]
-        assert np.quantile(np.array(levels) / number, 0.1) > 0.75
-        assert max(levels) < 1.34 * number
-
-
 @pytest.mark.thorough
 def test_one_far_number_in_a_hundred_does_nothing():
     rng = np.random.default_rng(4)

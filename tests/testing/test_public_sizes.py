@@ -41,23 +41,23 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "_BLOCK_BYTES": 64, "_CACHE_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64,
+    "BLOCK": 8, "CACHED": 4, "_MAX_ROWS": 3, "_CHUNK_BYTES": 64,
     "_STORED_BYTES": 64,
-    "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_TERM_CELLS": 4, "_WIDE_SIZE": 4.0,
+    "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_WIDE_SIZE": 4.0,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
-    "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
+    "MAX_ROWS": 3, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
-    "_SMALL": 2, "_LARGE": 3, "_MOST_DENSE": 2, "MOST_DENSE": 2,
-    "_FEWEST_KEPT": 2, "_MOST_COLUMNS": 2, "_BAND": 2, "_MOST_SHARED": 2, "_SCORES": 16,
+    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2,
+    "_FEWEST_KEPT": 2, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
     "_FEWEST": 1, "MOST_FLIPS": 16.0,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
-    "_MOST_WORK": 2, "_MOST_COORDINATES": 2, "_MOST_ORDERED": 2, "_MOST_BYTES": 64,
+    "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
-    "_MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
+    "MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
     "64.0": "a budget", "1000000.0": "a ratio of shares", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
     "1022": "values, not sizes",
@@ -76,6 +76,7 @@ OTHERS = {
     "2000": "points of a fixed net",
     "1000": "columns of a public start",
     "_MOST_CELLS": "a plan, which reads nothing private", "_MOST_ONES": "a plan",
+    "MOST_NUMBERS": "a plan",
     "_MOST_NODES": "a plan", "_FEWEST_USERS": "a plan", "400000": "a plan", "500": "a plan",
 }  # fmt: skip
 

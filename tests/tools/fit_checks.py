@@ -507,11 +507,11 @@ def check_order_invariance(
         order = np.random.default_rng(seed).permutation(len(data))
         same(answers(data[order]), "the order of rows")
         same(answers(np.asfortranarray(data)[::-1]), "the order of rows or of memory")
-    with replaced(blocks, "_BLOCK_BYTES", lambda _: 64):
+    with replaced(blocks, "BLOCK", lambda _: 8):
         same(answers(data), "the size of a block")
     for n_jobs in (1, 2, 3):
         with parallel_config(backend="threading", n_jobs=n_jobs):
             same(answers(data), f"n_jobs={n_jobs}")
-    small = replaced(blocks, "_BLOCK_BYTES", lambda _: 64)
+    small = replaced(blocks, "BLOCK", lambda _: 8)
     with small, parallel_config(backend="threading", n_jobs=2):
         same(answers(sp.csr_array(data)), "the format, block size or number of threads")

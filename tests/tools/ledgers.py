@@ -3,17 +3,26 @@
 from contextlib import contextmanager
 
 import numpy as np
+from sklearn.model_selection import GridSearchCV
 
 from skdp import DPPCA, PrivacyLedger
+from skdp.model_selection import make_private_scorer
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.fits import LedgerFit
 
 X = np.random.default_rng(0).standard_normal((200, 3)) / 3
+SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
+REPLACE = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3, adjacency="replace")
 
 
 def pca(epsilon=0.5, **parameters):
     return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **parameters)
+
+
+def grid(cv, estimator=None, **params):
+    estimator = pca(adjacency="replace") if estimator is None else estimator
+    return GridSearchCV(estimator, {"n_components": [1, 2, 3]}, cv=cv, **params)
 
 
 @contextmanager

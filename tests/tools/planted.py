@@ -163,6 +163,18 @@ PLANTED = {
     "noise of a tree, half of its draws": (
         "privacy/streams/continual.py", "else 2 * self.horizon", "else self.horizon",
     ),
+    "a score of groups over the number of their rows": (
+        "model_selection/_scorers.py", "n_rows(X) if owners is None else owners.max() + 1",
+        "n_rows(X)",
+    ),
+    "a step that integers cannot hold": (
+        "federated/noise_parts.py", "smallest = max(sys.float_info.min, bound.min_step)",
+        "smallest = sys.float_info.min",
+    ),
+    "moments of records under replace": (
+        "queries/records.py", "both = self.neighbours.positive(math.sqrt(2.0))",
+        "both = math.sqrt(2.0)",
+    ),
     "owners of a score are its rows": (
         "model_selection/_scorers.py",
         "            owners=owners,\n        )\n        return query",
@@ -219,12 +231,12 @@ PLANTED = {
         "        routes.settle",
     ),
     "noise of honest clients and of colluders": (
-        "federated/noise_parts.py",
+        "federated/config.py",
         "return self.n_clients - self.n_colluders - self.n_dropouts",
         "return self.n_clients - self.n_dropouts",
     ),
     "noise of clients that may be away": (
-        "federated/noise_parts.py",
+        "federated/config.py",
         "return self.n_clients - self.n_colluders - self.n_dropouts",
         "return self.n_clients",
     ),
@@ -500,5 +512,6 @@ def _function(module, name):
     for part in filter(None, owner.split(".")):
         module = getattr(module, part)
     found = vars(module)[last]
-    function = inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
+    own = (getattr(found, name, None) for name in ("fget", "func", "__func__"))  # of a property ...
+    function = inspect.unwrap(next(filter(None, own), found))
     return module, last, function

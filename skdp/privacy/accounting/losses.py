@@ -29,6 +29,8 @@ from scipy.special import (
     ndtr,
 )
 
+from skdp._limits import WIDER
+
 # The curve delta(epsilon) of Gaussian DP, and roots of curves rounded to the safe side.
 
 
@@ -160,7 +162,6 @@ Terms = tuple[tuple[float, tuple[int, ...]], ...]
 _TAIL = 1e-20  # probability beyond the cells of one chi-square
 _CELLS = 400
 _GRID = 2048  # points of the law of a sum or a product
-_SLACK = 1 + 1e-9  # above all rounding of the sums here
 _ORDERS = 1 + np.logspace(-3, 4, 400)  # Renyi orders: any of them gives a bound
 
 
@@ -256,7 +257,7 @@ def renyi_delta(divergence: FloatArray, epsilon: float) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         logs = (_ORDERS - 1) * (divergence - epsilon + np.log1p(-1 / _ORDERS)) - np.log(_ORDERS)
     best = float(np.min(logs[np.isfinite(divergence)], initial=0.0))
-    return min(1.0, math.exp(best) * _SLACK)
+    return min(1.0, math.exp(best) * WIDER)
 
 
 def orders() -> FloatArray:
@@ -283,7 +284,7 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
         below = forward_mus(np.sqrt(inner), epsilon)
         f = below + slope * np.maximum(w - inflection, 0.0)
         mean = float(f @ mass) + slope * total * beyond
-    return min(1.0, mean * _SLACK)
+    return min(1.0, mean * WIDER)
 
 
 @cache
@@ -511,16 +512,13 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     if not sketches:
         return None
     if len(sketches) == 1 and not mu and not values:
-        return partial(_alone, sketches[0])
+        delta: Curve = sketches[0].delta
+        return delta
     alpha = orders()
     total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
     for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
         total = total + np.minimum(value, alpha * (value**2 / 2))
     return partial(renyi_delta, total)
-
-
-def _alone(sketch: SketchMixture, epsilon: float) -> float:
-    return sketch.delta(epsilon)
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:

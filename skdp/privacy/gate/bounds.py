@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,7 +26,6 @@ from skdp.privacy.noise import integers as noise
 
 
 FloatArray = NDArray[np.float64]
-_SMALLEST_STEP = 2.0**-1022  # below it floats lose their relative accuracy
 _MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most
 
 
@@ -132,7 +132,7 @@ def _checked_step(
     bound: Bound, step: float, change: Callable[[float], float], allowed: float
 ) -> float:
     """Return the step if it is an ordinary float for which the claim holds; else refuse."""
-    if not (_SMALLEST_STEP <= step < math.inf and change(step) <= allowed):
+    if not (sys.float_info.min <= step < math.inf and change(step) <= allowed):
         raise PrivacyError(
             f"the scale of {bound.name!r} is beyond floating point; use a 'clip_norm' nearer to 1"
         )
@@ -243,7 +243,7 @@ MAX_DRAWS = 2**36
 SAMPLER_DISTANCE = MAX_DRAWS * noise.DELTA_PER_DRAW  # of all its noise from its law
 
 # Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
-_MAX_EPSILON = 64.0
+MAX_EPSILON = 64.0
 _MOST_COPIES = 32
 
 
@@ -255,7 +255,7 @@ def _calibration_epsilon(epsilon: float, delta: float) -> float:
             f"'delta' must be 0 or at least {4 * SAMPLER_DISTANCE:.0e}, the sampler's own error "
             f"over a fit. Got {delta!r} instead."
         )
-    return min(epsilon, math.log(half), _MAX_EPSILON)
+    return min(epsilon, math.log(half), MAX_EPSILON)
 
 
 @lru_cache(maxsize=64)  # the fits of a search have few budgets
@@ -329,7 +329,7 @@ class PrivacyBudget:
         if math.isinf(epsilon):
             mu = pure = math.inf
         elif delta == 0:
-            pure = min(epsilon, _MAX_EPSILON)
+            pure = min(epsilon, MAX_EPSILON)
         else:
             copies = _best_copies(epsilon, delta) if self.split and pure == 0.0 else 1
             mu, charge, pure = _mu_of_copy(epsilon, delta, pure, copies)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -151,27 +151,12 @@ def symmetrise(value: NDArray[Any]) -> None:
         value[start:, rows] = part.T
 
 
-class Reader(Protocol):
-    """What a grant needs of the session that paid for it: words, and the one reader of data."""
-
-    budget: PrivacyBudget
-    source: NoiseSource
-    ledger: tuple[LedgerEntry, ...]
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Held while a grant is used."""
-        ...
-
-    def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]: ...
-
-
 class Grant:
     """Permission, already paid for, to open one statistic a fixed number of times."""
 
     def __init__(
         self,
-        session: Reader,
+        session: PrivacySession,
         bound: Bound,
         mechanism: str,
         step: float,
@@ -320,7 +305,7 @@ class FlipGrant(Grant):
     flip (y - p)/(1 - 2p) is unbiased for a cell; its deviation is the noise scale of the answer.
     """
 
-    def __init__(self, session: Reader, bound: Bound, epsilon: float) -> None:
+    def __init__(self, session: PrivacySession, bound: Bound, epsilon: float) -> None:
         self._rate = 0 if epsilon == math.inf else flip_rate(epsilon / bound.cells)
         probability = chance_of_flip(self._rate)
         if probability * bound.size > MAX_FLIPS:
@@ -362,7 +347,7 @@ class FlipGrant(Grant):
 
 
 SHARE_SLACK = 1e-9  # shares are sums of floats
-_CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
+CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
 class Observer:
@@ -580,8 +565,8 @@ class PrivacySession:
         with self.lock:
             share = self.affordable(bound, share, "pure")
             eta = budget.pure_epsilon * share
-            rate = eta / (2.0**_CHOICE_BITS + 2)  # rounding moves two scores by one step
-            step = 0.0 if budget.exact else bound.linf * 2.0**-_CHOICE_BITS
+            rate = eta / (2.0**CHOICE_BITS + 2)  # rounding moves two scores by one step
+            step = 0.0 if budget.exact else bound.linf * 2.0**-CHOICE_BITS
             scale = step / rate
             loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
             grant = Grant(self, bound, "exponential", step, scale)

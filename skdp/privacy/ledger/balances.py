@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import islice, product
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 from skdp.exceptions import PrivacyError
@@ -142,11 +143,7 @@ def _dear(parts: Iterable[Sum]) -> list[Sum]:
     found = {(part.gaussian, frozenset(part.others.items())): part for part in parts}
     plain = [part for part in found.values() if not part.others]
     mixed = [part for part in found.values() if part.others]
-    return mixed + sorted(plain, key=_squares)[-1:]
-
-
-def _squares(part: Sum) -> int:
-    return part.gaussian
+    return mixed + sorted(plain, key=attrgetter("gaussian"))[-1:]
 
 
 # What the fits of a ledger cost together, and whether there is room for one more.
@@ -290,7 +287,7 @@ class Balance:
         cap = self.terms.cap
         delta = cap.delta if delta is None else as_number("'delta'", delta, high=1.0)
         priced = ((cap.epsilon(seen, delta), seen) for seen in self._seen())
-        epsilon, seen = max(priced, key=_epsilon)
+        epsilon, seen = max(priced, key=itemgetter(0))
         unit, adjacency = self._meaning()
         seeded = any(fit.seeded for fit in self.entries.values())
         meaning = adjacency or ADJACENCIES[0], unit or next(iter(UNITS))
@@ -349,7 +346,3 @@ def _with(sums: dict[Part | None, Sum], fit: LedgerFit, times: int = 1) -> dict[
     whole = sums.get(fit.part, Sum()).plus(_sum_of(fit), times)
     others = {part: each for part, each in sums.items() if part != fit.part}
     return others | {fit.part: whole} if whole.fits else others
-
-
-def _epsilon(priced: tuple[float, Seen]) -> float:
-    return priced[0]

@@ -16,7 +16,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, as_number, orders, renyi_delta
 from skdp.privacy.accounting.receipts import joint_epsilon, rho_of
-from skdp.privacy.gate.bounds import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.gate.bounds import MAX_DRAWS, MAX_EPSILON, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise import integers as noise
 
 # What many fits cost together when each is chosen after the answers of those before.
@@ -293,7 +293,6 @@ def _order(first: Losses, budget: tuple[float, float]) -> int:
 
 
 _ROUND = 1 + 2.0**-48  # sums of floats
-_MOST = 64.0  # noise does not shrink beyond this epsilon
 USUAL_DELTA = 1e-6  # of estimators, and of a report whose cap has no delta
 
 
@@ -394,7 +393,7 @@ class _Divergence(ABC):
 
     limit: float
     delta = USUAL_DELTA
-    ceiling = _MOST
+    ceiling = MAX_EPSILON
     name = ""
 
     def __post_init__(self) -> None:

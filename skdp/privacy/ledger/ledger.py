@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
+from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
@@ -87,9 +88,6 @@ def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
 # which says that the model is misconfigured.
 _KINDS = {kind.__name__: kind for kind in (PrivacyError, BudgetExceededError)}
 _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n-----|\Z)")
-
-
-_DELTA = 1e-6  # where an epsilon alone is given, as of estimators
 
 
 class PrivacyLedger:
@@ -182,7 +180,7 @@ class PrivacyLedger:
         note: str = "",
     ) -> None:
         if epsilon is not None and delta is None:
-            delta = _DELTA
+            delta = USUAL_DELTA
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")
@@ -272,13 +270,14 @@ class PrivacyLedger:
                 self._leave()
             raise
         quoted = _QUOTED.findall(str(error)) if isinstance(error, ValueError) else []
-        told = self._refused or [(_KINDS[name], text) for name, text in quoted]
-        if not told or (kind is not None and not quoted):
+        rejected = self._refused or [(_KINDS[name], text) for name, text in quoted]
+        if not rejected or (kind is not None and not quoted):
             return
-        for_budget = [refusal for refusal in told if refusal[0] is BudgetExceededError]
-        refused, first = (for_budget or told)[0]
+        for_budget = [refusal for refusal in rejected if refusal[0] is BudgetExceededError]
+        refused, first = (for_budget or rejected)[0]
         raise refused(
-            f"{len(told)} fit(s) inside this PrivacyLedger were rejected, and the calling code hid "
+            f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
+            "hid "
             f"the errors (a grid search makes them nan scores). First: {first}"
         )
 

@@ -41,14 +41,12 @@ TABLE_PATH: Final = Path(__file__).with_name("gaussian_table.npy")
 TABLE_SIGMA: Final = 300
 TABLE_BITS: Final = 126
 _COLUMN_BITS: Final = 63
-_COLUMN_MASK: Final = (1 << _COLUMN_BITS) - 1
 
 CELL_BITS: Final = 12
 CELLS: Final = 1 << CELL_BITS
 INDEX_BITS: Final = CELL_BITS + 1  # the sign bit and the cell
 FRACTION_BITS: Final = 64 - INDEX_BITS
-_FEW_MASK: Final = (1 << INDEX_BITS) - 1
-_INDEX_MASK: Final = np.uint64(_FEW_MASK)
+_INDEX_MASK: Final = np.uint64(2 * CELLS - 1)
 _INDEX_SHIFT: Final = np.uint64(INDEX_BITS)
 _WEIGHT_SLACK: Final = 1 << 26  # bounds the error, in units, of a threshold of inexact weights
 
@@ -83,7 +81,7 @@ def gaussian_thresholds() -> list[int]:
 def split_columns(thresholds: list[int]) -> NDArray[np.uint64]:
     """Return rows (high 63 bits, low 63 bits) of 126-bit integers."""
     high = [t >> _COLUMN_BITS for t in thresholds]
-    low = [t & _COLUMN_MASK for t in thresholds]
+    low = [t & ((1 << _COLUMN_BITS) - 1) for t in thresholds]
     return np.array([high, low], dtype=np.uint64)
 
 
@@ -189,9 +187,9 @@ class AliasTable:
     def draw_few(self, words: list[int], spare: Callable[[], int]) -> list[int]:
         """Return what `draw` does, faster for a handful of words."""
         thresholds, outcomes = self._few
-        drawn = []
+        drawn, mask = [], len(thresholds) - 1
         for word in words:
-            index, fraction = word & _FEW_MASK, word >> INDEX_BITS
+            index, fraction = word & mask, word >> INDEX_BITS
             over = fraction >= thresholds[index]
             if fraction == thresholds[index]:
                 over = self._settle(index >> 1, fraction, spare)
@@ -261,9 +259,8 @@ _LEVEL_FACTOR: Final = 150
 _RESERVE: Final = 16
 _CHUNK: Final = 2048  # draws: words and work arrays stay in the second-level cache
 _FEW: Final = 8  # draws: as fast one by one
-_OVERFLOW: Final = CELLS - 1
 _LARGEST_GAP: Final = 700
-_GAP_BITS: Final = 1010  # exp(-700) > 2^-1010
+_GAP_BITS: Final = math.ceil(_LARGEST_GAP / math.log(2))
 
 
 def sigma_int(levels: int) -> float:
@@ -354,16 +351,14 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
     flat = np.empty(math.prod(shape), dtype=np.int64)
-    # One reading of reserve and first chunk: each is a call of the operating system.
-    ahead = _Ahead(words, _RESERVE + levels * min(flat.size, _CHUNK))
-    table, spare = _gaussian_table(), _Spare(ahead)
+    table, spare = _gaussian_table(), _Spare(words)
     if flat.size <= _FEW:
-        few = table.draw_few(_take(ahead, levels * flat.size).tolist(), spare)
+        few = table.draw_few(_take(words, levels * flat.size).tolist(), spare)
         for i in range(flat.size):
             flat[i] = reduce(_next_level, few[i :: flat.size])
         return flat.reshape(shape)
     for part in _chunks(flat):
-        drawn = table.draw(_take(ahead, levels * part.size), spare).reshape(levels, part.size)
+        drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
         part[:] = drawn[0]
         for level in drawn[1:]:
             part *= _LEVEL_FACTOR
@@ -487,27 +482,12 @@ def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
     table = _digit_table(2)
     digits = table.draw(words, spare)
     total = digits.astype(np.int64)
-    while (digits == _OVERFLOW).any():
-        again = np.flatnonzero(digits == _OVERFLOW)
+    while (digits == CELLS - 1).any():
+        again = np.flatnonzero(digits == CELLS - 1)
         digits = np.zeros_like(digits)
         digits[again] = table.draw(np.array([spare() for _ in again], dtype=np.uint64), spare)
         total += digits
     return total
-
-
-class _Ahead:
-    """The same words in the same order, the first of them read at once."""
-
-    def __init__(self, words: Words, n: int) -> None:
-        self._words, self._taken = words, _take(words, n)
-
-    def __call__(self, n: int, /) -> WordArray:
-        if n <= self._taken.size:
-            drawn, self._taken = self._taken[:n], self._taken[n:]
-            return drawn
-        left, self._taken = self._taken, self._taken[:0]
-        more = _take(self._words, n - left.size)
-        return np.concatenate([left, more]) if left.size else more
 
 
 class _Spare:

@@ -24,7 +24,7 @@ KeyPart: TypeAlias = (
 
 _BLOCK_WORDS: Final = 4096
 _FEWEST_WORDS: Final = 64
-_KEY_BYTES: Final = 32
+KEY_BYTES: Final = 32
 _KEYS: Final = "A key is made of str, bytes, bool, int, float and tuples. Got {!r}."
 _KEY_TYPES: Final = (str, int, float, bytes, np.bool_, np.integer, np.floating)
 _DOMAIN: Final = b"skdp.privacy.random/1"
@@ -206,7 +206,7 @@ def _system_words(n: int, /) -> WordArray:
 
 
 def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
-    return hashlib.shake_256(_encode((_DOMAIN, purpose, *parts))).digest(_KEY_BYTES)
+    return hashlib.shake_256(_encode((_DOMAIN, purpose, *parts))).digest(KEY_BYTES)
 
 
 def _check(part: KeyPart) -> None:

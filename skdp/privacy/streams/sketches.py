@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import WIDER
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture, as_delta, as_number, largest_mu
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, joint_epsilon
-from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, Bound, gaussian_step
+from skdp.privacy.gate.bounds import MAX_EPSILON, SAMPLER_DISTANCE, Bound, gaussian_step
 from skdp.privacy.gate.session import SHARE_SLACK, Accumulator, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
@@ -320,7 +321,6 @@ class NoisyGroup:
 
 Receipt = Mapping[str, Any]
 
-_MAX_EPSILON, _ROUNDING = 64.0, 1e-9
 
 _UNKNOWN = (
     "the servers paid for random sketches of different sizes (or some for a sketch and some for "
@@ -435,7 +435,7 @@ def _epsilon(
         lambda left: accounting.epsilon_from_losses(losses, left),
         delta,
         states * SAMPLER_DISTANCE,
-        start=min(claimed, _MAX_EPSILON),
+        start=min(claimed, MAX_EPSILON),
     )
-    near = epsilon <= claimed * (1 + _ROUNDING)  # the last bits depend on the order of sums
+    near = epsilon <= claimed * WIDER  # the last bits depend on the order of sums
     return claimed if near else epsilon

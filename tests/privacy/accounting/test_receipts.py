@@ -21,7 +21,7 @@ from skdp import (
 )
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy.accounting.receipts import cautions
+from skdp.privacy.accounting.receipts import aligned, cautions
 from skdp.recommend import DPRecommender
 
 X = np.random.default_rng(0).standard_normal((400, 3))
@@ -135,3 +135,15 @@ def test_a_report_says_what_the_budget_was_for():
     assert sum(int(re.search(r"  (\d+) ", row)[1]) for row in rows) == len(report.ledger)
     assert all(entry.name in report.details() for entry in report.ledger)
     assert "<summary>" in report._repr_html_()
+
+
+# -- tables as text --------------------------------------------------------------------------------
+
+
+def test_columns_stand_below_each_other():
+    rows = [("release", "share", "note"), ("sum", "12.5%", ""), ("a long one", "5%", "twice")]
+    assert aligned(rows) == [
+        "release     share  note",
+        "sum         12.5%",
+        "a long one  5%     twice",
+    ]

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, PrivacyLedger
+from skdp.answer import Answer
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
-from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
+from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivacyBudget, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams import sketches
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.gate import VECTOR, constant, new_session
 from tools.gate import new_session as session
@@ -479,3 +482,62 @@ def test_a_ledger_is_of_its_process(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: here + 1)  # as if this were a forked child
     with pytest.raises(PrivacyError, match="process that made it"), ledger:
         pass
+
+
+# -- the public face of a query: releases, restricted queries, and nothing else --------------------
+
+
+ANSWERED = Bound("vector", (4,), 2.0)
+
+
+class Echo:
+    """A session that answers with what it was asked for."""
+
+    def answer(self, path, bounded, share):
+        return path, bounded.bound, share
+
+
+class Counted(PrivateQuery):
+    _rows = 3
+
+    def size(self):
+        return self._rows
+
+    def total(self, factor=1):
+        return Bounded(ANSWERED, None)
+
+    def restricted(self, level):
+        return Counted()
+
+
+def test_an_ask_hands_out_releases_only():
+    ask = Ask(Echo(), Counted())
+    assert ask.total(2, share=0.1) == ((("total", (2,)),), ANSWERED, 0.1)
+    path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)
+    assert path == (("restricted", (3.0,)), ("restricted", (2.0,)), ("total", ()))
+    for name in ("_rows", "_read", "nothing"):
+        with pytest.raises(AttributeError, match="no release"):
+            getattr(ask, name)
+    with pytest.raises(PrivacyError, match="neither a release"):
+        ask.size()
+    with pytest.raises(TypeError, match="share"):
+        ask.total()
+
+
+# -- one type for what is public, wherever it comes from -------------------------------------------
+
+
+def test_every_verb_gives_the_same_type():
+    budget = PrivacyBudget(1.0, 1e-6)
+    session = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
+    bound = Bound("sums", (2,), 1.0, slack=0.0)
+
+    def nothing(step):
+        return np.zeros(2, np.int64)
+
+    stream = paid_stream(session, bound, 0.3, 2)
+    stream.add(nothing)
+    accumulator = session.accumulate(bound, 0.3)
+    answers = [session.release(Bounded(bound, nothing), 0.4), accumulator.open(), stream.open()]
+    assert [type(answer) for answer in answers] == [Answer] * 3
+    assert all(answer.noise_scale > 0 and answer.value.any() for answer in answers)

@@ -1,0 +1,15 @@
+"""Numbers that several rooms share: what rounding may do, and how large integers and blocks may be.
+
+Results do not follow from the sizes of blocks, which bound memory alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WIDER: Final = 1 + 1e-9  # above the rounding of norms, sums and formulas in floats
+ROUNDING: Final = 2.0**-53  # of one operation with floats, in units of its result
+EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any order
+LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64
+BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few next to the data
+CACHED: Final = 2**17  # numbers of a block that is passed over often: they fit a processor's cache
