@@ -272,7 +272,10 @@ def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
 def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) -> list[Any]:
     title = f"The {name!r} parameter of {type(estimator).__name__}"
     if names is None:
-        raise ValueError(f"{title} is a dict by column name, but X has no column names.")
+        raise ValueError(
+            f"{title} is a dict by column name, but X has no column names. Give arrays (low, "
+            "high), or let the step in front keep names: set_output(transform='pandas')."
+        )
     columns = list(names)
     if set(columns) != set(value):
         missing = [column for column in columns if column not in value]

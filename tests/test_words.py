@@ -34,7 +34,6 @@ INSIDE = {
     "corners": "biases",
     "doubt": "margin, concern",
     "doubts": "margins, concerns",
-    "likely": "likelihood",
     "looks": "passes",
     "push": "noise bias",
     "pushed": "biased",

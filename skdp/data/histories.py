@@ -98,7 +98,7 @@ def _scaled(rows: Any, *, whole: bool = False) -> Any:
 
 
 _LONGEST = 2.0  # squared length of a row at most
-_MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
+MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of 2**32 floats are nearer
 _FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
 
 
@@ -118,7 +118,7 @@ def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
     if unit == 0.0:
         return scale_rows(rows, grown)
     Z = entrywise(np.rint, scale_rows(rows, grown / unit))
-    most = _MARGIN / unit**2
+    most = MARGIN / unit**2
     for less in _FRACTIONS:
         norms = _pair_lengths(Z, popular)[1]
         over = norms > most

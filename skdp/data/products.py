@@ -113,7 +113,6 @@ def saturated(values: NDArray[Any]) -> NDArray[Any]:
 
 
 IntArray = NDArray[np.int64]
-_LOW = 2.0**26  # a float64 product is exact in two limbs of 26 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,16 +186,17 @@ def _exact_product(Z: Any, F: IntArray, small: bool) -> IntArray:
     """Return Z F modulo 2**64; Z holds integers of at most 52 bits (26, if `small`)."""
     if sp.issparse(Z):
         return signed(_words(Z) @ F.view(np.uint64))
-    limbs = [Z] if small else [np.rint(Z / _LOW)]
+    low = 2.0**GRID_BITS  # a float64 product is exact in two limbs of so many bits
+    limbs = [Z] if small else [np.rint(Z / low)]
     if not small:
-        limbs.insert(0, Z - limbs[0] * _LOW)
+        limbs.insert(0, Z - limbs[0] * low)
     G = F.astype(np.float64)
-    chunk = max(1, int(2.0**53 / (_LOW * max(1.0, float(np.abs(G).max(initial=1.0))))))
+    chunk = max(1, int(2.0**53 / (low * max(1.0, float(np.abs(G).max(initial=1.0))))))
     total = np.zeros((Z.shape[0], F.shape[1]), np.uint64)
     for place, limb in enumerate(limbs):
         for i in range(0, F.shape[0], chunk):
             part = (limb[:, i : i + chunk] @ G[i : i + chunk]).astype(np.int64)
-            total += part.view(np.uint64) << np.uint64(26 * place)
+            total += part.view(np.uint64) << np.uint64(GRID_BITS * place)
     return signed(total)
 
 

@@ -237,8 +237,8 @@ class RecommenderClient(FederatedClient):
     >>> from skdp.recommend import DPRecommender
     >>> R = make_user_items(1200, 60, 8, 3, random_state=0)
     >>> config = AggregationConfig(n_clients=4, n_colluders=1)
-    >>> clients = [RecommenderClient(R[i::4], config, epsilon=3.0) for i in range(4)]
-    >>> server = FederatedPowerMethod(DPRecommender(4, epsilon=3.0), config)
+    >>> clients = [RecommenderClient(R[i::4], config, epsilon=8.0) for i in range(4)]
+    >>> server = FederatedPowerMethod(DPRecommender(4, epsilon=8.0), config)
     >>> sums = UnmaskedAggregator([client.respond for client in clients])  # a simulation
     >>> model = server.fit(sums, n_features=60, sparse=True)
     >>> model.recommend(R[:2], n=5)[0].shape

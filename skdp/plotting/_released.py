@@ -584,7 +584,7 @@ class ScoreDisplay:
         left = int(np.count_nonzero(~self.estimator.above_noise_))
         left = f"; {left} class(es) below the noise left out" if left else ""
         return (
-            f"no row is shown: ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} to {what}, beside "
+            f"no row is shown: ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} to {what}, on top of "
             f"what the axes cost{seeded}{left}"
         )
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from skdp._limits import BLOCK, ROUNDING
 from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
 from skdp.data.factorisations import of_public
-from skdp.data.histories import binary_rows, history_rows, with_unit_pairs
+from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pairs
 from skdp.data.integers import exact_map, off_grid, on_grid
 from skdp.data.numbers import restricted
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
@@ -312,7 +312,6 @@ def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
     return np.asarray((K + K.T) >> 1)
 
 
-_LESS = 1 - 2.0**-20  # a sum of 2**32 floats has a smaller error
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
@@ -357,7 +356,7 @@ class RowHistories(SumQuery):
     def _shares(self) -> Bounded:
         """Return the sums of rows of sum 1: l1 and l2 of one row are 1 at most, in integers too.
 
-        Entries are rounded down and _LESS covers what floats add to the sum of a row. Replace:
+        Entries are rounded down and MARGIN covers what floats add to the sum of a row. Replace:
         rows are not negative, so they differ by sqrt(2) in l2 and by 2 in l1.
         """
         n, units = self.n_features, self.neighbours.units
@@ -368,7 +367,7 @@ class RowHistories(SumQuery):
             def term(block: Any) -> NDArray[Any]:
                 if step == 0.0:
                     return column_sums(block)
-                whole = entrywise(lambda x: np.floor(x * (_LESS / step)), block)
+                whole = entrywise(lambda x: np.floor(x * (MARGIN / step)), block)
                 return column_sums(whole).astype(np.int64)
 
             return query._sum(term, (n,), step)

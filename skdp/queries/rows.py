@@ -53,6 +53,7 @@ from skdp.data.views import (
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
+    ROW_UNIT,
     GroupQuery,
     GroupTangentQuery,
     TangentQuery,
@@ -61,7 +62,6 @@ from skdp.queries.sums import (
 )
 
 FloatArray = NDArray[np.float64]
-_SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
 
 
 class RowQuery(GroupQuery):
@@ -93,7 +93,7 @@ class RowQuery(GroupQuery):
         super().__init__(rows, by_group=by_group, adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         finite = math.isfinite(self.clip_norm)
-        near = self.clip_norm * _SUM_UNIT if finite else length_unit(self.n_features)
+        near = self.clip_norm * ROW_UNIT if finite else length_unit(self.n_features)
         measure = partial(group_lengths, unit=math.inf if by_group else near)
         self._norms: Numbers = RowNumbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
@@ -101,7 +101,7 @@ class RowQuery(GroupQuery):
     @property
     def _fine(self) -> float:
         """Unit in sums and projections: finer for groups, whose many rows are rounded together."""
-        return self.clip_norm * (FINE if self.by_group else _SUM_UNIT)
+        return self.clip_norm * (FINE if self.by_group else ROW_UNIT)
 
     def _map(self, unit: float) -> GroupMap:
         """Return what makes clipped rows of a block: in units, or floats at unit 0."""

@@ -308,7 +308,7 @@ class GroupQuery(SumQuery):
 # cancels between rows costs nothing.
 
 
-_SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for: fine enough to search
+ROW_UNIT = 2.0**-20  # unit of a row in clipped sums and of its size, in units of the clip norm
 # ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
 # sums could overflow, for tangent parts that they do not have.
 _SMALLEST_B = 8.0
@@ -395,7 +395,7 @@ class TangentQuery(SumQuery):
 
     def _measured(self) -> Callable[[Any], FloatArray]:
         """Return what makes sizes of a block, from public numbers alone."""
-        unit = self.clip_norm * _SIZE_UNIT
+        unit = self.clip_norm * ROW_UNIT
         return partial(self._split.sizes, clip_norm=self.clip_norm, unit=unit)
 
     def sizes_above(self, threshold: float) -> Bounded:

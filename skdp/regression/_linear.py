@@ -33,7 +33,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import normal_equations, released_count
+from skdp.solvers.postprocess import PLACE, normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -206,6 +206,8 @@ class Released(NamedTuple):
         Of the targets.
     mean : Answer or None
         Mean of the targets under wider bounds, about the centre of `scale`, where it was released.
+    typical : ndarray of shape (n_targets,)
+        About how far from that centre the mean of each target lies.
     kept : ndarray of int
         Columns that the moments hold.
     units : RowScale
@@ -217,6 +219,7 @@ class Released(NamedTuple):
     clip_norm: float
     scale: TargetScale
     mean: Answer | None
+    typical: np.ndarray
     kept: np.ndarray
     units: RowScale
 
@@ -300,9 +303,12 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
-        left, mean = model_share(shares), None
+        left, mean, typical = model_share(shares), None, None
         if scale is None:
-            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, n)
+            found = self._target_scale(session, ask.targets(), (d, q), shares, n)
+            scale, left, mean, typical = found
+        if typical is None:
+            typical = PLACE * scale.size / math.sqrt(q)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
@@ -310,7 +316,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
         moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, mean, kept, units)
+        return Released(moments, noise, clip_norm, scale, mean, typical, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data, and their noise."""
@@ -395,10 +401,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
-    def _found(self, ask, d, share, n):
+    def _found(self, ask, d, share, n, **few):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            return find_columns(ask, d, share, n)
+            return find_columns(ask, d, share, n, **few)
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):

@@ -26,8 +26,8 @@ from skdp.regression._linear import (
 )
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
-from skdp.solvers.columns import find_centers
-from skdp.solvers.postprocess import solve_normal_equations, steadied, with_mean
+from skdp.solvers.columns import OF_SPREAD, find_centers
+from skdp.solvers.postprocess import PLACE, solve_normal_equations, steadied
 
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
 
@@ -207,9 +207,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
         solution, scale = None, released.scale
         if released.moments is not None:
-            moments = steadied(released.moments, scale.size / math.sqrt(q))
-            if released.mean is not None:
-                moments = with_mean(moments, released.mean)
+            moments = steadied(released.moments, released.typical, released.mean)
             solution = solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
@@ -225,16 +223,17 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
     def _target_scale(self, session, ask, shape, shares, n):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        Next to them what the search leaves for the model, and the mean under wider bounds.
+        Next to them what the search leaves for the model, the mean under wider bounds, and how far
+        from the centre it is likely to lie: a third of a deviation.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
         d, q = shape
         if session.budget.exact:
-            return TargetScale.in_ball(math.inf, q), model_share(shares), None
+            return TargetScale.in_ball(math.inf, q), model_share(shares), None, None
         targets = find_targets(
-            lambda share: self._found(ask, q, share, n),
-            partial(find_centers, ask, q) if self.fit_intercept else None,
+            lambda share: self._found(ask, q, share, n, few=True),
+            partial(find_centers, ask, q, n=n) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),
         )
@@ -246,7 +245,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         if self.fit_intercept and targets.left:
             share = left["target_mean"]
             mean = target_mean(ask, columns, share / targets.share, share)
-        return scale, targets.left, mean
+        return scale, targets.left, mean, PLACE * OF_SPREAD * columns.spread
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

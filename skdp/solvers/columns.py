@@ -38,7 +38,7 @@ _PLACED = 0.75  # spreads: a median may lie so far from where it was placed
 _ASIDE = 3  # log2 bins that a scale is at most below what is open of the median
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
 _FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
-_OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
+OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 
 
 class AsksColumns(Protocol):
@@ -131,24 +131,37 @@ class ColumnMoments(NamedTuple):
     n: float
 
 
-def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Columns:
+def find_columns(
+    ask: AsksColumns, d: int, share: float, n: float | None, *, few: bool = False
+) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public.
+    it is public. Where rows may be `few` for the noise, ranks beyond half of them are nothing but
+    noise, and nothing is found of fewer than it takes.
     """
-    count, rest = _PARTS["count"][0] * share, share
-    if n is None:
-        n, rest = released_count(*ask.count(share=count)), share - count
+    n, about_n, rest = _counted(ask, share, n)
+    rows = about_n if few else math.inf
     unit = rest / math.fsum(part for name, (part, _) in _PARTS.items() if name != "count")
-    seen = _medians(ask, d, unit)
-    return _about(ask, seen, unit, n)
+    columns = _about(ask, _medians(ask, d, unit, rows), unit, n)
+    return columns._replace(found=columns.found & (columns.needed <= rows))  # else by chance
 
 
-def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
+def _counted(ask: AsksColumns, share: float, n: float | None) -> tuple[float, float, float]:
+    """Return the number of rows as a divisor, as it was released, and the share that is left."""
+    if n is not None:
+        return n, n, share
+    count = _PARTS["count"][0] * share
+    released = ask.count(share=count)
+    about_n = max(float(released.value), 1.0)
+    return released_count(*released), about_n, share - count
+
+
+def find_centers(ask: AsksColumns, d: int, share: float, n: float | None) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
     passes = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_PASSES)
-    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in passes), passes)
+    _, about_n, rest = _counted(ask, share, n)
+    seen = _medians(ask, d, rest / math.fsum(_PARTS[name][0] for name in passes), about_n, passes)
     found = np.ones(d, bool)
     return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
@@ -185,12 +198,14 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
     return ask, questions, part * unit
 
 
-def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...] = _MEDIANS) -> _Medians:
+def _medians(
+    ask: AsksColumns, d: int, unit: float, n: float, passes: tuple[str, ...] = _MEDIANS
+) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
-    first = log2_bins(np.ones(d))
+    first = log2_bins(np.ones(d), n)
     first.search(*_asked(ask.distances(np.zeros(d), first.points), passes[0], unit))
     # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
-    likelihood = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
+    likelihood = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)), n)
     for name in passes[1:]:
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
@@ -216,7 +231,7 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
         np.abs(center) * seen.near
     )  # a spread lies between what is open and the centre
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
-    likelihood = log2_bins(base)
+    likelihood = log2_bins(base, seen.about_zero.n)
     likelihood.follow(seen.about_zero, center == 0)
     likelihood.exclude(np.log2(seen.near / base) - _ASIDE)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
@@ -281,7 +296,7 @@ def find_center(ask: AsksColumns, share: float, weights: MomentWeights, n: float
         sums.value, sums.noise_scale, found.center, radius, weights=weights, n=found.n
     )
     center = np.where(found.found, about.mean, found.center)
-    sd = min(math.sqrt(float(about.variance[0])), _OF_SPREAD * float(found.spread[0]))
+    sd = min(math.sqrt(float(about.variance[0])), OF_SPREAD * float(found.spread[0]))
     return Center(float(center[0]), sd, bool(found.found[0]))
 
 

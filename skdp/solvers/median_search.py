@@ -59,13 +59,17 @@ class Likelihood:
         Upwards in each column. Cell i ends at point i; the last cell lies beyond all of them.
     prior : array of shape (m + 1,)
         Of the cells.
+    n : float
+        About how many numbers there are: a rank is at most half of them, and what is more is noise.
     shared : bool
         Whether columns share what they show: they scatter about a common place, nobody knows how
         far.
     """
 
-    def __init__(self, points: FloatArray, prior: FloatArray, *, shared: bool = False) -> None:
-        d = len(points)
+    def __init__(
+        self, points: FloatArray, prior: FloatArray, n: float = math.inf, *, shared: bool = False
+    ) -> None:
+        d, self.n = len(points), n
         self.points, self._prior = points, prior / prior.sum()
         self.posterior = np.tile(self._prior, (d, 1))
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
@@ -96,7 +100,8 @@ class Likelihood:
         z = np.atleast_1d(answer.value) / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
         below = np.arange(self.posterior.shape[1]) <= which[:, None]
-        logs = np.where(below, log_ndtr(z)[:, None], log_ndtr(-z)[:, None])
+        largest = max(self.n / 2 / self.noise_scale, _EXACT)
+        logs = np.where(below, _side(z, largest)[:, None], _side(-z, largest)[:, None])
         self._logs += logs + z[:, None] ** 2 / 2
         self._update()
 
@@ -164,7 +169,20 @@ class Likelihood:
             reached = np.concatenate([[0.0], p.cumsum()]) + 1e-12 * np.arange(len(beyond))
             at = np.clip(np.interp(q, reached, beyond), low, high)
             points.append(roundest(at[:-1], at[1:]))
-        return Likelihood(np.array(points), np.ones(cells + 1))
+        return Likelihood(np.array(points), np.ones(cells + 1), self.n)
+
+
+def _side(z: FloatArray, largest: float) -> FloatArray:
+    """Return log P(z | a rank of 0 to its largest, in deviations), in 2 P(z | 0) of the largest.
+
+    Without a largest one this is log Phi(z); where that is small z says nothing.
+    """
+    below, beyond = log_ndtr(z), log_ndtr(z - largest)
+    return np.asarray(
+        below
+        + np.log1p(-np.exp(np.minimum(beyond - below, -1e-15)))
+        - math.log(math.erf(largest * 2**-0.5))
+    )
 
 
 def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
@@ -176,15 +194,15 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
     return np.asarray(np.where((number > low) & (number <= high), number, high))
 
 
-def log2_bins(unit: FloatArray) -> Likelihood:
+def log2_bins(unit: FloatArray, n: float = math.inf) -> Likelihood:
     """Return sizes in each column, powers of two in these units: half of the prior is mild."""
-    return Likelihood(unit[:, None] * _POWERS, _mild(), shared=True)
+    return Likelihood(unit[:, None] * _POWERS, _mild(), n, shared=True)
 
 
-def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
+def steps(radius: FloatArray, n: float, cells: int = 64) -> Likelihood:
     """Return numbers in each column that are at most so far from 0."""
     points = radius[:, None] * np.linspace(-1, 1, cells + 1)
-    return Likelihood(points, np.ones(cells + 2))
+    return Likelihood(points, np.ones(cells + 2), n)
 
 
 def _mild() -> FloatArray:

@@ -331,7 +331,7 @@ def sketch_attributes(
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _SIGNIFICANT = 2.0  # twice the logarithm of how much likelier a signal must be than none
-_PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
+PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
 _APART = 2.0  # deviations of noise that a difference of two means of the targets may be
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
@@ -397,11 +397,20 @@ def normal_equations(
     return NormalEquations(A, B, mean, target_mean, noise, noise * target_size, weight, bias)
 
 
-def steadied(released: NormalEquations, half: FloatArray) -> NormalEquations:
+def drawn(mean: FloatArray, noise: FloatArray, typical: FloatArray) -> FloatArray:
+    """Return a mean about its centre, drawn to there as far as noise moves it: it errs by less."""
+    return np.asarray(mean / (1 + (noise / typical) ** 2))
+
+
+def steadied(
+    released: NormalEquations, typical: FloatArray, wide: Answer | None = None
+) -> NormalEquations:
     """Return the moments about means that are drawn to the centres, as much as noise moves them.
 
-    `half` is half the width of the bounds of each target, about whose middle its mean is expected.
-    Nothing is expected of the d means of the columns but their common size (James and Stein).
+    `typical` is about how far the mean of each target lies from its centre. Nothing is expected of
+    the d means of the columns but their common size (James and Stein).
+    `wide` are the means of the targets under wider bounds: what the moments cut off is no noise, so
+    that beyond two deviations of their difference these alone count, and else both.
     """
     if not released.bias or released.noise == 0.0:
         return released
@@ -410,22 +419,18 @@ def steadied(released: NormalEquations, half: FloatArray) -> NormalEquations:
     target_noise = released.cross_noise / (n * released.bias)
     square = max(float(mean @ mean), 1e-300)
     near = mean * max(0.0, 1 - max(len(mean) - 2, 0) * noise**2 / square)
-    near_target = target_mean / (1 + (target_noise / (_PLACE * half)) ** 2)
+    near_target, cut = drawn(target_mean, target_noise, typical), np.zeros_like(typical)
+    if wide is not None:
+        part = 1 / (1 + (wide.noise_scale / target_noise) ** 2)
+        both = target_mean + part * (wide.value - target_mean)
+        near_target = drawn(both, target_noise * np.sqrt(1 - part), typical)
+        gap, error = wide.value - near_target, np.hypot(wide.noise_scale, target_noise)
+        cut = gap * np.maximum(1 - (_APART * error) ** 2 / np.maximum(gap**2, 1e-300), 0.0)
     scatter = released.scatter + n * (np.outer(mean, mean) - np.outer(near, near))
     cross = released.cross + n * (np.outer(mean, target_mean) - np.outer(near, near_target))
-    return released._replace(scatter=scatter, cross=cross, row_mean=near, target_mean=near_target)
-
-
-def with_mean(released: NormalEquations, mean: Answer) -> NormalEquations:
-    """Return the moments with the mean of the targets under wider bounds, as far as it differs.
-
-    What the moments cut off is no noise. A difference is kept as far as it exceeds two deviations:
-    one that noise explains would only move the intercepts.
-    """
-    noise = np.hypot(mean.noise_scale, released.cross_noise / (released.weight * released.bias))
-    gap = mean.value - released.target_mean
-    clear = np.maximum(1 - (_APART * noise) ** 2 / np.maximum(gap**2, 1e-300), 0.0)
-    return released._replace(target_mean=released.target_mean + clear * gap)
+    return released._replace(
+        scatter=scatter, cross=cross, row_mean=near, target_mean=near_target + cut
+    )
 
 
 class Solution(NamedTuple):

@@ -24,13 +24,6 @@ def test_what_does_not_fit_is_made_again(monkeypatch):
     for n in (10, 2, 10, 2, 3, 3, 10):
         assert len(keep(n, lambda n=n: make(n))[0]) == n
     assert made == [10, 2, 3, 3]  # 8 bytes a number: 96 of 100 are taken by the first two
-    keep = Memory()
-    keep("large", lambda: make(11), large=True)  # 88 bytes of 85
-    keep("small", lambda: make(11))
-    assert made[4:] == [11, 11]
-    keep("small", lambda: make(11))
-    keep("large", lambda: make(11), large=True)
-    assert made[4:] == [11, 11, 11]
 
 
 def messages(query):

@@ -328,6 +328,13 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
     assert all("of like size" in text for text in said)
 
 
+@pytest.mark.thorough
+def test_a_plan_knows_wide_rows():
+    model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
+    plan = model.plan(4000, 4096, nnz=160_000)
+    assert [line.name for line in plan.releases] == ["count", "sums", "regression_moments"]
+
+
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])

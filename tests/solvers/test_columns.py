@@ -67,7 +67,7 @@ def test_medians_alone_are_found_however_far_from_zero(shift):
     for _ in range(20):
         X = rng.standard_normal((3000, 1)) + shift * rng.uniform(0.5, 1)
         ask = Entries(X, 30.0, rng)
-        off.append(abs(find_centers(ask, 1, 1.0).center[0] - X.mean()))
+        off.append(abs(find_centers(ask, 1, 1.0, None).center[0] - X.mean()))
         assert sum(ask.spent) == pytest.approx(1.0)
     assert np.median(off) < 0.5
 
@@ -124,3 +124,13 @@ def test_moments_of_columns():
     )
     assert lost.n == 40.0
     assert lost.variance > 0
+
+
+def test_a_centre_of_few_rows_under_large_noise_is_zero():
+    """Ranks are at most half of the rows: what is more is noise, however clear it looks."""
+    X = np.ones((40, 1)) + np.random.default_rng(4).standard_normal((40, 1))
+    for seed in range(20):
+        ask = Entries(X, 3000.0, np.random.default_rng(seed))
+        found = find_columns(ask, 1, 1.0, 40.0, few=True)
+        assert found.center[0] == 0.0
+        assert not found.found[0]

@@ -16,7 +16,6 @@ from skdp.solvers.postprocess import (
     solve_normal_equations,
     steadied,
     true_forms,
-    with_mean,
 )
 
 RNG = np.random.default_rng(0)
@@ -113,7 +112,7 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
     A, B = rng.standard_normal((5, 5)), rng.standard_normal((5, 2))
     mean, target = rng.standard_normal(5), np.array([3.0, -3.0])
     released = NormalEquations(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
-    near = steadied(released, np.array([4.0, 4.0]))
+    near = steadied(released, np.array([4.0, 4.0]) / 3)
     about_zero = near.scatter + 10 * np.outer(near.row_mean, near.row_mean)
     np.testing.assert_allclose(about_zero, A @ A.T + 10 * np.outer(mean, mean))
     cross = near.cross + 10 * np.outer(near.row_mean, near.target_mean)
@@ -126,19 +125,23 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
 
 
 def test_a_mean_under_wider_bounds_counts_as_far_as_noise_does_not_explain_it():
-    released, noise, draws = problem(200, 3, 5.0)[0], 0.3, 20_000
+    released, noise, draws = problem(200, 3, 5.0)[1], 0.3, 20_000
     released = released._replace(weight=200.0, bias=0.5)
     own = float(released.cross_noise[0]) / (200.0 * 0.5)
-    rng = np.random.default_rng(0)
 
     def moved(gap):
         wide = Answer(released.target_mean + gap, noise)
-        return with_mean(released, wide).target_mean - released.target_mean
+        near = steadied(released, np.array([1e9]), wide).target_mean
+        return near - released.target_mean
 
-    chance = np.array([moved(g)[0] for g in math.hypot(noise, own) * rng.standard_normal(draws)])
-    assert abs(np.mean(chance != 0) - math.erfc(math.sqrt(2))) < 6 * math.sqrt(0.05 / draws)
-    assert np.mean(chance**2) < 0.1 * (noise**2 + own**2)
+    # Within two deviations both count by their precision, far beyond them the wider one alone.
+    part = own**2 / (own**2 + noise**2)
+    gaps = math.hypot(noise, own) * np.random.default_rng(0).standard_normal(draws)
+    chance = np.array([moved(gap)[0] for gap in gaps])
+    beyond = np.mean(np.abs(chance - part * gaps) > 1e-12)
+    assert abs(beyond - math.erfc(math.sqrt(2) / (1 - part))) < 6 * math.sqrt(0.05 / draws)
     np.testing.assert_allclose(moved(100.0), 100.0, rtol=1e-3)
+    assert not moved(0.0).any()
 
 
 @pytest.mark.parametrize("alpha", [1e300, 1.7e308])

@@ -67,7 +67,7 @@ OTHERS = {
     "_MOST_CONDITION": "refused beyond it",
     "_NARROW": "threads alone",
     "_FARTHEST": "values, not sizes", "_FAR": "values, not sizes",
-    "_ROUGH": "values, not sizes", "_LOW": "values, not sizes",
+    "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
     "_MOST_POINTS": "refused beyond it",
     "64": "letters of a name",

@@ -243,21 +243,6 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
     return tuple(said)
 
 
-def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
-    facts = [("Estimator", title), ("Guarantee", spent.statement())]
-    if spent.seeded:
-        seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
-        facts.insert(0, ("SEEDED", seeded))
-    if held:
-        facts.insert(0, ("PRIVATE STATE", held))
-    facts += [("Caution", text) for text in cautions(spent.epsilon, spent.delta, spent.unit)]
-    facts.append(("Unit", spent.unit))
-    facts.append(("Adjacency", spent.adjacency))
-    facts.append(("mu", "none (not only Gaussian)" if spent.mu is None else f"{spent.mu:.6g}"))
-    facts.append(("rho", "none" if spent.rho is None else f"{spent.rho:.6g}"))
-    return facts
-
-
 # What releases are for, where their own names do not say it.
 _PURPOSES = {
     "count": "number of units",
@@ -333,7 +318,19 @@ class PrivacyReport:
         self.ledger = ledger
 
     def _facts(self) -> list[tuple[str, str]]:
-        return _facts(self.title, self.spent, self.held)
+        spent = self.spent
+        facts = [("Estimator", self.title), ("Guarantee", spent.statement())]
+        if spent.seeded:
+            seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
+            facts.insert(0, ("SEEDED", seeded))
+        if self.held:
+            facts.insert(0, ("PRIVATE STATE", self.held))
+        facts += [("Caution", text) for text in cautions(spent.epsilon, spent.delta, spent.unit)]
+        facts.append(("Unit", spent.unit))
+        facts.append(("Adjacency", spent.adjacency))
+        facts.append(("mu", "none (not only Gaussian)" if spent.mu is None else f"{spent.mu:.6g}"))
+        facts.append(("rho", "none" if spent.rho is None else f"{spent.rho:.6g}"))
+        return facts
 
     def _rows(self) -> list[tuple[str, ...]]:
         """One row for each release; equal releases in a row are counted."""
