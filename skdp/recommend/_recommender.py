@@ -42,7 +42,9 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
-_OF_ROWS, _OF_CELLS = 0.2, 0.1  # of the budget, for the counts next to a moment
+# Least share of the counts next to a moment, and how clear factors must be expected to be. Rows of
+# length 1 are scaled up to pairs of norm 1.
+_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
 
 
 def release_route(name, session, whole, n_users):
@@ -69,7 +71,7 @@ def _moment(session, whole, n_users):
         return n_users / noise if noise else math.inf
 
     of = _OF_ROWS if whole else _OF_CELLS
-    return Route("gram", signal, lambda _: _MOST_DENSE, of, pairs=whole)
+    return Route("gram", signal, lambda _: _MOST_DENSE, *of, pairs=whole)
 
 
 def _flips(session, n_users):
@@ -90,7 +92,7 @@ def _flips(session, n_users):
         flips = n_users * flip_probability(deviation(share))
         return int(min(MOST_FLIPS / max(flips, 1e-9), 2**31))
 
-    return Route("one_shot", signal, most, _OF_CELLS)
+    return Route("one_shot", signal, most, *_OF_CELLS)
 
 
 def _usual_signal(route, n_items, degree):

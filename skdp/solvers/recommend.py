@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from skdp.answer import Answer
-from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import (
     Directions,
     PairMoment,
@@ -157,7 +157,9 @@ def _factors(
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
+_LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute factors
 _SLOW = 1e-300
+_UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
 
 class Route(NamedTuple):
@@ -172,6 +174,8 @@ class Route(NamedTuple):
         share of the budget -> items that may be kept at most.
     least : float
         Share of the counts next to a moment, at least.
+    needed : float
+        How far above the edge of the noise a factor must be expected to be worth a moment.
     pairs : bool
         Whether a moment is released without its diagonal, of rows of length 1.
     """
@@ -180,26 +184,50 @@ class Route(NamedTuple):
     signal: Callable[[float, int, float], float]
     most: Callable[[float], int]
     least: float = 1.0
+    needed: float = 0.0
     pairs: bool = False
 
-    def shows_factors(self, first: Answer, n_users: float) -> bool:
-        """Whether a factor would stand out of the moment, from the first counts.
+    def kept(self, signal: float, n_items: int, most: int) -> int:
+        """Return how many items to keep for a signal figure."""
+        return kept_items(signal, n_items, most, _LARGE_ROWS if self.pairs else _LARGE)
 
-        One that decides histories holds degree / (number of items that have most of the counts) of
-        the squared length, and stands out of the noise of the n' kept items from 2 s sqrt(n') on.
+    def counts(self, first: Answer, n_users: float) -> float:
+        """Return the share of the counts, from the first ones: all where no factor would show.
+
+        The list of popular items shall be clear. A factor that decides histories holds degree
+        / (number of items that have most of the counts) of the squared length, and stands out of
+        the noise of the n' kept items from 2 s sqrt(n') on.
         """
         n_items = len(first.value)
         total = float(first.value.sum())
-        if self.least == 1.0 or total <= first.noise_scale * math.sqrt(n_items):  # all is noise
-            return False
+        if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
+            return 1.0
+        unresolved = self._unresolved(first, total)
+        share = max(self.least, unresolved / (unresolved + _UNRESOLVED))
         degree = total / n_users
         degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
-        signal = self.signal(degree, n_items, 1 - self.least)
-        n_kept = kept_items(signal, n_items, self.most(1 - self.least))
+        if share > 1.0 - self.least:
+            return 1.0
+        signal = self.signal(degree, n_items, 1 - share)
+        n_kept = self.kept(signal, n_items, self.most(1 - share))
         noise = first.noise_scale**2 * (n_items + 2 * math.sqrt(2 * n_items))  # or less
         squares = float(np.sum(np.square(first.value))) - noise
         common = total**2 / max(squares, total**2 / n_items)
-        return signal * degree > common * math.sqrt(2 * n_kept)
+        clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
+        return share if clear else 1.0
+
+    def _unresolved(self, first: Answer, total: float) -> float:
+        """Return what noise costs the list of popular items, were the whole budget the counts'.
+
+        Items on the wrong side of the end of the list cost s^2/2 times the number of items to a
+        unit of counts there, of the total. It weighs as much as the list holds: what popularity
+        leaves open, factors may say.
+        """
+        ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
+        start, end = size // 2, min(2 * size, len(ordered)) - 1
+        density = (end - start) / max(float(ordered[start] - ordered[end]), _TINY)
+        held = max(float(ordered[:size].sum()), 0.0) / total
+        return min(density * self.least * first.noise_scale**2 / (2 * total) * held, 1e6)
 
 
 class Fitted(NamedTuple):
@@ -210,10 +238,10 @@ class Fitted(NamedTuple):
     flipped: Flipped | None = None
 
 
-def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT) -> int:
+def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT, large: int = _LARGE) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
     power = max(signal, _SLOW) ** (2 / 3)
-    size = min(_SIZE * power, max(_LARGE_SIZE * power, _LARGE))
+    size = min(_SIZE * power, max(_LARGE_SIZE * power, large))
     return int(np.clip(size, min(_FEWEST_KEPT, n_items), min(most, n_items)))
 
 
@@ -228,7 +256,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     n_kept = min(1000, most, len(ordered))
     for _ in range(20):
         signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most)
+        n_kept = route.kept(signal, len(ordered), most)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
@@ -276,8 +304,10 @@ def fit_filter(
     """
     first = available * route.least
     counts, rest = ask.counts(share=first), available - first
-    if rest and not route.shows_factors(counts, n_users):
-        counts, rest = averaged(counts, ask.counts(share=rest)), 0.0
+    wanted = available * route.counts(counts, n_users)
+    more = rest if wanted == available else 0.0 if route.name == "one_shot" else wanted - first
+    if more > 0:
+        counts, rest = averaged(counts, ask.counts(share=more)), rest - more
     order = np.argsort(-counts.value, kind="stable")
     options = (n_components, exponent)
     if not rest:
