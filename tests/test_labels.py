@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skdp import DPRidge, DPRidgeClassifier
 from skdp._validation import as_labels, check_labels, class_numbers
@@ -39,7 +40,7 @@ def with_one(label, classes=(0, 1)):
 
 def coefficients(model, y, **options):
     with seeded_entropy(0):
-        fitted = model.fit(X, y, **options)
+        fitted = clone(model).fit(X, y, **options)
     return fitted.coef_ if hasattr(fitted, "coef_") else fitted.global_coef_
 
 

@@ -179,9 +179,8 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
 _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
-_LOOSE = (
-    0.01  # of a row for each column, over the noise: bounds wider than that cost next to nothing
-)
+# Of a row for each column, over the noise: bounds wider than that cost next to nothing.
+_LOOSE = 0.01
 _RADIUS = 6.0  # learnt units from the centre at which an entry is cut
 _MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
 _APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too

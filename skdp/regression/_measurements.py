@@ -87,7 +87,7 @@ def has_means(estimator, shape, *, sparse):
 
 def first_shares(facts):
     """Return the share of a first look at means, and what is left for the matrix."""
-    of = "gradients" if facts.gradients else "initialization"
+    of = "gradients" if facts.gradients else "init"
     share = _FIRST * getattr(facts, of)
     return share, facts._replace(**{of: getattr(facts, of) - share})
 

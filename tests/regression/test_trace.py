@@ -140,7 +140,11 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     ("name", "values", "match"),
     [
         ("matrix_shape", [(4, 4), "12"], "matrix_shape"),
-        ("measurement_covariance", [np.eye(11), (np.eye(2), np.eye(3))], "12 x 12|design"),
+        (
+            "measurement_covariance",
+            [np.eye(11), (np.eye(2), np.eye(3))],
+            "12 x 12|measurement_covariance",
+        ),
         ("measurement_covariance", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
         ("measurement_covariance", [np.triu(np.ones((12, 12)))], "symmetric"),
         ("delta", [0], "delta"),

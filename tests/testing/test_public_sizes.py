@@ -46,9 +46,9 @@ SIZES = {
     "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_WIDE_SIZE": 4.0,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_WHOLE": 1,
-    "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
+    "_MOST_KEPT": 4, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
     "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2,
-    "_FEWEST_KEPT": 2, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
+    "_FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
     "_FEWEST": 1, "MOST_FLIPS": 16.0,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
@@ -65,7 +65,7 @@ OTHERS = {
     "_FINE": "values, not sizes", "_FINE_CORE": "values, not sizes",
     "_MOST_RULES": "refused beyond it",
     "_MOST_CONDITION": "refused beyond it",
-    "_NARROW": "threads alone",
+    "_NARROW": "threads alone", "_GROUP": "lists of a row of one's own",
     "_FARTHEST": "values, not sizes", "_FAR": "values, not sizes",
     "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
@@ -123,9 +123,10 @@ def constants(tree):
     """Return {NAME: number} of a module, tuples of names too."""
     found = {}
     for node in tree.body:
-        if not isinstance(node, ast.Assign):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
-        names = getattr(node.targets[0], "elts", [node.targets[0]])
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        names = getattr(target, "elts", [target])
         values = getattr(node.value, "elts", [node.value])
         for name, value in zip(names, values, strict=False):
             if isinstance(name, ast.Name) and name.id.isupper() and number(value) is not None:
@@ -142,7 +143,7 @@ def compared(tree):
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("min", "max", "np.clip"):
             yield from node.args
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
-            yield node.left
+            yield from (node.left, node.right)
 
 
 def large_sizes(tree, known):

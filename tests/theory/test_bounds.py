@@ -176,6 +176,7 @@ def test_recovery_bound_is_attained_by_one_gaussian_number():
     assert right == pytest.approx(recovery_bound(mu, changes), abs=0.006)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 def test_coherence_canary_passes_private_fits_and_flags_others():
     """At epsilon C/n bits are safe; 100 times that may find them, within its own bound."""
@@ -197,6 +198,7 @@ def safe_mu(svd, epsilon):
     return mu_from_epsilon_delta(epsilon, svd.delta)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_canary_needs_gaussian_receipts():
     svd = DPTruncatedSVD(1, privacy_unit="entry", epsilon=1.0, delta=0.0)
     with pytest.raises(ValueError, match="mu"):

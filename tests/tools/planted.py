@@ -12,13 +12,17 @@ from unittest import mock
 
 # What broke a privacy claim, or a number, when an audit planted it.
 PLANTED = {
+    "columns kept by the exact number of rows": (
+        "regression/_linear.py", 'n = released_count(*ask.count(share=shares["count"]))',
+        'n = ask.count(share=shares["count"]).value * 0 + ask._query._source.n_rows()',
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "return math.sqrt(self.units) * level if size > 1 else level",
         "return level",
     ),
     "tangent product under replace": (
-        "queries/sums.py", "self.neighbours.array(level) * LOOSE,", "level * LOOSE,",
+        "queries/sums.py", "self.neighbours.array(level) * WIDER,", "level * WIDER,",
     ),
     "tangent product of persons under replace": (
         "queries/sums.py", "change = self.neighbours.array(level)\n", "change = level\n",
@@ -209,8 +213,9 @@ PLANTED = {
         "repr((fit.unit, tuple(fit.losses)))",
     ),
     "of disjoint parts the dearest Gaussian alone": (
-        "privacy/ledger/balances.py", "return mixed + sorted(plain, key=_squares)[-1:]",
-        "return (mixed + sorted(plain, key=_squares))[-1:]",
+        "privacy/ledger/balances.py",
+        'return mixed + sorted(plain, key=attrgetter("gaussian"))[-1:]',
+        'return (mixed + sorted(plain, key=attrgetter("gaussian")))[-1:]',
     ),
     "a paid search is charged to one ledger alone": (
         "privacy/ledger/routes.py", "_charge_all(_payers(None, fit.estimator), fit",
