@@ -23,10 +23,10 @@ from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers.iterate import (
     N_PASSES,
     N_PRODUCTS,
+    PASSES_EACH,
     alternate,
     deflate,
     iterate_symmetric,
-    passes_of_deflation,
 )
 from skdp.solvers.linalg import (
     clear_entry,
@@ -174,7 +174,6 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
         return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
     start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
-    options["spread"] = False  # popular items hold most of the signal
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
     return ritz_of(squares[order], V[:, order], noise)
@@ -297,11 +296,11 @@ def unit_route(estimator, shape):
         return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
     changed = matrix_unit(estimator)
     iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
-    n_answers = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
-        n_answers = passes_of_deflation(estimator.n_components)
-    n_answers = n_answers if estimator.n_iter == "auto" else estimator.n_iter
+    default = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
+    default = PASSES_EACH if iterated == "deflation" else default
+    n_answers = default if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:
         _check_whole(shape)

@@ -356,7 +356,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         rest = lambda ask, across: eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)  # noqa: E731
         if self.normalization == "degree":
             alpha = matrix_unit(self).alpha
-            values, embedding, _ = embed_across(ask, released, alpha, rest, spread)
+            values, embedding = embed_across(ask, released, alpha, rest, spread)
             return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
         scale = degree_scale(degrees)
         direction = degree_direction(1 / scale)

@@ -15,11 +15,7 @@ from skdp.solvers.linalg import fix_signs
 
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.25  # of the mean degree, added to each: light nodes do not lead
-# How much of the released noise counts in the scales, where decompositions are free: the first,
-# unless another shows this much more.
-_LEVELS, _CLEARLY_MORE = (1.0, 0.25, 16.0), 1.02
-_SENT = 50.0  # where each product is paid for: steps go astray if light nodes lead among noise
-_LITTLE = 0.1  # of the mean degree: levels of less noise are all the same
+_SENT = 50.0  # of the noise, where each product is paid for: steps go astray if light nodes lead
 _ALONE = 3.0  # standard errors of a chance agreement of a component with the degrees
 _EQUAL = 1e-9  # relative variance of degrees that are all the same but for rounding
 _LEAST_SEEN, _LEAST_KNOWN = 0.1, 0.05  # of a component: it is never replaced altogether
@@ -79,58 +75,31 @@ class ScaledGraph:
         return answer
 
 
-class Across(NamedTuple):
-    """An embedding across the degrees: eigenvalues, positions, and squared cosines in total."""
-
-    values: FloatArray
-    embedding: FloatArray
-    seen: float
-
-
 def embed_across(
     ask: AsksProducts,
     degrees: Degrees,
     weight: float,
     eigenpairs: Callable[..., Any],
     spread: float,
-) -> Across:
-    """Embed across the degrees; nodes whose rows have more noise count less.
+) -> tuple[FloatArray, FloatArray]:
+    """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
     `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
-    released degrees; 0 if all is released, so that decompositions are free and the best is taken.
+    released degrees; 0 if all is released, so that decompositions are free.
     """
     mean = max(float(degrees.values.mean()), weight)
     own = weight * (np.maximum(degrees.values, 0.0) + _FLOOR * mean)
     variance = (spread or 1.0) * degrees.noise_scale**2
-    levels = (_SENT,) if spread else _LEVELS
-    best = None
-    for level in levels if variance > _LITTLE * weight * mean else levels[:1]:
-        scale = 1 / np.sqrt(own + level * variance)
-        scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
-        found = _embedded(ask, degrees, weight, scale, eigenpairs, variance, spread == 0)
-        if best is None or found.seen > _CLEARLY_MORE * best.seen:
-            best = found
-    assert best is not None
-    return best
-
-
-def _embedded(
-    ask: AsksProducts,
-    degrees: Degrees,
-    weight: float,
-    scale: FloatArray,
-    eigenpairs: Callable[..., Any],
-    variance: float,
-    debiased: bool,
-) -> Across:
+    scale = 1 / np.sqrt(own + (_SENT if spread else 1.0) * variance)
+    scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
     direction = degree_direction(scale * degrees.values)
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale), across)
     V = fix_signs(V.T).T
     noise = _noise_strength(degrees.values, weight, scale, variance)
-    seen = _seen(values, noise, variance if debiased else 0.0)
+    seen = _seen(values, noise, 0.0 if spread else variance)
     X = _adjusted_by_degrees(V, direction, seen)
-    return Across(values, _per_size(X, direction, degrees, weight), float(seen.sum()))
+    return values, _per_size(X, direction, degrees, weight)
 
 
 def _noise_strength(

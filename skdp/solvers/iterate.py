@@ -39,10 +39,7 @@ class Sent(NamedTuple):
 
 
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
-_BLIND = 0.98  # of the last answer is noise: what cut rows would show is not seen anyway
-_QUIET = 0.1  # of the last answer is noise: then all answers are better than the last iterate
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
-_SIGNIFICANT = 1e-3  # of the last answer is noise: then its law does not matter
 _LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
 _RIDGE = 1e-13  # rounding of queries that repeat each other
 
@@ -67,10 +64,6 @@ class AsksRitz(Protocol):
         ...
 
 
-# Mean squared cosine above chance that an earlier answer of a symmetric iteration needs: it shares
-# noise with the iterate that it led to.
-_AGREEMENT = 0.1
-Step = Callable[["Transcript", FloatArray], FloatArray]
 Project = Callable[[FloatArray], FloatArray]
 
 
@@ -92,13 +85,11 @@ class Transcript:
     ----------
     wanted : int
         Number of directions that the signal is judged by.
-    agreement : float or None
-        Leave out answers that agree less with the last one; None keeps all.
     """
 
-    def __init__(self, wanted: int, agreement: float | None = None) -> None:
+    def __init__(self, wanted: int) -> None:
         self.sent: list[Sent] = []
-        self._wanted, self._agreement = wanted, agreement
+        self._wanted = wanted
 
     def add(self, sent: Sent) -> None:
         """Note one more answer."""
@@ -121,28 +112,14 @@ class Transcript:
         noise = self.sent[-1].noise_scale ** 2
         return noise / (noise + self.signal()) if noise > 0 else 0.0
 
-    def used(self) -> list[Sent]:
-        """Return the steps whose answers agree with the last one."""
-        if self._agreement is None:
-            return self.sent
-        basis, least = orthonormal(self.sent[-1].answer), self._agreement
-
-        def agrees(step: Sent) -> bool:
-            p = step.answer.shape[1]
-            overlap = np.sum((orthonormal(step.answer).T @ basis) ** 2) / p
-            return bool(overlap > least + p / len(step.answer))
-
-        return [step for step in self.sent[:-1] if agrees(step)] + self.sent[-1:]
-
     def _posterior(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
-        steps = self.used()
-        Q = np.hstack([step.query for step in steps])
-        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in steps])
+        Q = np.hstack([step.query for step in self.sent])
+        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
         ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
         gram = Q.T @ Q
         gram += np.diag(ridge + _RIDGE * max(float(np.trace(gram)), 1e-300))
-        return Q, np.hstack([step.answer for step in steps]), gram
+        return Q, np.hstack([step.answer for step in self.sent]), gram
 
     def times(self, X: FloatArray) -> FloatArray:
         """Return the posterior mean of A X."""
@@ -157,40 +134,6 @@ class Transcript:
         return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, :p])
 
 
-def posterior_step(transcript: Transcript, X: FloatArray) -> FloatArray:
-    """Return the posterior mean of A X under Gaussian noise."""
-    return transcript.times(X)
-
-
-def laplace_step(transcript: Transcript, X: FloatArray) -> FloatArray:
-    """Estimate A X for one column under Laplace noise: much of the information is in the signs.
-
-    For each coordinate u it returns the minimum of u^2/2 + sum_i |y_i - a_i u| / b_i, with b_i the
-    Laplace scales and a_i the amplitudes, the last of them from the released answer. Where there
-    is little noise the mean is as good, and exact in the limit.
-    """
-    if transcript.noise_fraction() < _SIGNIFICANT:
-        return transcript.times(X)
-    used = transcript.used()
-    b = np.array([step.noise_scale / math.sqrt(2) for step in used])
-    power = float(np.mean(used[-1].answer ** 2)) - 2 * b[-1] ** 2
-    overlaps = np.array([float((step.query.T @ X)[0, 0]) for step in used])
-    a = np.sqrt(max(power, 1e-3 * b[-1] ** 2)) * overlaps / overlaps[-1]
-    return _laplace_mode(np.hstack([step.answer for step in used]), a, b)[:, None]
-
-
-def _laplace_mode(Y: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
-    """Minimise u^2/2 + sum_i |y_i - a_i u| / b_i for each row of Y, by bisection."""
-    high = np.full(len(Y), float(np.sum(np.abs(a) / b)))
-    low = -high
-    for _ in range(50):
-        u = (low + high) / 2
-        rising = u - np.sign(Y - u[:, None] * a) @ (a / b) > 0
-        high = np.where(rising, u, high)
-        low = np.where(rising, low, u)
-    return np.asarray((low + high) / 2)
-
-
 def _unchanged(Y: FloatArray) -> FloatArray:
     return Y
 
@@ -198,44 +141,21 @@ def _unchanged(Y: FloatArray) -> FloatArray:
 class _Side:
     """One side of an iteration: the iterate that is sent, and the answers to it."""
 
-    def __init__(
-        self, wanted: int, step: Step, sent: Project, seen: Project, *, spread: bool = True,
-        agreement: float | None = None,
-    ) -> None:  # fmt: skip
-        self.transcript = Transcript(wanted, agreement)
-        self._spread, self._step = spread, step
+    def __init__(self, wanted: int, sent: Project, seen: Project) -> None:
+        self.transcript = Transcript(wanted)
         self._sent, self._seen = sent, seen
-        self.noise = 1.0
+        self._noise = 1.0
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
-        """Send X, and return a basis of its image."""
-        Q = self._sent(shorten_rows(X, self._longest()))
+        """Send X, and return a basis of its image.
+
+        The noise follows the longest row of a query: rows are cut the shorter the less is seen.
+        """
+        Q = self._sent(shorten_rows(X, _SHORTEN / math.sqrt(max(self._noise, 1e-15))))
         answer = product(Q, share=share)
         self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
-        self.noise = self.transcript.noise_fraction()
-        return orthonormal(self._seen(self._step(self.transcript, X)))
-
-    def _longest(self) -> float:
-        """Return where rows of a query are cut: less noise, for a bias where few rows hold much.
-
-        The noise follows the longest row. Signal that is spread loses little; otherwise rows are
-        cut only as long as answers show nothing.
-        """
-        if not self._spread and self.noise < _BLIND:
-            return math.inf
-        return float(_SHORTEN / max(self.noise, 1e-15) ** 0.5)
-
-    def result(self, X: FloatArray, wanted: int) -> FloatArray:
-        """Return the leading directions of all that was asked; X where much of it is noise.
-
-        Of more columns than are wanted, all answers tell better than one which lead.
-        """
-        if self.noise <= _QUIET:
-            return self.transcript.leading(wanted)
-        if X.shape[1] > wanted:
-            image = self._seen(self._step(self.transcript, X))
-            X = np.linalg.svd(image, full_matrices=False)[0][:, :wanted]
-        return X
+        self._noise = self.transcript.noise_fraction()
+        return orthonormal(self._seen(self.transcript.times(X)))
 
 
 def symmetric_power(
@@ -246,22 +166,18 @@ def symmetric_power(
     *,
     wanted: int | None = None,
     project: Project = _unchanged,
-    step: Step = posterior_step,
-    spread: bool = True,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
-    `wanted` (all) directions are returned. `project` is a public linear map (a direction taken
-    out), of queries and answers. With ``spread=False`` few rows may hold most of the signal: they
-    are cut only as long as answers are noise.
+    `wanted` (all) directions are returned: of more columns all answers tell better than one which
+    lead. `project` is a public linear map (a direction taken out), of queries and answers.
     """
     wanted = start.shape[1] if wanted is None else wanted
-    agreement = _AGREEMENT if spread else None
-    side = _Side(wanted, step, project, project, spread=spread, agreement=agreement)
+    side = _Side(wanted, project, project)
     X = orthonormal(project(start))
     for _ in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
-    return side.result(X, wanted)
+    return side.transcript.leading(wanted)
 
 
 def half_steps(
@@ -271,7 +187,6 @@ def half_steps(
     share: float,
     *,
     wanted: int | None = None,
-    step: Step = posterior_step,
     across: tuple[FloatArray, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
@@ -282,13 +197,13 @@ def half_steps(
     left = _across(across[0]) if across else _unchanged
     right = _across(across[1]) if across else _unchanged
     wanted = start.shape[1] if wanted is None else wanted
-    forward, backward = _Side(wanted, step, right, left), _Side(wanted, step, left, right)
+    forward, backward = _Side(wanted, right, left), _Side(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
     for _ in range(n_passes):
         U = forward.ask(ask.right, V, each)
         V = backward.ask(ask.left, U, each)
-    return forward.result(U, wanted), backward.result(V, wanted)
+    return forward.transcript.leading(wanted), backward.transcript.leading(wanted)
 
 
 def _across(basis: FloatArray) -> Project:
@@ -312,10 +227,9 @@ def ritz_values(
 # privacy, one column) or "exact" (no noise). `start` may have more columns than the k wanted ones.
 
 
-_STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
-_PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
+PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
@@ -338,8 +252,7 @@ def alternate(
         U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
     else:
         passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
-        options: Any = {"wanted": k, "step": _STEPS[law]}
-        U, V = half_steps(ask, start, passes, (1 - core) * share, **options)
+        U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
     return _core_svd(ask, U, V, k, core * share)
 
 
@@ -352,11 +265,6 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
     return orthonormal(ask.right(V, share=each).value), V
 
 
-def passes_of_deflation(k: int) -> int:
-    """Return how many passes each of k components has by default."""
-    return _PASSES_EACH if k > 1 else N_PASSES[True]
-
-
 def deflate(
     ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -367,11 +275,11 @@ def deflate(
     if k == 1 or law == "exact":  # the same pairs
         return alternate(ask, starts, k, share, law=law, n_iter=n_iter)
     U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = passes_of_deflation(k) if isinstance(n_iter, str) else n_iter
+    passes = PASSES_EACH if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
     for j in range(k):
-        options: Any = {"across": (U, V), "step": _STEPS[law]}
-        u, v = half_steps(ask, starts[:, [j]], passes, (1 - core) * share / k, **options)
+        part = (1 - core) * share / k
+        u, v = half_steps(ask, starts[:, [j]], passes, part, across=(U, V))
         U, V = np.hstack([U, u]), np.hstack([V, v])
     return _core_svd(ask, U, V, k, core * share)
 
@@ -394,12 +302,8 @@ def iterate_symmetric(
     law: str,
     n_iter: int | str,
     project: Project | None = None,
-    spread: bool = True,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors, noise).
-
-    `spread` as in `symmetric_power`.
-    """
+    """Power iteration on a symmetric matrix, then signed Ritz values: k, vectors, noise."""
     core = _CORE_SHARE[law]
     project = project or np.asarray
     if law == "exact":
@@ -411,7 +315,5 @@ def iterate_symmetric(
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
         steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
-        options: Any = {"wanted": k, "project": project, "step": _STEPS[law]}
-        options["spread"] = spread
-        X = symmetric_power(ask, start, steps, (1 - core) * share, **options)
+        X = symmetric_power(ask, start, steps, (1 - core) * share, wanted=k, project=project)
     return ritz_values(ask, X, k, core * share)

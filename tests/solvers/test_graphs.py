@@ -95,16 +95,14 @@ def across(A, k=1, noise=0.0, seed=0):
     Z = np.random.default_rng(seed).standard_normal((n, n)) * noise
     ask = Graph(A + np.triu(Z, 1) + np.triu(Z, 1).T)
     degrees = released_degrees(ask, n, 1.0)._replace(noise_scale=noise * n**0.5)
-    asked = []
 
     def pairs(graph, project):
         M = project(project(graph.right(np.eye(n), share=1.0).value).T)
-        asked.append(np.linalg.norm(M))
         values, vectors = np.linalg.eigh((M + M.T) / 2)
         order = np.argsort(-np.abs(values))[:k]
         return values[order], vectors[:, order]
 
-    return embed_across(ask, degrees, 1.0, pairs, 0.0), asked
+    return embed_across(ask, degrees, 1.0, pairs, 0.0)[1]
 
 
 def expected(sizes, inside, outside, size=None):
@@ -118,26 +116,23 @@ def test_size_is_divided_out_where_nodes_of_a_group_differ():
     """Degrees that vary far more than by chance inside the groups leave angles alone."""
     size = np.random.default_rng(0).uniform(0.3, 1.0, 400)
     A, labels = expected((200, 200), 0.9, 0.2, size)
-    found = across(A)[0].embedding[:, 0]
+    found = across(A)[:, 0]
     spread = max(found[labels == g].std() for g in range(2))
     assert spread < 0.1 * abs(found[labels == 0].mean() - found[labels == 1].mean())
 
 
 def test_degrees_tell_more_than_a_direction_below_the_noise():
     A, labels = expected((250, 50), 0.3, 0.06)
-    found = across(A, noise=0.7)[0].embedding[:, 0]
+    found = across(A, noise=0.7)[:, 0]
     assert abs(np.corrcoef(found, labels)[0, 1]) > 0.5
     A, labels = expected((150, 150), 0.2, 0.18)  # equal degrees tell nothing, and take nothing
     degrees = A.sum(axis=1) + 12 * np.random.default_rng(1).standard_normal(300)
-    found = across(A, noise=0.7)[0].embedding[:, 0]
+    found = across(A, noise=0.7)[:, 0]
     assert abs(np.corrcoef(found, degrees)[0, 1]) < 0.3
 
 
-def test_scales_are_tried_only_where_noise_makes_them_differ():
-    A, _ = expected((60, 40), 0.5, 0.1)
-    assert len(across(A)[1]) == 1
-    assert len(across(A, noise=1.0)[1]) == 3
-    assert np.isfinite(across(np.zeros((10, 10)))[0].embedding).all()
+def test_an_empty_graph_has_positions():
+    assert np.isfinite(across(np.zeros((10, 10)))).all()
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-14])
@@ -149,6 +144,6 @@ def test_degrees_that_are_all_the_same_tell_nothing(rounding):
     vector = np.where(labels == 0, 0.1, -0.1) + 0.02 * np.random.default_rng(0).standard_normal(100)
     pairs = lambda graph, project: (np.array([20.0]), vector[:, None])  # noqa: E731
     noisy = released_degrees(ask, 100, 1.0)._replace(values=degrees, noise_scale=30.0)
-    found = embed_across(ask, noisy, 1.0, pairs, 0.68).embedding[:, 0]
+    found = embed_across(ask, noisy, 1.0, pairs, 0.68)[1][:, 0]
     assert abs(np.corrcoef(found, vector)[0, 1]) > 0.999
     assert abs(found.mean()) < 0.1 * found.std()

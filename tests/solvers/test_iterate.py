@@ -10,7 +10,6 @@ from skdp.solvers.iterate import (
     Sent,
     Transcript,
     half_steps,
-    laplace_step,
     ritz_values,
     shorten_rows,
     symmetric_power,
@@ -59,11 +58,6 @@ def symmetric(n, values, seed=0):
 def overlap(A, B):
     """Mean squared cosine between two subspaces of the same dimension."""
     return np.sum((orthonormal(A).T @ orthonormal(B)) ** 2) / A.shape[1]
-
-
-def last_answer(transcript, X):
-    """The plain power step."""
-    return transcript.sent[-1].answer
 
 
 def transcript(sent, wanted=1):
@@ -143,25 +137,6 @@ def test_the_share_of_the_noise(sigma, share):
     assert transcript([Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
 
 
-def test_laplace_step_minimises_its_objective():
-    rng = np.random.default_rng(0)
-    query = np.ones((1, 1))
-    sent = [Sent(query, 3 * rng.standard_normal((20, 1)), s) for s in (0.8, 1.5, 1.0)]
-    known = transcript([*sent, sent[-1]._replace(noise_scale=2.0)])  # no signal beyond that noise
-    sent = known.sent
-    u = laplace_step(known, query)[:, 0]
-    b = np.array([s.noise_scale / math.sqrt(2) for s in sent])
-    power = float(np.mean(sent[-1].answer ** 2)) - 2 * b[-1] ** 2
-    a = np.full(4, math.sqrt(max(power, 1e-3 * b[-1] ** 2)))
-    Y = np.hstack([s.answer for s in sent])
-
-    def objective(v):
-        return v**2 / 2 + np.sum(np.abs(Y - v[:, None] * a) / b, axis=1)
-
-    for move in (-1e-3, 1e-3):
-        assert (objective(u) <= objective(u + move) + 1e-9).all()
-
-
 # -- the iterations ----------------------------------------------------------------------------
 
 
@@ -201,7 +176,7 @@ def test_symmetric_power_across_a_direction():
         return Y - out @ (out.T @ Y)
 
     ask = Matrix(A)
-    X = symmetric_power(ask, start(60, 1), 30, 1.0, step=last_answer, project=project)
+    X = symmetric_power(ask, start(60, 1), 30, 1.0, project=project)
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
@@ -213,7 +188,7 @@ def test_half_steps_across_a_found_pair():
     first = (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
+        u, v = half_steps(ask, start(60, 1), 20, 1.0, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9
