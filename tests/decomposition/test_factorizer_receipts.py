@@ -103,7 +103,6 @@ ROUTES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):

@@ -466,7 +466,6 @@ def test_users_that_passed_through_are_the_users(output):
     assert np.array_equal(pipe[-1].coef_, alone.coef_)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     X, y, _ = users_first()
     model = DPPersonalizedRegressor(1, group_column=4, epsilon=4.0)
