@@ -26,7 +26,6 @@ from skdp.solvers.personalization import (
 FloatArray = NDArray[np.float64]
 
 
-
 def whitener_of(released: Answer) -> FloatArray:
     """Return M^(-1/2) of a released second moment M, mean 1.
 
