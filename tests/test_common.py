@@ -4,19 +4,7 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
-    DPScoreDensity,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.decomposition import LocalRowRandomizer
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
@@ -26,7 +14,7 @@ from skdp.regression import QuantileLoss
 from tools.ways import newcomers
 
 
-class PersonsPCA(DPPCA):
+class PersonsPCA(skdp.DPPCA):
     """Rows as persons of one row each: scikit-learn's checks pass no groups."""
 
     def fit(self, X, y=None):
@@ -36,7 +24,7 @@ class PersonsPCA(DPPCA):
         return self.fit(X).transform(X)
 
 
-class PersonsRidge(DPRidge):
+class PersonsRidge(skdp.DPRidge):
     """The same of records."""
 
     def fit(self, X, y):
@@ -51,58 +39,62 @@ def alone(X):
 SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
 DISTANCE = make_private_scorer("reconstruction", (0.0, 1.0))
 ESTIMATORS = [
-    DPPCA(),
-    DPPCA(n_components=1, clip_norm=1.0),
-    DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
-    DPPCA(n_components="auto"),
-    DPPCA(n_components=1, svd_solver="power", center="none"),
+    skdp.DPPCA(),
+    skdp.DPPCA(n_components=1, clip_norm=1.0),
+    skdp.DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    skdp.DPPCA(n_components="auto"),
+    skdp.DPPCA(n_components=1, svd_solver="power", center="none"),
     PersonsPCA(privacy_unit="group"),
     PersonsRidge(privacy_unit="group"),
-    DPIncrementalPCA(),
-    DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
-    DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),
-    DPTruncatedSVD(n_components=1),
-    DPTruncatedSVD(n_components=1, algorithm="power", adjacency="replace", clip_norm=1.0),
-    DPTruncatedSVD(n_components=1, algorithm="screened"),
-    DPTruncatedSVD(n_components=1, privacy_unit="entry"),
-    DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="deflation", delta=0.0),
-    DPTruncatedSVD(n_components=1, privacy_unit="interaction"),
-    DPTruncatedSVD(n_components=1, privacy_unit="interaction", algorithm="gram"),
-    DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="one_shot"),
-    DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
+    skdp.DPIncrementalPCA(),
+    skdp.DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
+    skdp.DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),
+    skdp.DPTruncatedSVD(n_components=1),
+    skdp.DPTruncatedSVD(n_components=1, algorithm="power", adjacency="replace", clip_norm=1.0),
+    skdp.DPTruncatedSVD(n_components=1, algorithm="screened"),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="entry"),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="deflation", delta=0.0),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="interaction"),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="interaction", algorithm="gram"),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="one_shot"),
+    skdp.DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
     PowerMethod(n_components=1),
     PowerDeflation(),
     SketchFactorizer(1),
-    DPSpectralEmbedding(n_components=1),
-    DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
-    DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
-    DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
-    DPSpectralEmbedding(n_components=1, privacy_unit="edge_change"),
-    DPTraceRegressor(),
-    DPTraceRegressor(measurement_covariance=1.0, fit_intercept=False, adjacency="replace"),
-    DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
-    DPPersonalizedRegressor(),
-    DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head_selection="per_user"),
-    DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
-    DPPersonalizedRegressor(1, whiten=False),
-    DPPersonalizedClassifier(),
-    DPLowRankFactorizer(n_components=1),
-    DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),
-    DPLowRankFactorizer(
+    skdp.DPSpectralEmbedding(n_components=1),
+    skdp.DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
+    skdp.DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
+    skdp.DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
+    skdp.DPSpectralEmbedding(n_components=1, privacy_unit="edge_change"),
+    skdp.DPTraceRegressor(),
+    skdp.DPTraceRegressor(measurement_covariance=1.0, fit_intercept=False, adjacency="replace"),
+    skdp.DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
+    skdp.DPPersonalizedRegressor(),
+    skdp.DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head_selection="per_user"),
+    skdp.DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
+    skdp.DPPersonalizedRegressor(1, whiten=False),
+    skdp.DPPersonalizedClassifier(),
+    skdp.DPLowRankFactorizer(n_components=1),
+    skdp.DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),
+    skdp.DPLowRankFactorizer(
         n_components=1, privacy_unit="row", adjacency="zero_out", method="three_sketch"
     ),
-    DPLowRankFactorizer(n_components=1, privacy_unit="entry", method="two_sketch", sketch="sparse"),
-    DPPersonalizedClassifier(1, head_selection="subspace", fit_intercept=False),
-    DPRidge(),
-    DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
-    DPRidgeClassifier(),
-    DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
+    skdp.DPLowRankFactorizer(
+        n_components=1, privacy_unit="entry", method="two_sketch", sketch="sparse"
+    ),
+    skdp.DPPersonalizedClassifier(1, head_selection="subspace", fit_intercept=False),
+    skdp.DPRidge(),
+    skdp.DPRidge(
+        fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"
+    ),
+    skdp.DPRidgeClassifier(),
+    skdp.DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
     DPRecommender(),
     DPRecommender(2, privacy_unit="interaction"),
     LocalRowRandomizer(),
     LocalRowRandomizer(sketch_size=2, sketch_seed=0),
-    DPScoreDensity(),
-    DPScoreDensity(kind="ellipse", limits=((-1, 1), (0, 2)), adjacency="replace"),
+    skdp.DPScoreDensity(),
+    skdp.DPScoreDensity(kind="ellipse", limits=((-1, 1), (0, 2)), adjacency="replace"),
     DPStandardScaler(),
     DPStandardScaler(with_mean=False),
     DPStandardScaler(bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
@@ -110,11 +102,11 @@ ESTIMATORS = [
     PublicScaler(bounds=(0, 3)),
     RowClipper(),
     RowClipper(clip_norm=0.1),
-    DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
+    DPGridSearchCV(skdp.DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
     DPGridSearchCV(
-        DPPCA(clip_norm=1.0), {"n_components": [1]}, DISTANCE, strategy="random_stopping"
+        skdp.DPPCA(clip_norm=1.0), {"n_components": [1]}, DISTANCE, strategy="random_stopping"
     ),
-    DPRandomizedSearchCV(DPTruncatedSVD(1, clip_norm=1.0), {"tol": [0.0]}, DISTANCE, n_iter=1),
+    DPRandomizedSearchCV(skdp.DPTruncatedSVD(1, clip_norm=1.0), {"tol": [0.0]}, DISTANCE, n_iter=1),
 ]
 ESTIMATORS += newcomers(set(map(type, ESTIMATORS)))
 

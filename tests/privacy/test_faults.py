@@ -23,19 +23,8 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import skdp
-from skdp import DPPCA, DPPersonalizedRegressor, PrivacyError, PrivacyLedger
+from skdp import DPPCA, DPPersonalizedRegressor, PrivacyError, PrivacyLedger, federated
 from skdp.base import BaseDPEstimator, atomic
-from skdp.federated import (
-    AggregationClient,
-    AggregationConfig,
-    AggregationServer,
-    FederatedPowerMethod,
-    FederatedRounds,
-    PersonalizedClient,
-    PowerMethodClient,
-    RecommenderClient,
-    UnmaskedAggregator,
-)
 from skdp.federated import _messages as wire
 from skdp.federated.config import InvalidMessageError
 from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
@@ -514,14 +503,14 @@ class Client(Run):
 class Member(Run):
     """A member of a secure sum: it is asked once, and shows one secret of each neighbour."""
 
-    terms = b"run", AggregationConfig(4, n_colluders=1, n_dropouts=1)
+    terms = b"run", federated.AggregationConfig(4, n_colluders=1, n_dropouts=1)
 
     def __init__(self, kind, path, X):
         self.words = sums(X).answer(1e-9).view(np.uint64)
-        self.server, self.reads, self.shown = AggregationServer(*self.terms), [], []
+        self.server, self.reads, self.shown = federated.AggregationServer(*self.terms), [], []
         responds = [self.respond, *[lambda question: self.words] * 3]
         self.members = [
-            AggregationClient(self.terms[0], number, self.terms[1], respond)
+            federated.AggregationClient(self.terms[0], number, self.terms[1], respond)
             for number, respond in enumerate(responds)
         ]
 
@@ -746,20 +735,22 @@ def elsewhere(helper, make, place):
 
 # -- cases ----------------------------------------------------------------------------------------
 
-CONFIG = AggregationConfig(n_clients=3, n_colluders=1)
+CONFIG = federated.AggregationConfig(n_clients=3, n_colluders=1)
 
 
 def _client(X):
-    return PowerMethodClient(X, CONFIG, epsilon=1.0)
+    return federated.PowerMethodClient(X, CONFIG, epsilon=1.0)
 
 
 def _holder(X):
-    return RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0)
+    return federated.RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0)
 
 
 def _device(X):
     groups = np.arange(len(X)) // 3
-    return PersonalizedClient(DPPersonalizedRegressor(1), X, X[:, 0], CONFIG, groups=groups)
+    return federated.PersonalizedClient(
+        DPPersonalizedRegressor(1), X, X[:, 0], CONFIG, groups=groups
+    )
 
 
 def _first_request(server, client):
@@ -772,16 +763,16 @@ def _first_request(server, client):
         raise Heard(request)
 
     try:
-        server.fit(UnmaskedAggregator([respond] * 3), n_features=3)
+        server.fit(federated.UnmaskedAggregator([respond] * 3), n_features=3)
     except Heard as heard:
         return heard.args[0], client
     raise AssertionError("nothing was asked")
 
 
 CLIENTS = {
-    "power method": (FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG), _client),
-    "recommender": (FederatedPowerMethod(DPRecommender(1), CONFIG), _holder),
-    "personalized": (FederatedRounds(DPPersonalizedRegressor(1), CONFIG), _device),
+    "power method": (federated.FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG), _client),
+    "recommender": (federated.FederatedPowerMethod(DPRecommender(1), CONFIG), _holder),
+    "personalized": (federated.FederatedRounds(DPPersonalizedRegressor(1), CONFIG), _device),
 }
 
 
