@@ -16,14 +16,14 @@ from skdp.federated._clients import Federation
 from skdp.federated._messages import Call, Facts, Question, Request
 from skdp.federated.noise_parts import PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import SystemSource
 from skdp.queries.rows import RowQuery
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from tools.federation import Wire, asked, change_over_bound, plain_sum, secure_sum
+from tools.gate import new_session
 
 S = 8
 CONFIG = federated.AggregationConfig(S, 1, 1)
@@ -192,8 +192,7 @@ def changed(request, **fields):
 
 def test_a_private_choice_is_refused_before_it_is_paid():
     """Scores of clients could be added, but not the noise that decides between them."""
-    budget = PrivacyBudget(1.0, 1e-6)
-    session = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
+    session = new_session()
     federation = Federation(session, refuse_reading(None), federated.AggregationConfig(4), 12)
     scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
     with pytest.raises(PrivacyError, match="private choice"):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, testing
-from skdp.privacy import Bound, Bounded, PrivacyBudget, PrivacySession
+from skdp.privacy import Bound, Bounded
 from skdp.privacy.gate import session as gate
-from skdp.privacy.noise.words import make_source
+from tools.gate import new_session
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -62,9 +62,7 @@ def test_null_release_reads_or_not():
         return np.ones(2, np.int64)
 
     for run in (False, True):
-        s = PrivacySession(
-            PrivacyBudget(1.0, 1e-6), source=make_source(None), adjacency="replace", unit="row"
-        )
+        s = new_session()
         with testing.null_release(run=run), testing.fixed_noise(0):
             first = s.release(Bounded(Bound("a", (2,), 1.0), answer), 0.5).value
         assert len(touched) == run
