@@ -194,19 +194,20 @@ def test_pure_plans():
     )
     assert plan_selection(3, 0, 8, strategy="random_stopping").run_distribution == "logarithmic"
     assert plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
-    with pytest.raises(ValueError, match="Poisson"):
-        plan_selection(3, 0, 8, run_distribution="poisson")
 
 
-@pytest.mark.parametrize("mean", [1.0, 0.5, math.nan, 2e6])
-def test_bad_means(mean):
-    with pytest.raises(ValueError, match="expected number of runs"):
-        plan_selection(1, 1e-6, 8, mean_n_runs=mean)
-
-
-def test_tiny_delta_is_refused():
-    with pytest.raises(ValueError, match="'delta' must be at least"):
-        plan_selection(1, 1e-22, 100)
+@pytest.mark.parametrize(
+    ("delta", "options", "match"),
+    [
+        *((1e-6, {"mean_n_runs": mean}, "expected number of runs") for mean in (1, 0.5, math.nan)),
+        (1e-6, {"mean_n_runs": 2e6}, "expected number of runs"),
+        (1e-22, {}, "'delta' must be at least"),
+        (0, {"run_distribution": "poisson"}, "Poisson"),
+    ],
+)
+def test_bad_plans(delta, options, match):
+    with pytest.raises(ValueError, match=match):
+        plan_selection(1, delta, 100, **options)
 
 
 # -- a loss for any (epsilon, delta) -------------------------------------------------------------
