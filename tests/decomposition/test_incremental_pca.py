@@ -118,7 +118,6 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_nothing_is_seen_but_what_is_released():
     """Null release over a whole stream: with zeros for answers, no data can be told from others."""
     hostile = {

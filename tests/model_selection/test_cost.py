@@ -138,12 +138,6 @@ def test_fits_and_scores_add_up(what):
     assert "epsilon=" in repr(cost)
 
 
-def test_cross_validate():
-    cost = search_cost(pca(adjacency="replace"), 90, cv=KFold(4))
-    assert (cost.mu, cost.refit) == (pytest.approx(mu_of(0.5) * math.sqrt(3)), False)
-    assert cost.epsilon(1e-5) < cost.epsilon(1e-6)
-
-
 def test_pure_parts_add_up():
     svd = DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=0.5)
     cost = search_cost(GridSearchCV(svd, {"n_iter": [1, 2]}, cv=3), 90)

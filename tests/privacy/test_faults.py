@@ -3,8 +3,6 @@
 States of a fit: nothing charged; all of it charged; data read; number out; charge settled with what
 was granted; receipt. Data are read only while the receipt of the session and all ledgers hold what
 was granted. Who is stopped before has spent nothing, or, where nobody can tell, everything.
-
-`python tests/privacy/test_faults.py` prints the table of releases and faults, all lines tried.
 """
 
 import dis
@@ -832,7 +830,7 @@ def _known(path):
     return seen.seen.keys()
 
 
-def tried(case, folder, every, only=None):
+def tried(case, folder, every):
     """Yield (fault, place, what is wrong) for the places of a case."""
     store, (run, arg) = case[1], CASES[case]
     numbers = iter(range(10**6))
@@ -849,7 +847,7 @@ def tried(case, folder, every, only=None):
         make(DATA[0]).go(seen)
         if made[-1].error:
             raise made[-1].error
-    names = [name for name in faults_of(run, store) if only in (None, name)]
+    names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
     plain = case == ("release", "file") or (every and (case[0] == "release" or run is not Fit))
     known = () if plain else _known(f"{folder}/known" if every and store == "file" else None)
@@ -922,29 +920,3 @@ def test_a_fork_does_not_wait_for_a_thread_that_is_not_there():
     over.set()
     thread.join()
     assert status == 0
-
-
-def main():
-    """Print the table: lines tried and violations, by release and fault."""
-    only = sys.argv[1] if len(sys.argv) > 1 else None
-    chosen = sys.argv[2:]
-    for case in CASES:
-        if chosen and not set(chosen) & set(case):
-            continue
-        lines, wrong = Counter(), Counter()
-        with TemporaryDirectory(dir=MEMORY) as folder:
-            for name, place, found in tried(case, folder, every=True, only=only):
-                lines[name] += 1
-                wrong[name] += bool(found)
-                for what in found:
-                    print(f"  {case} {name} {place_in_words(place)}: {what}", file=sys.stderr)
-        print(
-            " | ".join(case),
-            *(f"{name} {lines[name]}/{wrong[name]}" for name in lines),
-            sep=" | ",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from skdp.answer import Answer
 from skdp.solvers.iterate import (
     Sent,
     Transcript,
@@ -15,39 +14,7 @@ from skdp.solvers.iterate import (
     symmetric_power,
 )
 from skdp.solvers.linalg import orthonormal
-
-
-class Matrix:
-    """Products with A; the noise grows with the longest row of the query, as for one entry."""
-
-    def __init__(self, A, noise=0.0, seed=0):
-        self.A, self.noise = A, noise
-        self.rng = np.random.default_rng(seed)
-        self.shares, self.queries = [], []
-
-    def _answer(self, A, X, share):
-        self.shares.append(share)
-        self.queries.append(X)
-        value = A @ X
-        scale = self.noise * np.linalg.norm(X, axis=1).max() / math.sqrt(share)
-        return Answer(value + scale * self.rng.standard_normal(value.shape), scale)
-
-    def right(self, X, *, share):
-        return self._answer(self.A, X, share)
-
-    def left(self, U, *, share):
-        return self._answer(self.A.T, U, share)
-
-    def ritz(self, X, *, share):
-        self.shares.append(share)
-        return Answer(X.T @ self.A @ X, 0.0)
-
-
-def low_rank(m, n, values, seed=0):
-    rng = np.random.default_rng(seed)
-    U = orthonormal(rng.standard_normal((m, len(values))))
-    V = orthonormal(rng.standard_normal((n, len(values))))
-    return (U * values) @ V.T, U, V
+from tools.gate import Matrix
 
 
 def symmetric(n, values, seed=0):
@@ -184,8 +151,9 @@ def test_symmetric_power_across_a_direction():
 
 def test_half_steps_across_a_found_pair():
     """Deflation: the second pair, orthogonal to the public first one."""
-    A, U, V = low_rank(40, 60, [9.0, 5.0, 0.5])
-    first = (U[:, :1], V[:, :1])
+    rng = np.random.default_rng(0)
+    U, V = (orthonormal(rng.standard_normal((size, 3))) for size in (40, 60))
+    A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
         u, v = half_steps(ask, start(60, 1), 20, 1.0, across=first)

@@ -75,6 +75,9 @@ def test_attributes_of_nonsense_are_sane():
     assert out["noise_variance_"] == 0.0
     out = subspace_attributes(np.zeros(2), np.eye(4)[:, :2], 0.0, 10.0, 4)
     assert np.array_equal(out["explained_variance_ratio_"], [0.0, 0.0])
+    out = svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
+    assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
+    assert np.isfinite(out["explained_variance_ratio_"]).all()
 
 
 @pytest.mark.parametrize("bias", [0.3, 2.0])
@@ -179,12 +182,6 @@ def test_svd_variances_take_off_the_noise_of_the_means():
         out = svd_variances(np.array([10.0]), np.eye(500)[:1], noisy, 100.0, 10.0, 0.1)
         totals.append(out["explained_variance_"][0] / out["explained_variance_ratio_"][0])
     assert np.mean(totals) == pytest.approx(100.0 - means @ means, rel=0.01)
-
-
-def test_svd_variances_of_nonsense_are_sane():
-    out = svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
-    assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
-    assert np.isfinite(out["explained_variance_ratio_"]).all()
 
 
 @pytest.mark.parametrize("n_items", [1, 3, 6, 40])
