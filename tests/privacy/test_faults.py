@@ -856,12 +856,10 @@ def place_in_words(place):
 
 
 def _params():
-    """Yield each case in the first tier, but for files that hold what others do; all lines slow."""
+    """Yield each case in memory, and what a file does of itself; deep: other files; slow: all."""
     for case in CASES:
-        again = case[1] == "file" and case[0] not in ("release", "sketches", "DPPCA", "search")
-        yield pytest.param(
-            case, False, marks=[pytest.mark.deep] * (again and case[0] != ENDS), id=" ".join(case)
-        )
+        again = case[1] in ("file", "checkpoint") and case[0] not in ("release", "sketches", ENDS)
+        yield pytest.param(case, False, marks=[pytest.mark.deep] * again, id=" ".join(case))
         yield pytest.param(case, True, marks=pytest.mark.slow, id=" ".join(case) + " all lines")
 
 

@@ -1,9 +1,9 @@
 """Choose tests that see the planted bugs: `python tests/tools/select_tier.py [-b TEXT] [--write]`.
 
 Each bug of `planted.py` is planted alone in a copy of the checkout. On it run the first tier of the
-tests that mirror its module, then all ways and worst pairs, and only where none fails the deep
-tests of the same files, up to the first that fails; it must pass without the bug. With `--write`
-that one joins `tests/first_tier.txt`, which `conftest.py` reads. A quarter of an hour.
+tests that mirror its module, then all ways and worst pairs, then the rest of the first tier, and
+only where none fails the deep tests that mirror it, up to the first that fails; it must pass
+without the bug. With `--write` that one joins `tests/first_tier.txt`, which `conftest.py` reads.
 
 ENDED is a run that was stopped at a test, by its limit of CPU time or since it hung: run it alone.
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHOSEN = ROOT / "tests" / "first_tier.txt"
 WAYS = ["tests/test_golden.py", "tests/test_dp_common.py"]  # every way, and its worst pair
 READERS = ["tests/testing/test_null_readers.py", "tests/testing/test_public_sizes.py"]
-_SECONDS, _FILES = 400, 3  # of CPU time in one run, whatever else runs; that mirror one module
+_SECONDS = 600  # of CPU time in one run, whatever else runs
 
 
 class Stopped(Exception):
@@ -72,7 +72,7 @@ def mirrors(tree, bug):
             named = sum(bool(re.search(rf"\b{place}\b", text)) for place in places)
             taken = bool(re.search(rf"import.*\b{module.stem}\b", text))
             found[path.relative_to(tree).as_posix()] = -(2 * alike + 2 * named + taken)
-    return sorted(found, key=found.get)[:_FILES]
+    return sorted(found, key=found.get)
 
 
 def seen_by(tree, bug):
@@ -83,7 +83,7 @@ def seen_by(tree, bug):
     if text.count(right) != 1:
         raise SystemExit(f"{bug}: {text.count(right)} times in {file}: {right!r}")
     near, first, deep = mirrors(tree, bug), "not deep and not slow", "deep and not slow"
-    for tier, files in ((first, near), (first, WAYS), (deep, [*near, *READERS])):
+    for tier, files in ((first, [*near, *WAYS]), (first, ["tests"]), (deep, [*near, *READERS])):
         path.write_text(text.replace(right, slip))
         try:
             found = run(tree, "-x", *files, tier=tier)
