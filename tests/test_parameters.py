@@ -167,6 +167,7 @@ SAID = {
         ({"classes": ["a", 1]}, "'classes' parameter"),
         ({"axes": np.eye(2, 3)}, NO_PLANE),
         ({"axes": np.zeros((2, 5))}, NO_PLANE),
+        ({"center": "mean"}, "the mean of X is private"),
         ({"center": np.zeros(3)}, NO_PLANE),
     ],
     DPRecommender: [

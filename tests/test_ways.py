@@ -11,7 +11,7 @@ from tools.data import null_release_data
 # Other names of a value of the axis; words of scikit-learn, and loops of streams; and what needs
 # candidates as wide as the data (tests/solvers/test_personalization.py).
 ALIASES = {"randomized", "arpack", "full", "covariance_eigh", "dense", "exponential", "gram"}
-OTHER = {"power_iteration_normalizer", "mechanism", "affinity", "group_weight"}
+OTHER = {"power_iteration_normalizer", "mechanism", "affinity"}
 
 
 @pytest.mark.parametrize("cls", ways.AXES, ids=lambda cls: cls.__name__)

@@ -180,7 +180,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         adjacency: str = "add_remove",
         kind: str = "auto",
         classes: Iterable[Any] | None = None,
-        center: ArrayLike | str | None = None,
+        center: ArrayLike | None = None,
         limits: ArrayLike | str = "auto",
         n_bins: int | str = "auto",
         budget_split: Split = "auto",
@@ -275,6 +275,11 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return the public directions and the public point that is subtracted."""
         axes = np.eye(2, d) if self.axes is None else self.axes
         axes = check_array(axes, dtype=np.float64, input_name="axes")
+        if isinstance(self.center, str):
+            raise ValueError(
+                "'center' must be None (the origin) or a public point, such as `mean_` of a private "
+                f"model: the mean of X is private. Got center={self.center!r}."
+            )
         center = np.zeros(d) if self.center is None else self.center
         center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
         if axes.shape != (2, d) or center.shape != (d,) or not np.all(np.linalg.norm(axes, axis=1)):

@@ -335,6 +335,7 @@ class DPRecommender(
             The fitted estimator.
         """
         self._check_parameters()
+        self._checked_session(pure=self.delta == 0)  # the budget is checked before the data
         options = {"accept_sparse": "csr"}
         if self._whole:
             R = check_rows(self, R, **options)
