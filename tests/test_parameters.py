@@ -92,7 +92,7 @@ def test_values_that_no_parameter_has_are_refused_before_data_are_looked_at(cls)
     data, params = ordinary(MODELS[cls]), MODELS[cls].get_params()
     given = {"classes": [0, 1]} if "class_weight" in params else {}
     for name in params.keys() & REFUSED.keys():
-        X = data.X if name in BESIDE_DATA or cls is DPRecommender else "no table"
+        X = data.X if name in BESIDE_DATA else "no table"
         fit = {} if name == "group_column" else data.fit_params
         match = "cannot be used to seed" if name == "random_state" else name
         for value in REFUSED[name]:
