@@ -190,7 +190,7 @@ PLANTED = {
     ),
     "score of labels under add_remove": (
         "model_selection/_scorers.py", 'adjacency="add_remove" if private_count else "replace"',
-        'adjacency="add_remove" if private_count or unit == "label" else "replace"',
+        'adjacency="add_remove" if private_count or unit.of_targets else "replace"',
     ),
     "pure losses of one run added like Gaussians": (
         "privacy/ledger/routes.py",
