@@ -615,20 +615,6 @@ def test_classes_are_public():
 
 
 @pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
-        ({"delta": 0.0}, "pure differential privacy"),
-        ({"budget_split": {"subspace": 1}}, "whitener"),
-        ({"group_column": "who"}, "group_column"),
-    ],
-)
-def test_bad_parameters_are_refused_before_anything_is_read(params, match):
-    groups = None if "group_column" in params else SMALL.groups
-    assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
-
-
-@pytest.mark.parametrize(
     "model",
     [
         DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)),
