@@ -15,6 +15,7 @@ from skdp._inputs import (
     refuse_column,
     rows_to_map,
 )
+from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -151,9 +152,8 @@ def warn_undetected_targets(estimator, targets):
 # Wide rows of the linear regression: few columns are kept, by noisy sums.
 
 
-GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _SUMS, _COUNT = 0.2, 0.01  # the sums are bought in stages; what they leave goes to the regression
-_SIZE, _FEWEST_KEPT, _MOST_KEPT = 0.6, 30, 4000
+_SIZE, _FEWEST_KEPT = 0.6, 30
 
 
 def wide_shares(count_is_public):
@@ -173,7 +173,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     sums = staged_sums(ask.rows(clip_norm).sums, shares["sums"])
     left = shares["regression_moments"] + shares["sums"] - sums.spent
     signal = n * math.sqrt(left) / unit_noise
-    size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), _MOST_KEPT)
+    size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), MOST_DENSE)
     order = np.argsort(-np.abs(sums.value), kind="stable")
     return np.sort(order[: int(size)]), left
 

@@ -19,7 +19,7 @@ from skdp.regression._scores import ScoredRegressorMixin
 _POINTS = np.unique(
     np.concatenate([s * 10.0 ** np.arange(-6.0, 7.0) for s in (-1, 1)] + [np.linspace(-5, 5, 41)])
 )
-_CLOSE = 1e-6
+_CLOSE = np.sqrt(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)

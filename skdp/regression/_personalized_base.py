@@ -55,6 +55,7 @@ from skdp.regression._users import (
 from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
+    TARGET_RADIUS,
     Count,
     GlobalModel,
     TargetUnit,
@@ -76,9 +77,11 @@ from skdp.solvers.user_heads import (
 )
 from skdp.units import offered
 
-_COLUMNS = 0.1
-_GLOBAL_SHARES = {"targets": 0.08, "columns": _COLUMNS, "global": 0.1}
-_SCALES = 8.0  # half the width of public bounds, in scales of the targets
+# Of the budget: the subspace is a matrix of d x d numbers, a vote for rules has fewer.
+_SHARES = {
+    "whitener": 0.05, "subspace": 0.45, "head": 0.04, "global": 0.1, "targets": 0.08,
+    "columns": 0.1,
+}  # fmt: skip
 
 
 class Base(NamedTuple):
@@ -87,13 +90,6 @@ class Base(NamedTuple):
     scaling: Scaling
     model: GlobalModel | None = None
     unit: TargetUnit | None = None
-
-
-def base_shares(estimator):
-    """Return the shares of the model of all."""
-    given = not isinstance(estimator.target_bounds, str)
-    shares = _GLOBAL_SHARES.items()
-    return {name: share for name, share in shares if not (given and name == "targets")}
 
 
 def learn_scaling(estimator, ask, query, share):
@@ -124,7 +120,7 @@ def _target_unit(estimator, ask, query, shares):
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / _SCALES, True, 0)
+    return TargetUnit(center, radius / TARGET_RADIUS, True, 0)
 
 
 def _place(estimator, ask, query, d, share):
@@ -158,9 +154,6 @@ def warn_of_verdict(estimator, base):
     warn_caller(said, PartialSignalWarning)
 
 
-_SHARES = {"whitener": 0.05, "subspace": 0.45, "head": 0.04, "global": 0.04}
-
-
 class ParametersMixin:
     """Checks and defaults, all of them public."""
 
@@ -180,9 +173,9 @@ class ParametersMixin:
     def _default_shares(self):
         skipped = [] if self.whiten else ["whitener"]
         skipped += [] if self.head_selection == "private_vote" else ["head"]
-        shares = {name: share for name, share in _SHARES.items() if name not in skipped}
-        of_all = base_shares(self) if self._starts_from_a_model else {"columns": _COLUMNS}
-        return shares | of_all
+        bounds = getattr(self, "target_bounds", ())  # labels need none
+        skipped += [] if isinstance(bounds, str) else ["targets"]
+        return {name: share for name, share in _SHARES.items() if name not in skipped}
 
     def _check_n_components(self, d):
         if self.n_components != "auto" and self.n_components > d:

@@ -27,6 +27,7 @@ from skdp.data.factorisations import eigh
 
 FloatArray = NDArray[np.float64]
 _HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations
+_STEPS = 20  # ridge fits for a loss other than squares: more cost time alone
 
 
 def each(values: NDArray[Any], A: FloatArray) -> NDArray[Any]:
@@ -40,8 +41,6 @@ class ConvexLoss:
 
     Attributes
     ----------
-    n_steps : int
-        How many ridge fits.
     pseudo : callable
         (Y, linear predictor) -> pseudo-responses: predictor minus scaled gradient, the scale an
         upper bound of the curvature, so that each step decreases the loss.
@@ -53,14 +52,16 @@ class ConvexLoss:
         Whether heads are judged by it; else by least squares, where leaving out is exact.
     skewed : bool
         Whether residuals of two signs cost differently: intercepts are then no means.
+    n_steps : int
+        How many ridge fits.
     """
 
-    n_steps: int
     pseudo: Callable[[FloatArray, FloatArray], FloatArray]
     losses: Callable[[FloatArray, FloatArray], FloatArray]
     mean: Callable[[FloatArray], FloatArray] | None = None
     judges: bool = False
     skewed: bool = False
+    n_steps: int = _STEPS
 
 
 class RowLoss(Protocol):
@@ -75,8 +76,6 @@ class RowLoss(Protocol):
         ...
 
 
-_STEPS = 30  # ridge fits for a loss of one's own
-_WIDTH = 1.0  # of smoothing, in median absolute residuals
 _EITHER: FloatArray = np.array([[[0.5], [3.0]]])
 
 
@@ -100,15 +99,15 @@ def convex_loss(loss: str | RowLoss) -> ConvexLoss:
         def smooth(Y: FloatArray, eta: FloatArray) -> FloatArray:
             return np.asarray(eta + loss.derivative(Y - eta) / curvature)
 
-        return ConvexLoss(_STEPS, smooth, losses, judges=True, skewed=skewed)
+        return ConvexLoss(smooth, losses, judges=True, skewed=skewed)
     low, high = loss.bounds  # type: ignore[attr-defined]
 
     def steep(Y: FloatArray, eta: FloatArray) -> FloatArray:
         R = Y - eta
-        width = _WIDTH / _HUBER * _huber_width(R)
+        width = _median_size(R)
         return np.asarray(eta + (loss.value(R + width) - loss.value(R - width)) / (high - low))
 
-    return ConvexLoss(_STEPS, steep, losses, skewed=skewed)
+    return ConvexLoss(steep, losses, skewed=skewed)
 
 
 def _square_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
@@ -116,13 +115,13 @@ def _square_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
     return np.asarray((R * R).sum(axis=2))
 
 
-def _huber_width(R: FloatArray) -> FloatArray:
-    return np.asarray(_HUBER * np.median(np.abs(R), axis=(1, 2))[:, None, None])
+def _median_size(R: FloatArray) -> FloatArray:
+    return np.asarray(np.median(np.abs(R), axis=(1, 2))[:, None, None])
 
 
 def _huber_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
     R = Y - eta
-    width = _huber_width(R)
+    width = _HUBER * _median_size(R)
     return np.asarray(eta + np.clip(R, -width, width))
 
 
@@ -148,10 +147,10 @@ def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
 
 
 LOSSES: dict[str, ConvexLoss] = {
-    "squared": ConvexLoss(1, lambda Y, eta: Y, _square_loss),
-    "huber": ConvexLoss(8, _huber_pseudo, _absolute_loss, judges=True),
-    "logistic": ConvexLoss(20, _logistic_pseudo, _square_loss, _sigmoid),
-    "softmax": ConvexLoss(30, _softmax_pseudo, _square_loss, _softmax),
+    "squared": ConvexLoss(lambda Y, eta: Y, _square_loss, n_steps=1),
+    "huber": ConvexLoss(_huber_pseudo, _absolute_loss, judges=True),
+    "logistic": ConvexLoss(_logistic_pseudo, _square_loss, _sigmoid),
+    "softmax": ConvexLoss(_softmax_pseudo, _square_loss, _softmax),
 }
 
 

@@ -43,7 +43,6 @@ from skdp.solvers.scaling import RADIUS, Scaling, digest
 
 
 FloatArray = NDArray[np.float64]
-_FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing
 
 
 class GlobalModel(NamedTuple):
@@ -81,10 +80,9 @@ class GlobalModel(NamedTuple):
         if self.own:
             return values + shrunk_means(batch.Y)
         values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
-        return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
+        return np.asarray(values)
 
 
-_TINY = 1e-100
 PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
 
 
@@ -403,7 +401,7 @@ class Shared:
 # model is left to their own models.
 
 
-_RADIUS = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
+TARGET_RADIUS = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
 _ROW_RADIUS = (
     2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
 )
@@ -515,7 +513,7 @@ class Pooled(GramMessage):
         X *= self.weight
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
-        Y[:] = _TARGET * np.clip(Y / self.target_size, -_RADIUS, _RADIUS)
+        Y[:] = _TARGET * np.clip(Y / self.target_size, -TARGET_RADIUS, TARGET_RADIUS)
         lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
         records *= np.minimum(1.0, _ROW_RADIUS / np.maximum(lengths, _ROW_RADIUS))
         return records
@@ -538,7 +536,7 @@ def pooled_model(
         return level_model(unit, d)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
-        bias=bias, clip_norm=_ROW_RADIUS, target_norm=_RADIUS * _TARGET * math.sqrt(p),
+        bias=bias, clip_norm=_ROW_RADIUS, target_norm=TARGET_RADIUS * _TARGET * math.sqrt(p),
     )  # fmt: skip
     solution = solve_normal_equations(moments, 0.0)
     level = solution.intercepts + unit.center

@@ -24,13 +24,6 @@ from skdp.solvers.personalization import (
 )
 
 FloatArray = NDArray[np.float64]
-_TINY = 1e-100
-
-
-def floored_eigen(M: FloatArray, floor: float) -> tuple[FloatArray, FloatArray]:
-    """Eigenvalues (not below a positive floor) and eigenvectors of a symmetric matrix."""
-    values, vectors = of_public(np.linalg.eigh, (M + M.T) / 2)
-    return np.maximum(values, max(floor, _TINY)), vectors
 
 
 def whitener_of(released: Answer) -> FloatArray:
@@ -48,9 +41,11 @@ def whitener_of(released: Answer) -> FloatArray:
     total = float((change * change).sum())
     explained = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
     kept = max(0.0, 1 - explained / total) if total > 0 else 0.0
-    edge = max(kept * symmetric_noise_edge(noise, d), 1e-3 * abs(middle))
-    values, vectors = floored_eigen(middle * np.eye(d) + kept * change, edge)
-    W = (vectors * values**-0.5) @ vectors.T
+    if kept == 0.0 or middle <= 0.0:
+        return np.eye(d)
+    edge = max(kept * symmetric_noise_edge(noise, d), 1e-3 * middle)
+    values, vectors = of_public(np.linalg.eigh, middle * np.eye(d) + kept * (change + change.T) / 2)
+    W = (vectors * np.maximum(values, edge) ** -0.5) @ vectors.T
     return np.asarray(W / (np.trace(W) / d))
 
 
@@ -97,7 +92,7 @@ def _error_of_directions(values: FloatArray, k: int, noise_scale: float, n: floa
     edge = symmetric_noise_edge(1.0, d) * np.sqrt(noise_scale**2 + 2 * spread)
     gaps = np.maximum(top - rest, 0.0)
     seen = np.maximum(gaps**2 - edge**2, 0.0)
-    spikes = np.maximum((gaps + np.sqrt(seen)) / 2, _TINY)
+    spikes = np.where(seen > 0, gaps + np.sqrt(seen), np.inf) / 2
     tilt = np.where(seen > 0, edge**2 / (4 * spikes**2), 1.0)
     return float(np.mean(np.minimum(tilt, (d - k) / d)))
 

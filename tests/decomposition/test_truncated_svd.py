@@ -18,7 +18,6 @@ from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import NoSignalWarning, PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
-from tools.outcomes import assert_refused
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
@@ -419,41 +418,7 @@ def test_a_refit_starts_from_nothing(first, second):
     assert again.releases_ == once.releases_
 
 
-# -- errors: values that do not go together are in tests/tools/ways.py --------------------------
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "match"),
-    [
-        ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
-        ({"privacy_unit": "edge_change"}, "square symmetric matrix"),
-        ({"privacy_unit": "mixed"}, "square symmetric matrix"),
-        ({"privacy_unit": "entry_change", "unit_bound": (0.0, 2.0)}, "is a number"),
-        ({"privacy_unit": "entry_change", "clip_norm": 2.0}, "bounds nothing"),
-        ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"),
-        ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
-        ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
-        ({"clip_norm": 2.0, "privacy_unit": "interaction"}, "bounds nothing .*'group' and 'entry'"),
-        ({"unit_bound": 2, "privacy_unit": "entry"}, "a pair of floats"),
-        ({"unit_bound": "auto", "privacy_unit": "edge"}, "a pair of floats"),
-        ({"unit_bound": [1.0], "privacy_unit": "frobenius"}, "'unit_bound'"),
-        ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity; use 'QR' or 'auto'"),
-        ({"power_iteration_normalizer": "none"}, "no bounded sensitivity; use 'QR' or 'auto'"),
-        ({"unit_bound": 0, "privacy_unit": "interaction"}, "unit_bound"),
-        ({"unit_bound": 2.5, "privacy_unit": "interaction"}, "unit_bound"),
-        ({"unit_bound": (1.0, 2.0), "privacy_unit": "entry"}, "low <= 0 <= high"),
-        ({"unit_bound": (0.0, 0.0), "privacy_unit": "entry"}, "low < high"),
-        ({"unit_bound": (0.0, math.inf), "privacy_unit": "edge"}, "unit_bound"),
-        ({"unit_bound": (0.0, math.nan), "privacy_unit": "entry"}, "unit_bound"),
-        ({"unit_bound": 0.0, "privacy_unit": "frobenius"}, "unit_bound"),
-        ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
-        ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
-        ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
-        ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
-    ],
-)
-def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match):
-    assert_refused(DPTruncatedSVD(**kwargs), match, X)
+# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

@@ -49,7 +49,6 @@ ROWS = {
     "trace": lambda q: q.square_sum(),
     "count": lambda q: q.count(),
 }
-KEPT = {}
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
     "distances": lambda q: q.distances(CENTER, np.ones((D, 1))).ranks(np.zeros(D, int)),
@@ -66,7 +65,7 @@ REGRESSIONS = {
     "lengths": lambda q: q.lengths().kept_below(1.0),
 }
 RELEASES = {
-    "row": ROWS | KEPT | COLUMNS | REGRESSIONS,
+    "row": ROWS | COLUMNS | REGRESSIONS,
     "group": ROWS | COLUMNS | REGRESSIONS,
 }
 each_release = pytest.mark.parametrize(
@@ -254,7 +253,7 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     alone = sum(bounded(unit, name, [rows]).answer(1e-6) for rows in groups)
     whole = bounded(unit, name, groups).answer(1e-6)
     exact = "gram_product" if unit == "group" else "tangent"  # and rounded once, after the sum
-    once = name in KEPT or (name.startswith(exact) and name != "tangent_sizes")
+    once = name.startswith(exact) and name != "tangent_sizes"
     assert np.abs(whole - alone).max() <= (len(groups) if once else 0)
     together = bounded(unit, name, groups, seed=1, n_jobs=2)
     assert np.array_equal(together.answer(1e-6), whole)
@@ -376,7 +375,7 @@ def test_rows_by_group_are_not_taken_for_rows():
 
 
 def test_no_rows_is_no_trouble():
-    for release in (ROWS | KEPT).values():
+    for release in ROWS.values():
         for rows in (np.zeros((0, D)), sp.csr_array((0, D))):
             nothing = release(query(rows, "add_remove"))
             assert not nothing.answer(1e-8).any()
@@ -400,13 +399,13 @@ FORMS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ROWS | KEPT)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
     """The norm that is clipped is that of the row: 64 parts of an entry are one entry."""
     A = np.array([[3.0, 0, 0, 0, 0], [0, 0.5, 0, -0.25, 0], [0, 2, 2, 0, 0.1], [8, 0, 0, 0, 0]])
 
     def bounded(rows):
-        return (ROWS | KEPT)[name](query(rows, "add_remove"))
+        return ROWS[name](query(rows, "add_remove"))
 
     block = FORMS[form](A)
     expected, step = bounded(A).answer(1e-8), 1e-6
@@ -419,7 +418,7 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
         assert block.data.size == 64 * sp.csr_array(A).data.size  # the input is left as it was
 
 
-SCREENED = {name: ask for name, ask in (ROWS | KEPT).items() if name not in ("count", "centered")}
+SCREENED = {name: ask for name, ask in ROWS.items() if name not in ("count", "centered")}
 
 
 @pytest.mark.thorough
