@@ -13,3 +13,6 @@ EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any 
 LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64
 BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few next to the data
 CACHED: Final = 2**17  # numbers of a block that is passed over often: they fit a processor's cache
+MOST_DENSE: Final = 4000  # columns of a moment that is held as an array
+GRAM_FEATURES: Final = 1500  # beyond it a d x d release costs more time and noise than it is worth
+EXACT_SHARE: Final = 1e-5  # of the budget, of a product without noise: there may be thousands

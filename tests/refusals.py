@@ -10,9 +10,9 @@ it. One process: `-n` would split what is known. Not watched are refusals of oth
 """
 
 import ast
-import importlib.abc
-import importlib.machinery
+import builtins
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from _pytest.runner import runtestprotocol
@@ -72,34 +72,22 @@ class Watched(ast.NodeTransformer):
         return ast.copy_location(call, condition if hasattr(condition, "lineno") else node)
 
 
-class Loader(importlib.machinery.SourceFileLoader):
-    """Compiles modules of skdp with the watch in them, past all caches."""
-
-    def get_code(self, fullname):
-        path = Path(self.get_filename(fullname))
-        tree = Watched(path.relative_to(ROOT).as_posix()).visit(ast.parse(path.read_text()))
-        return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
-
-    def exec_module(self, module):
-        module.__dict__["__refusal__"] = WATCH
-        super().exec_module(module)
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds modules of skdp for the loader."""
-
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] != "skdp" or name.startswith("skdp.testing"):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            spec.loader = Loader(spec.loader.name, spec.loader.path)
-        return spec
-
-
 if "skdp" in sys.modules:
     raise ImportError("skdp was imported before its refusals could be watched")
-sys.meta_path.insert(0, Finder())
+builtins.__refusal__ = WATCH
+_plain = SourceFileLoader.get_code
+
+
+def _get_code(loader, name):
+    """Compile modules of skdp with the watch in them, past all caches."""
+    path = Path(loader.path)
+    if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "testing"):
+        return _plain(loader, name)
+    tree = Watched(path.relative_to(ROOT).as_posix()).visit(ast.parse(path.read_text()))
+    return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
+
+
+SourceFileLoader.get_code = _get_code
 
 
 def _fails_without(place, item, nextitem):

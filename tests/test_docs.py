@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from tools.ways import FACES
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [page for page in PAGES if not {"_build", "auto_examples"} & set(page.parts)]
@@ -96,14 +98,7 @@ def test_links_lead_to_files(page):
     assert missing == []
 
 
-PUBLIC = [
-    "skdp", "skdp.datasets", "skdp.decomposition", "skdp.exceptions", "skdp.federated",
-    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.preprocessing", "skdp.papers",
-    "skdp.privacy", "skdp.regression", "skdp.testing", "skdp.theory",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("module", PUBLIC)
+@pytest.mark.parametrize("module", ["skdp", *FACES, "skdp.privacy"])
 def test_every_public_name_is_in_the_reference(module):
     text = (ROOT / "docs" / "api" / "index.rst").read_text(encoding="utf-8")
     listed = {line.rpartition(".")[2] for line in text.split() if line.startswith("skdp.")}
@@ -119,13 +114,6 @@ def test_the_reference_lists_what_exists():
     for name in listed:
         module, _, attribute = name.rpartition(".")
         assert getattr(importlib.import_module(module), attribute).__doc__
-
-
-def test_every_user_guide_page_is_in_the_table():
-    folder = ROOT / "docs" / "user_guide"
-    index = (folder / "index.md").read_text(encoding="utf-8")
-    names = {page.name for page in folder.glob("*.md")} - {"index.md"}
-    assert {name for name in names if f"({name})" not in index} == set()
 
 
 # A page of the guide has these headings, in this order; others may stand between them.
@@ -176,12 +164,6 @@ def sentences(page):
 LONGEST = 25  # words of a sentence
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_sentences_are_short(page):
-    long = [s for s in sentences(page) if len(re.findall(r"[^\W_]\S*", s)) > LONGEST]
-    assert long == []
-
-
 # Words that readers outside the project did not understand, and metaphors.
 UNPLAIN = re.compile(
     r"\b(beside|rungs?|tastes?|octaves?|coins?|receipts? says|looks? (at|like)|sees|tells|told"
@@ -191,14 +173,16 @@ UNPLAIN = re.compile(
 
 
 @pytest.mark.parametrize("page", PLAIN, ids=lambda page: f"{page.parent.name}/{page.stem}")
-def test_words_are_plain(page):
+def test_sentences_are_short_and_words_plain(page):
+    long = [s for s in sentences(page) if len(re.findall(r"[^\W_]\S*", s)) > LONGEST]
+    assert long == []
     text = re.sub(r"`[^`]*`|\]\([^)\s]*\)", "", without_code(page))
     assert [found[0] for found in UNPLAIN.finditer(text)] == []
 
 
-@pytest.mark.parametrize("page", HOW_IT_WORKS, ids=lambda page: page.stem)
-def test_every_page_of_how_it_works_is_on_its_map(page):
-    index = (ROOT / "docs" / "how_it_works" / "index.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [*GUIDE, *HOW_IT_WORKS], ids=str)
+def test_every_page_is_on_the_map_of_its_folder(page):
+    index = (page.parent / "index.md").read_text(encoding="utf-8")
     assert page.stem == "index" or f"({page.name})" in index
 
 

@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 
 from tools import canaries
+from tools.ways import FACES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "from_the_papers.md").read_text(encoding="utf-8")
-MODULES = (
-    "skdp", "skdp.decomposition", "skdp.federated", "skdp.graph", "skdp.papers",
-    "skdp.recommend", "skdp.regression", "skdp.testing", "skdp.theory",
-)  # fmt: skip
 NAMES = {
     name: getattr(module, name)
-    for module in map(importlib.import_module, MODULES)
+    for module in map(importlib.import_module, ["skdp", *FACES])
     for name in module.__all__
 } | {"canaries": canaries}
 PAPERS = (

@@ -21,19 +21,7 @@ from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
-    DPScoreDensity,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.exceptions import PrivacyError
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy import (
@@ -47,23 +35,23 @@ from tools.ways import newcomers
 
 # With parameters that make a fit on a 5 x 3 matrix possible; a class that is missing adds itself.
 ESTIMATORS = [
-    DPPCA(),
-    DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
-    DPIncrementalPCA(1),
-    DPTruncatedSVD(1, clip_norm=1.0),
-    DPTruncatedSVD(1, algorithm="power", adjacency="replace"),
-    DPTruncatedSVD(1, privacy_unit="entry"),
-    DPTruncatedSVD(1, privacy_unit="interaction"),
-    DPSpectralEmbedding(1),
-    DPScoreDensity(),
-    DPTraceRegressor(1),
-    DPPersonalizedRegressor(1),
-    DPLowRankFactorizer(1),
-    DPLowRankFactorizer(1, method="two_sketch", sketch_size=2),
-    DPPersonalizedClassifier(1),
-    DPRidge(),
-    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
-    DPRidgeClassifier(clip_norm=1.0),
+    skdp.DPPCA(),
+    skdp.DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    skdp.DPIncrementalPCA(1),
+    skdp.DPTruncatedSVD(1, clip_norm=1.0),
+    skdp.DPTruncatedSVD(1, algorithm="power", adjacency="replace"),
+    skdp.DPTruncatedSVD(1, privacy_unit="entry"),
+    skdp.DPTruncatedSVD(1, privacy_unit="interaction"),
+    skdp.DPSpectralEmbedding(1),
+    skdp.DPScoreDensity(),
+    skdp.DPTraceRegressor(1),
+    skdp.DPPersonalizedRegressor(1),
+    skdp.DPLowRankFactorizer(1),
+    skdp.DPLowRankFactorizer(1, method="two_sketch", sketch_size=2),
+    skdp.DPPersonalizedClassifier(1),
+    skdp.DPRidge(),
+    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    skdp.DPRidgeClassifier(clip_norm=1.0),
     DPRecommender(),
     DPRecommender(2, privacy_unit="interaction"),
     DPStandardScaler(),
@@ -309,13 +297,13 @@ def test_budget_survives(epsilon, delta, pure):
 @pytest.mark.parametrize("name", ["epsilon", "delta", "clip_norm", "tol"])
 def test_integers_beyond_floats(name):
     with pytest.raises(ValueError, match=name):
-        DPPCA(**{name: 10**400}).fit(np.eye(3))
+        skdp.DPPCA(**{name: 10**400}).fit(np.eye(3))
 
 
 @pytest.mark.parametrize("n_jobs", [math.inf, 0.5, 0, "two"])
 def test_n_jobs_is_checked_before_anything_is_spent(n_jobs):
     with record_transcript() as transcript, pytest.raises(ValueError, match="n_jobs"):
-        DPPCA(n_jobs=n_jobs).fit(np.eye(3))
+        skdp.DPPCA(n_jobs=n_jobs).fit(np.eye(3))
     assert not len(transcript)
 
 

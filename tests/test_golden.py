@@ -26,13 +26,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.decomposition import LocalAggregator, randomize_row
 from skdp.federated import (
     AggregationConfig,
@@ -69,7 +63,7 @@ X = np.random.default_rng(0).standard_normal((60, 6)) * np.linspace(2.0, 0.2, 6)
 
 def batches(**params):
     def run():
-        pca = DPIncrementalPCA(2, clip_norm=3.0, max_releases=3, **params)
+        pca = skdp.DPIncrementalPCA(2, clip_norm=3.0, max_releases=3, **params)
         for rows in (X[:20], X[20:25], X[25:]):
             pca.partial_fit(rows)
         return [pca]
@@ -84,7 +78,7 @@ SERVERS = {"matrix_shape": X.shape, "sensitivity_mode": "oblivious", "method": "
 
 def updates(**params):
     def run():
-        model = DPLowRankFactorizer(2, **(STREAM | params))
+        model = skdp.DPLowRankFactorizer(2, **(STREAM | params))
         model.update([1, 59, 1], [0, 5, 0], [0.5, -9.0, 0.25])
         return [model.update_matrix(X).release()]
 
@@ -93,12 +87,12 @@ def updates(**params):
 
 def rows_in_blocks():
     params = {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 3.0}
-    model = DPLowRankFactorizer(2, matrix_shape=X.shape, **params)
+    model = skdp.DPLowRankFactorizer(2, matrix_shape=X.shape, **params)
     return [model.partial_fit(X[:25]).partial_fit(X[25:]).release()]
 
 
 def servers():
-    new = partial(DPLowRankFactorizer(2, **SERVERS).for_server, sketch_seed=7)
+    new = partial(skdp.DPLowRankFactorizer(2, **SERVERS).for_server, sketch_seed=7)
     parts = [new(n_honest_servers=3).update_matrix(X / 3) for _ in range(3)]
     return [new().merge_secure(parts, lambda arrays: sum(arrays[1:], arrays[0])).release()]
 
@@ -133,14 +127,14 @@ MORE = {
     "rows in blocks": rows_in_blocks,
     "servers": servers,
     "local rows": local_rows,
-    "federated moment": federated(DPTruncatedSVD(2, clip_norm=1.5)),
+    "federated moment": federated(skdp.DPTruncatedSVD(2, clip_norm=1.5)),
     "federated power": federated(
-        DPTruncatedSVD(2, algorithm="power", clip_norm=1.5, adjacency="replace"), n_samples=60
+        skdp.DPTruncatedSVD(2, algorithm="power", clip_norm=1.5, adjacency="replace"), n_samples=60
     ),
-    "federated pca": federated(DPPCA(2)),
-    "trace, public design": fitted(DPTraceRegressor(1, measurement_covariance=1.0, **TRACE)),
-    "trace, private design": fitted(DPTraceRegressor(1, max_iter=3, **TRACE)),
-    "trace, label": fitted(DPTraceRegressor(1, privacy_unit="label", **TRACE)),
+    "federated pca": federated(skdp.DPPCA(2)),
+    "trace, public design": fitted(skdp.DPTraceRegressor(1, measurement_covariance=1.0, **TRACE)),
+    "trace, private design": fitted(skdp.DPTraceRegressor(1, max_iter=3, **TRACE)),
+    "trace, label": fitted(skdp.DPTraceRegressor(1, privacy_unit="label", **TRACE)),
 }
 ALL = {" ".join(repr(e).split()): e for e in ESTIMATORS + FURTHER}
 WAYS = {name: fitted(estimator) for name, estimator in ALL.items()} | MORE

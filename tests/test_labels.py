@@ -76,7 +76,6 @@ def test_large_integers_beside_a_float_stay_apart(model):
     np.testing.assert_array_equal(expected, found)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])
 def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     """Next to a string 10 comes before 9, next to a float two users beyond 2**53 are one."""
@@ -101,7 +100,6 @@ def test_a_user_of_another_type_is_refused_before_any_cost(odd):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("odd", ODD, ids=name_of)
 def test_a_private_score_counts_each_label_by_itself(odd):
     others = np.arange(N) != 3

@@ -219,7 +219,7 @@ def gate_rules(nodes, name):
                 yield node.lineno, "_read outside the session"
             if node.attr == "check_random_state":
                 yield node.lineno, "check_random_state: with None it is numpy's global state"
-            if is_numpy_random(node.value):
+            if ast.unparse(node.value) in ("np.random", "numpy.random"):
                 if node.attr == "seed":
                     yield node.lineno, "numpy.random.seed"
                 elif not may_generate:
@@ -271,13 +271,6 @@ def is_linalg(node):
 
 def is_renamed(node):
     return any(alias.asname not in (None, "linalg") for alias in node.names)
-
-
-def is_numpy_random(node):
-    match node:
-        case ast.Attribute(ast.Name("np" | "numpy"), "random"):
-            return True
-    return False
 
 
 def size_rules(nodes, source):

@@ -13,20 +13,13 @@ import pytest
 from sklearn.utils.validation import validate_data
 
 import skdp
-from skdp import DPPCA, DPIncrementalPCA, DPPersonalizedRegressor
+from skdp import DPPCA, DPIncrementalPCA, DPPersonalizedRegressor, testing
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data import integers
 from skdp.decomposition import _base, _incremental_pca
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal
-from skdp.testing import (
-    audit,
-    check_charge_before_read,
-    check_sensitivity,
-    seeded_entropy,
-    transcript_audit,
-)
 from tools import checks
 from tools.fit_checks import check_order_invariance
 from tools.pairs import worst_case_pair
@@ -179,7 +172,7 @@ def query_of(adjacency, clip_norm=1.0):
 
 def sensitivity(release, *public, adjacency="add_remove"):
     def tier(_):
-        check_sensitivity(
+        testing.check_sensitivity(
             query_of(adjacency), release, *public, adjacency=adjacency, max_starts=80, n_climb=5
         )
 
@@ -191,17 +184,19 @@ def order(release, *public):
 
 
 def lazy(release, *public):
-    return lambda _: check_charge_before_read(query_of("add_remove"), release, *public, data=X)
+    return lambda _: testing.check_charge_before_read(
+        query_of("add_remove"), release, *public, data=X
+    )
 
 
 def transcript(estimator):
-    transcript_audit(estimator, worst_case_pair(estimator)).check()
+    testing.transcript_audit(estimator, worst_case_pair(estimator)).check()
 
 
 def statistical(estimator):
     estimator = estimator.set_params(epsilon=epsilon_from_mu_delta(1.0, 1e-6))
-    with seeded_entropy(0):
-        audit(estimator, worst_case_pair(estimator), 500).check()
+    with testing.seeded_entropy(0):
+        testing.audit(estimator, worst_case_pair(estimator), 500).check()
 
 
 @cache

@@ -22,14 +22,8 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
     PrivacyLedger,
+    datasets,
     theory,
-)
-from skdp.datasets import (
-    make_block_graph,
-    make_interactions,
-    make_spiked_rows,
-    make_trace_regression,
-    make_user_tasks,
 )
 from skdp.exceptions import BudgetExceededError
 from skdp.preprocessing import DPStandardScaler
@@ -161,7 +155,7 @@ def lost_rows(model, X):
 
 
 def of_rows(estimator, n, d, k, share):
-    X = make_spiked_rows(n, d, k, share, random_state=5)
+    X = datasets.make_spiked_rows(n, d, k, share, random_state=5)
     values = np.linalg.eigvalsh(np.cov(X.T))
     lengths = np.log(np.linalg.norm(X - X.mean(axis=0), axis=1))
     spread = float(np.std(lengths))
@@ -172,7 +166,7 @@ def of_rows(estimator, n, d, k, share):
 
 
 def of_interactions(estimator, n, d, nnz):
-    R = make_interactions(n, d, nnz, 20, random_state=5)
+    R = datasets.make_interactions(n, d, nnz, 20, random_state=5)
     rows = R.toarray() / np.sqrt(np.maximum(np.diff(R.indptr), estimator.unit_bound or 5))[:, None]
     values = np.linalg.svd(rows, compute_uv=False) ** 2
     k = estimator.n_components
@@ -221,7 +215,7 @@ def fit_quietly(model, *data, **more):
 
 
 def of_matrix(estimator, n, shape):
-    X, y = make_trace_regression(n, shape, 1, noise_sd=1.0, random_state=5)
+    X, y = datasets.make_trace_regression(n, shape, 1, noise_sd=1.0, random_state=5)
     plan = estimator.plan(n, shape, signal=1.0)
     own = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
     best = r2_score(y, fit_quietly(own, X, y).predict(X))
@@ -234,7 +228,7 @@ def of_matrix(estimator, n, shape):
 def of_users(estimator, n, d, m):
     k, classes = estimator.n_components, not isinstance(estimator, DPPersonalizedRegressor)
     data = {"noise_sd": math.sqrt(k / 4), "classes": classes, "random_state": 5}
-    X, y, groups = make_user_tasks(n, d, k, rows_per_user=2 * m, **data)
+    X, y, groups = datasets.make_user_tasks(n, d, k, rows_per_user=2 * m, **data)
     shown = np.arange(len(y)) % (2 * m) < m
     gauge, trivial = (accuracy_score, 0.5) if classes else (r2_score, 0.0)
 
@@ -248,7 +242,7 @@ def of_users(estimator, n, d, m):
 
 
 def of_graph(estimator, n):
-    A, labels = make_block_graph(n, 2, gap=30.0, mean_degree=60.0, random_state=5)
+    A, labels = datasets.make_block_graph(n, 2, gap=30.0, mean_degree=60.0, random_state=5)
     plan = estimator.plan(n, signal=30.0)
 
     def lost():
@@ -308,7 +302,7 @@ COMPARED = {
 
 
 def of_stream(estimator, n, d):
-    X = make_spiked_rows(n, d, 3, 0.5, random_state=5)
+    X = datasets.make_spiked_rows(n, d, 3, 0.5, random_state=5)
     spread = float(np.std(np.log(np.linalg.norm(X, axis=1))))
     plan = estimator.plan(n, d, signal=float(_share(X, 3)), spread=spread)
 

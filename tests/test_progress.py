@@ -5,17 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPRidge,
-    DPRidgeClassifier,
-    DPSpectralEmbedding,
-    DPStandardScaler,
-    DPTraceRegressor,
-    PrintProgress,
-)
+import skdp
 from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
 
@@ -56,15 +46,15 @@ class Spy:
 
 M = RNG.standard_normal((2000, 2, 2))
 FITS = {
-    "pca": (DPPCA(1, clip_norm=3.0), (X,)),
-    "graph": (DPSpectralEmbedding(1), make_block_graph(30, 2, 5.0, 12.0, random_state=0)[:1]),
-    "trace": (DPTraceRegressor(1), (M, M[:, 0, 0])),
-    "increments": (DPIncrementalPCA(2), (X,)),
-    "dense": (DPLowRankFactorizer(2), (X,)),
-    "sketches": (DPLowRankFactorizer(2, method="two_sketch"), (X,)),
-    "ridge": (DPRidge(), (X, X[:, 0])),
-    "classes": (DPRidgeClassifier(classes=[0, 1]), (X, np.arange(300) % 2)),
-    "scaler": (DPStandardScaler(), (X,)),
+    "pca": (skdp.DPPCA(1, clip_norm=3.0), (X,)),
+    "graph": (skdp.DPSpectralEmbedding(1), make_block_graph(30, 2, 5.0, 12.0, random_state=0)[:1]),
+    "trace": (skdp.DPTraceRegressor(1), (M, M[:, 0, 0])),
+    "increments": (skdp.DPIncrementalPCA(2), (X,)),
+    "dense": (skdp.DPLowRankFactorizer(2), (X,)),
+    "sketches": (skdp.DPLowRankFactorizer(2, method="two_sketch"), (X,)),
+    "ridge": (skdp.DPRidge(), (X, X[:, 0])),
+    "classes": (skdp.DPRidgeClassifier(classes=[0, 1]), (X, np.arange(300) % 2)),
+    "scaler": (skdp.DPStandardScaler(), (X,)),
 }
 
 
@@ -96,7 +86,7 @@ def test_progress_bar_of_scikit_learn(name):
 def test_callbacks_do_not_change_the_result():
     def components(callbacks):
         with pytest.warns(match="random_state"):
-            model = DPPCA(2, clip_norm=3.0, random_state=0).set_callbacks(*callbacks).fit(X)
+            model = skdp.DPPCA(2, clip_norm=3.0, random_state=0).set_callbacks(*callbacks).fit(X)
         return model.components_
 
     assert np.array_equal(components([]), components([Spy()]))
@@ -109,7 +99,7 @@ def test_failed_fit_is_torn_down_and_leaves_nothing():
             if context.task_name == "count":
                 raise PrivacyError("stop")
 
-    estimator = DPPCA(1, clip_norm=3.0)
+    estimator = skdp.DPPCA(1, clip_norm=3.0)
     spy = Failing()
     estimator.set_callbacks(spy)
     before = dict(vars(estimator))
@@ -121,7 +111,7 @@ def test_failed_fit_is_torn_down_and_leaves_nothing():
 
 def test_removed_and_refused():
     spy = Spy()
-    estimator = DPPCA(1, clip_norm=3.0).set_callbacks(spy)
+    estimator = skdp.DPPCA(1, clip_norm=3.0).set_callbacks(spy)
     estimator.set_callbacks().fit(X)
     assert spy.events == []
     for wrong in (Spy, 1):
@@ -131,7 +121,7 @@ def test_removed_and_refused():
 
 def test_print_every_release():
     stream = io.StringIO()
-    model = DPPCA(1, clip_norm=3.0).set_callbacks(PrintProgress(2, stream=stream)).fit(X)
+    model = skdp.DPPCA(1, clip_norm=3.0).set_callbacks(skdp.PrintProgress(2, stream=stream)).fit(X)
     lines = stream.getvalue().splitlines()
     assert len(lines) == len(model.releases_) + 2
     assert lines[1] == "DPPCA: release 1, count"
@@ -139,13 +129,15 @@ def test_print_every_release():
 
 
 def test_a_stream_of_many_releases_works_with_a_callback():
-    model = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3).set_callbacks(PrintProgress())
+    model = skdp.DPIncrementalPCA(2, clip_norm=1.0, max_releases=3).set_callbacks(
+        skdp.PrintProgress()
+    )
     for part in np.array_split(X, 3):
         model.partial_fit(part)
     assert model.n_stream_releases_ == 3
-    factorizer = DPLowRankFactorizer(
+    factorizer = skdp.DPLowRankFactorizer(
         2, privacy_unit="entry", sketch="sparse", matrix_shape=X.shape, max_releases=2
-    ).set_callbacks(PrintProgress())
+    ).set_callbacks(skdp.PrintProgress())
     for _ in range(2):
         factorizer.update_matrix(X / 2).release()
     assert factorizer.n_stream_releases_ == 2

@@ -1,8 +1,6 @@
 """Users' type checkers have nothing to say about the code of the README and the quickstart."""
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,13 +28,6 @@ assert_type(DPRidgeClassifier(classes=[0, 1]).plan(100, 3), FitPlan)
 DPTruncatedSVD(privacy_unit="entry", unit_bound=(0, 5), random_state=np.random.default_rng(0))
 DPStandardScaler(bounds=(np.zeros(3), np.ones(3)))
 """
-# pyright reads scikit-learn's sources, and finds unions that nobody can use.
-FOREIGN = {
-    "load_digits().data": "np.zeros((9, 64))",
-    "normalize(": "_any(",
-    "OneHotEncoder(": "_any(",
-}
-PLAIN = "import numpy as np\nfrom typing import Any\ndef _any(*x: Any, **more: Any) -> Any: ...\n"
 WRONG = "from skdp import DPPCA\n\nDPPCA(2, epsilon='much')\n"
 
 pytestmark = pytest.mark.slow  # a type checker reads all dependencies
@@ -78,17 +69,3 @@ def test_mypy_sees_a_wrong_budget(tmp_path):
     status, said = mypy(tmp_path, "wrong.py")
     assert status == 1
     assert '"epsilon"' in said
-
-
-@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
-def test_pyright_is_content(code, tmp_path):
-    for name in ("README.py", "quickstart.py", "uses.py"):
-        text = (code / name).read_text()
-        for foreign, plain in FOREIGN.items():
-            text = text.replace(foreign, plain)
-        (tmp_path / name).write_text(f"{PLAIN}{text}")
-    (tmp_path / "pyrightconfig.json").write_text(
-        json.dumps({"extraPaths": [str(Path(skdp.__file__).parents[1])]})
-    )
-    status, said = run(tmp_path, "pyright", "--pythonpath", sys.executable, ".")
-    assert status == 0, said

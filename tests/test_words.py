@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.ways import FACES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "skdp"
 # Word of the house -> what a reader of the field expects.
@@ -64,11 +66,6 @@ PAGES = [
     )
     if "_build" not in path.parts and path.name != "benchmarks.md"  # whose tables have old rows
 ]
-MODULES = [
-    "skdp", "skdp.decomposition", "skdp.regression", "skdp.recommend", "skdp.preprocessing",
-    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.federated", "skdp.datasets",
-    "skdp.theory", "skdp.testing", "skdp.papers", "skdp.exceptions",
-]  # fmt: skip
 
 
 def public_names(module):
@@ -85,7 +82,7 @@ def public_names(module):
             yield from re.findall(r"^ {4}(\w+_) : ", found.__doc__ or "", re.MULTILINE)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", ["skdp", *FACES])
 def test_names_are_those_of_the_field(module):
     names = set(public_names(module))
     assert names.isdisjoint(OLD_NAMES)

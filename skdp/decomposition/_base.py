@@ -24,6 +24,7 @@ from skdp._inputs import (
     refuse_column,
     rows_to_map,
 )
+from skdp._limits import EXACT_SHARE, GRAM_FEATURES
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
 from skdp.base import FitsElsewhereMixin, learn_scale
@@ -264,13 +265,11 @@ def check_in_range(estimator, n_components, n_samples, n_features):
 # A route is chosen from public shapes and parameters only.
 
 
-GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
-_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
 def row_route(name, d, k, sparse, *, centred=True):
@@ -356,7 +355,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
-        each = _EXACT_SHARE * share
+        each = EXACT_SHARE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None, None
     shares = step_shares(n_iter, share, session.budget.mu)

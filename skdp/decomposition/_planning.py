@@ -27,12 +27,11 @@ from skdp.theory._made import (
     shares_of,
     spread_rows,
 )
-from skdp.theory._plan import MOST_NUMBERS, check_entries, fit_rows, rows_of
+from skdp.theory._plan import MOST_NUMBERS, USUAL_ONES, check_entries, fit_rows, rows_of
 from skdp.units import DEGREE, INTERVAL, unit_of
 
 MEASURE = "share of the best captured squared length"
 _MOST_CELLS = 1_000_000  # of a made matrix
-_USUAL_ONES = 10  # a row
 _APART = 20  # factors, where they share no column
 _SPREAD = 0.3  # next to that of normal rows, where nothing is stated and the clip norm is learnt
 
@@ -63,7 +62,7 @@ class DecompositionPlans(PlansMixin):
         if unit.by_rows and nnz is None:
             return self._made_rows(rng, n, shares_of(d, k, signal, spectrum), spread)
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
-            nnz = min(_USUAL_ONES, d) * n if nnz is None else nnz
+            nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, _APART * bool(apart))
         return made_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from skdp._inputs import has_cells, matrix_unit
+from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.decomposition._base import (
     components_of,
@@ -194,7 +195,6 @@ def chosen_pairs(moment, k):
 # A row moves little of the moment by one entry: where the matrix is thin this beats products.
 
 
-MOST_DENSE = 4000  # columns of a dense moment
 _USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
 _SUBSPACE, _LEFT, _RITZ, _CLIP = 0.83, 0.05, 0.03, 0.07  # of the budget; 0.02 show means and total
 _ENOUGH = 60.0  # rows, in deviations of noise, for a learnt clip norm

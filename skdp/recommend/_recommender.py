@@ -19,6 +19,7 @@ from skdp._inputs import (
     public_units,
     stacked_rows,
 )
+from skdp._limits import MOST_DENSE
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
@@ -30,14 +31,13 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviati
 from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
-from skdp.theory._plan import check_entries
+from skdp.theory._plan import MOST_NUMBERS, USUAL_ONES, check_entries
 from skdp.theory._subspaces import MOST_FLIPS
 from skdp.units import offered
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
 
-_MOST_DENSE = 4000  # items of a dense moment
 _FEWEST = 200  # items that flips must reach to be worth their cost
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
@@ -71,7 +71,7 @@ def _moment(session, whole, n_users):
         return n_users / noise if noise else math.inf
 
     of = _OF_ROWS if whole else _OF_CELLS
-    return Route("gram", signal, lambda _: _MOST_DENSE, *of, pairs=whole)
+    return Route("gram", signal, lambda _: MOST_DENSE, *of, pairs=whole)
 
 
 def _flips(session, n_users):
@@ -148,7 +148,6 @@ _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is privat
 # Plans: made histories of which some items are hidden, and what a recommender finds of them.
 
 
-_MOST_ONES, _USUAL_ONES = 400_000, 10  # of made histories; of each
 _HIDDEN, _N_ITEMS, _JUDGED = 0.2, 20, 1000  # share of items; of a list; histories that are judged
 
 
@@ -161,9 +160,9 @@ class RecommenderPlans(PlansMixin):
     _measure = f"share of hidden items in lists of {_N_ITEMS}"
 
     def _made(self, rng, n, d, nnz=None):
-        nnz = min(_USUAL_ONES, d) * n if nnz is None else nnz
+        nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
         check_entries(self, nnz, n, d)
-        rows = n if nnz <= _MOST_ONES else max(n * _MOST_ONES // nnz, 500)
+        rows = n if nnz <= MOST_NUMBERS else max(n * MOST_NUMBERS // nnz, 500)
         whole = made_histories(rng, rows, d, max(nnz * rows // n, 1))
         users, hides = np.repeat(np.arange(rows), np.diff(whole.indptr)), rng.random(whole.nnz)
         shown, hidden = (

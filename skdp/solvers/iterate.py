@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import EXACT_SHARE
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
@@ -231,7 +232,6 @@ _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
 PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
-_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
 def alternate(
@@ -249,7 +249,7 @@ def alternate(
     """
     core = _CORE_SHARE[law]
     if law == "exact":
-        U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
+        U, V = _exact_pairs(ask, start[:, :k], EXACT_SHARE * share)
     else:
         passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
         U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
@@ -307,7 +307,7 @@ def iterate_symmetric(
     core = _CORE_SHARE[law]
     project = project or np.asarray
     if law == "exact":
-        each = _EXACT_SHARE * share
+        each = EXACT_SHARE * share
 
         def multiply(Q: FloatArray) -> FloatArray:
             return project(ask.right(project(Q), share=each).value)

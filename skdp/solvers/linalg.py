@@ -200,7 +200,6 @@ def marchenko_pastur(
     return Directions(vectors[:, kept], t * unit, (t**2 - b) / (t**2 + b * t))
 
 
-_MOST_DENSE = 4000  # columns of a dense moment
 # A decomposition is faster than products below so many columns, and for more eigenpairs than one in
 # so many.
 _SMALL, _FEW = 500, 15

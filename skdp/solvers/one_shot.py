@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
+from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.linalg import (
-    _MOST_DENSE,
     Directions,
     PairMoment,
     detection_limit,
@@ -31,7 +31,6 @@ from skdp.solvers.linalg import (
 from skdp.solvers.spectral import chosen_subspace
 
 FloatArray = NDArray[np.float64]
-_DENSE_ROWS = 4000
 LAPLACE_KURTOSIS = 3.0  # of Laplace noise, in excess
 _FULL = 0.03  # of the cells stored: dense products are then faster
 
@@ -198,7 +197,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
     shift = noise_scale**2 * total
     sums = np.asarray(Y.T @ weights, np.float64)
     diagonal = (gain**2 - 2 * gain * offset) * sums + offset**2 * total - shift
-    if n <= _MOST_DENSE:
+    if n <= MOST_DENSE:
         outer = gain * offset * (sums[:, None] + sums[None])
         M: Any = gain**2 * _weighted_gram(Y, weights) - outer + offset**2 * total
         M[np.diag_indices(n)] -= shift
@@ -215,8 +214,8 @@ def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
         return np.asarray((Y.T @ (sp.diags_array(weights) @ Y)).toarray(), np.float64)
     roots = np.sqrt(weights)[:, None]
     M = np.zeros((n, n))
-    for i in range(0, m, _DENSE_ROWS):
-        block = Y[i : i + _DENSE_ROWS].toarray() * roots[i : i + _DENSE_ROWS]
+    for i in range(0, m, MOST_DENSE):
+        block = Y[i : i + MOST_DENSE].toarray() * roots[i : i + MOST_DENSE]
         M += block.T @ block
     return M
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
+from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import (
@@ -26,7 +27,7 @@ from skdp.solvers.linalg import (
     without_direction,
 )
 from skdp.solvers.one_shot import Flipped, history_pairs
-from skdp.solvers.spectral import averaged
+from skdp.solvers.spectral import FEWEST_KEPT, averaged
 
 # Tastes from a noisy moment of pairs of items: what can be read of them, and how far to trust it.
 #
@@ -40,7 +41,6 @@ from skdp.solvers.spectral import averaged
 
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
-_TINY = 1e-300
 _OWN = (
     0.1  # of the edge: what an item has with itself is added so far; more takes chance for factors
 )
@@ -73,7 +73,7 @@ class Items(NamedTuple):
 
 def own_of(counts: FloatArray, n_users: float) -> FloatArray:
     """Return about what each item has with itself where no user has more than 1 in all."""
-    return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
+    return counts * min(1.0, n_users / max(float(counts.sum()), 1e-300))
 
 
 def residual_factors(
@@ -151,14 +151,12 @@ def _factors(
     own = (M[: U.shape[1]] ** 2) @ reliable
     U, values, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
     r = min(n_components - 1, len(values))
-    return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), _TINY)) ** 0.25
+    return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), 1e-300)) ** 0.25
 
 
-_FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
 _LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute factors
-_SLOW = 1e-300
 _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
 
@@ -225,7 +223,7 @@ class Route(NamedTuple):
         """
         ordered, size = np.sort(first.value)[::-1], list_length(len(first.value))
         start, end = size // 2, min(2 * size, len(ordered)) - 1
-        density = (end - start) / max(float(ordered[start] - ordered[end]), _TINY)
+        density = (end - start) / max(float(ordered[start] - ordered[end]), 1e-300)
         held = max(float(ordered[:size].sum()), 0.0) / total
         return min(density * self.least * first.noise_scale**2 / (2 * total) * held, 1e6)
 
@@ -238,11 +236,11 @@ class Fitted(NamedTuple):
     flipped: Flipped | None = None
 
 
-def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT, large: int = _LARGE) -> int:
+def kept_items(signal: float, n_items: int, most: int = MOST_DENSE, large: int = _LARGE) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
-    power = max(signal, _SLOW) ** (2 / 3)
+    power = max(signal, 1e-300) ** (2 / 3)
     size = min(_SIZE * power, max(_LARGE_SIZE * power, large))
-    return int(np.clip(size, min(_FEWEST_KEPT, n_items), min(most, n_items)))
+    return int(np.clip(size, min(FEWEST_KEPT, n_items), min(most, n_items)))
 
 
 def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
@@ -269,7 +267,7 @@ def _positive(counts: FloatArray) -> FloatArray:
 
 def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
     """Return what the counts say of the kept items."""
-    clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, _SLOW))
+    clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, 1e-300))
     return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.solvers.linalg import (
     detection_limit,
@@ -388,7 +389,7 @@ def power_subspace(
 
 # Shares of the sums, and how many noise scales the largest of them must reach to stop there.
 _STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
-_SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
+_SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
@@ -409,8 +410,8 @@ def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
 
 def kept_columns(signal: float, d: int, k: int) -> int:
     """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
-    size = min(_SIZE * signal ** (2 / 3), float(_MOST_KEPT))
-    return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
+    size = min(_SIZE * signal ** (2 / 3), float(MOST_DENSE))
+    return int(min(max(size, FEWEST_KEPT, 4 * k), d))
 
 
 def shows_all_columns(signal: float, d: int) -> bool:
@@ -418,7 +419,7 @@ def shows_all_columns(signal: float, d: int) -> bool:
 
     Half of them would be read after their counts: the noise is a root of two larger without.
     """
-    return d <= _MOST_KEPT and bool(2 * _ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
+    return d <= MOST_DENSE and bool(2 * _ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
 
 
 def moment_columns(signal: float, d: int, k: int) -> int:
@@ -426,7 +427,7 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
     Their counts are known too: popularity is a floor.
     """
-    return min(_ONE_MOMENT * kept_columns(signal, d, k), _MOST_KEPT, d)
+    return min(_ONE_MOMENT * kept_columns(signal, d, k), MOST_DENSE, d)
 
 
 def screened_subspace(
@@ -479,7 +480,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
         return V
     rest = share - counts.spent
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
-    order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
+    order = order[: max(size, min(_spread(counts, order), MOST_DENSE))]
     moment = ask.columns(order).gram(share=rest)
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
     return V

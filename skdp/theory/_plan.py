@@ -23,6 +23,7 @@ from skdp.units import unit_of
 N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise next to it
 _MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
+USUAL_ONES = 10  # of a made row of ones
 _MOST_MU = 1e3  # of thinned rows: there is no noise left to see
 _SEEN = 0.01  # a smaller loss is not halved
 

@@ -226,12 +226,16 @@ def test_keys_are_random_and_no_hash_of_data(monkeypatch):
 def test_nothing_stays_on_the_cluster(cluster):
     DPPCA(2, svd_solver="power").fit(lazy(X))
     gc.collect()
+    assert_nothing_left(cluster)
+
+
+def assert_nothing_left(cluster):
     for _ in range(100):
         left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
         if not left:
-            break
+            return
         time.sleep(0.1)
-    assert left == 0
+    raise AssertionError(f"{left} tasks are left")
 
 
 # -- faults ----------------------------------------------------------------------------
@@ -387,33 +391,29 @@ def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
         driver.kill()
     out, _ = driver.communicate()
     assert out == b""
-    for _ in range(100):  # its sums are dropped with it
-        left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-        if not left:
-            break
-        time.sleep(0.1)
-    assert left == 0
+    assert_nothing_left(cluster)  # its sums are dropped with it
     assert cluster.list_datasets() == ()
 
 
 # -- checks ----------------------------------------------------------------------------
 
 
-def test_bad_arrays_are_refused_before_any_cost():
-    with record_transcript() as transcript:
-        with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
-            DPPCA(2).fit(lazy(X)[:, 0])
-        with pytest.raises(ValueError, match="must hold numbers"):
-            DPPCA(2).fit(lazy(X).astype(str))
-        with pytest.raises(ValueError, match=r"0 sample\(s\)"):
-            DPPCA(2).fit(da.zeros((0, 3)))
-        with pytest.raises(ValueError, match="n_features"):
-            DPPCA(D + 1).fit(lazy(X))
-        with pytest.raises(ValueError, match="in memory"):
-            DPTruncatedSVD(2, privacy_unit="entry").fit(lazy(X))
-        with pytest.raises(ValueError, match="at least one block"):
-            DaskRows([])
+BAD = [
+    (DPPCA(2), lazy(X)[:, 0], "Expected 2D array, got 1D"),
+    (DPPCA(2), lazy(X).astype(str), "must hold numbers"),
+    (DPPCA(2), da.zeros((0, 3)), r"0 sample\(s\)"),
+    (DPPCA(D + 1), lazy(X), "n_features"),
+    (DPTruncatedSVD(2, privacy_unit="entry"), lazy(X), "in memory"),
+]
+
+
+@pytest.mark.parametrize(("model", "rows", "message"), BAD)
+def test_bad_arrays_are_refused_before_any_cost(model, rows, message):
+    with record_transcript() as transcript, pytest.raises(ValueError, match=message):
+        model.fit(rows)
     assert len(transcript) == 0
+    with pytest.raises(ValueError, match="at least one block"):
+        DaskRows([])
 
 
 # -- users -----------------------------------------------------------------------------

@@ -272,7 +272,6 @@ def test_sparse_and_single_rows_are_mapped_as_they_are(npz):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
     """Wide records keep coordinates next to the rows, in small blocks too."""
     model = DPTraceRegressor(1, matrix_shape=(12, 10), epsilon=1e3)

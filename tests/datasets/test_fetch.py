@@ -26,13 +26,14 @@ def server(tmp_path, monkeypatch):
     return folder
 
 
-def publish(server, monkeypatch, version="100k"):
+def publish(server, monkeypatch, version="100k", ratings=True):
     """Write an archive, and pin it as the known one."""
     name, separator, heading = FORMATS[version]
     lines = "".join(separator.join(map(str, row)) + "\n" for row in RATINGS)
     path = server / (name.split("/")[0] + ".zip")
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(name, heading + lines)
+        if ratings:
+            archive.writestr(name, heading + lines)
         archive.writestr(name.split("/")[0] + "/README", "terms")
     pinned = (*_fetch._MOVIELENS[version][:4], sha256(path))
     monkeypatch.setitem(_fetch._MOVIELENS, version, pinned)
@@ -87,10 +88,6 @@ def test_offline(server, tmp_path):
 
 
 def test_archive_without_ratings(server, tmp_path, monkeypatch):
-    path = server / "ml-100k.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ml-100k/README", "terms")
-    pinned = (*_fetch._MOVIELENS["100k"][:4], sha256(path))
-    monkeypatch.setitem(_fetch._MOVIELENS, "100k", pinned)
+    publish(server, monkeypatch, ratings=False)
     with pytest.raises(OSError, match="does not hold one file"):
         fetch_movielens(data_home=tmp_path / "home")

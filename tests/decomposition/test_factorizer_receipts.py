@@ -14,9 +14,7 @@ from skdp.decomposition import LocalAggregator, randomize_row
 from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simulated_aggregator
-from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.plain_data import pack
-from skdp.privacy.streams.sketches import _largest
 from skdp.testing import seeded_entropy
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -105,7 +103,6 @@ ROUTES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
@@ -300,14 +297,6 @@ def test_a_secure_sum_of_whole_noises_is_refused():
     with pytest.raises(PrivacyError, match="use servers of for_server"):
         secure(servers=whole)
     assert all(model._state.running is not None for model in whole)
-
-
-def test_no_receipt_covers_sketches_of_different_laws():
-    one, other = ((Loss("sketch", SketchMixture(((0.5, (size,)),))),) for size in (4, 5))
-    assert _largest([one, one]) == one
-    for unlike in (other, (Loss("gaussian", 0.5),)):
-        with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
-            _largest([one, unlike])
 
 
 def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():

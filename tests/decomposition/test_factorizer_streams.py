@@ -8,20 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp import DPLowRankFactorizer, PrivacyLedger, testing
 from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import Updates
-from skdp.testing import (
-    fixed_noise,
-    null_release,
-    record_transcript,
-    seeded_entropy,
-    transcript_audit,
-)
 from tools.outcomes import difference, fitted_attributes
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -86,7 +79,7 @@ def test_without_noise_a_release_is_the_best_factorisation(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_large_budget_finds_the_matrix(way):
     steps = [50.0 * STEPS[0]] * T
-    with seeded_entropy(0):
+    with testing.seeded_entropy(0):
         model = run(steps, epsilon=20.0, **WAYS[way])
     exact = sum(steps[-WAYS[way].get("window", T) :])
     assert np.linalg.norm(product(model) - exact) < 0.1 * np.linalg.norm(exact)
@@ -95,7 +88,7 @@ def test_a_large_budget_finds_the_matrix(way):
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_one_payment_for_all_releases(way):
-    with record_transcript() as transcript:
+    with testing.record_transcript() as transcript:
         model = run(STEPS, **WAYS[way])
     assert not transcript.faults
     assert len(model.releases_) == {"isometry": 2, "gaussian": 2, "three": 3}.get(way, 1)
@@ -118,7 +111,7 @@ def test_audit_of_a_unit_that_comes_at_many_times(way, monkeypatch):
     if way == "isometry":  # the same sketch for both: those that are known have exact norms
         draw = SketchSource.of
         monkeypatch.setattr(SketchSource, "of", lambda session, _seed=None: draw(session, 5))
-    report = transcript_audit(lambda steps: run(steps, **WAYS[way]), pair).check()
+    report = testing.transcript_audit(lambda steps: run(steps, **WAYS[way]), pair).check()
     ratio = report.realised_mu / report.claimed_mu
     assert ratio <= 1
     assert ratio > (0.95 if way != "isometry" else 0.6)  # this place is not the sketch's worst
@@ -128,7 +121,7 @@ def test_audit_of_a_unit_that_comes_at_many_times(way, monkeypatch):
 def test_nothing_is_seen_but_what_is_released(way):
     seen = []
     for factor in (1.0, 1e9, 0.0):
-        with fixed_noise(1), null_release(run=True):
+        with testing.fixed_noise(1), testing.null_release(run=True):
             steps = [factor * step for step in STEPS]
             seen.append(fitted_attributes(run(steps, **WAYS[way])))
     assert difference(seen[0], seen[1]) is difference(seen[0], seen[2]) is None
@@ -147,7 +140,7 @@ def test_rows_that_come_once(adjacency):
 
     spike = 1e15 * np.eye(N)[:1]
     other = -spike if adjacency == "replace" else 0 * spike
-    report = transcript_audit(fit, (spike, other)).check()
+    report = testing.transcript_audit(fit, (spike, other)).check()
     assert 0.95 < report.realised_mu / report.claimed_mu <= 1
 
 

@@ -16,7 +16,6 @@ from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_ro
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript, seeded_entropy
-from tools.outcomes import assert_refused
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -190,24 +189,7 @@ def test_a_stream_without_a_shape_has_no_methods():
         assert not hasattr(DPLowRankFactorizer(), name)
 
 
-# -- what is refused -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"sketch": "sparse"}, "worst direction"),
-        ({"sketch": "sparse", "privacy_unit": "row", "adjacency": "zero_out"}, "one row"),
-        ({"sketch_size": 1}, "at least n_components"),
-        ({"sketch_size": (8, 0)}, "pair of positive integers"),
-        ({"matrix_shape": (3, 3)}, "must have the shape"),
-        ({"n_components": 30}, "must be <= min"),
-        ({"delta": 0.0}, "delta"),
-    ],
-)
-def test_refusals_come_before_a_release(params, message):
-    model = DPLowRankFactorizer(**{"method": "two_sketch", **params})
-    assert_refused(model, message, low_rank(30, 20, 2))
+# -- what a worst case costs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "srht", "sparse", "isometry"])

@@ -9,7 +9,6 @@ from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
 from skdp.queries.plane import COUNT, SQUARE, Frame
 from skdp.testing import seeded_entropy
-from tools.outcomes import assert_refused
 
 LIMITS = ((-4.0, 4.0), (-3.0, 3.0))
 
@@ -101,23 +100,6 @@ def test_it_says_when_there_is_nothing_to_see():
         DPScoreDensity(limits=LIMITS, epsilon=0.01).fit(rows(100))
     with pytest.warns(UtilityWarning, match=r"of the rows: they lie outside"):
         DPScoreDensity(limits=((-0.3, 0.3), (-9.0, 9.0)), kind="density").fit(rows())
-
-
-NO_PLANE = r"two directions and 'center' a point of 4 feature\(s\)"
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"delta": 0.0}, "no pure differential privacy"),
-        ({"classes": ["a", 1]}, "'classes' parameter"),
-        ({"axes": np.eye(2, 3)}, NO_PLANE),
-        ({"axes": np.zeros((2, 4))}, NO_PLANE),
-        ({"center": np.zeros(3)}, NO_PLANE),
-    ],
-)
-def test_bad_parameters_cost_nothing(params, match):
-    assert_refused(DPScoreDensity(**params), match, rows(50))
 
 
 # -- densities and ellipses from released numbers --------------------------------------------------

@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPTruncatedSVD, PrivacyLedger
+from skdp import DPTruncatedSVD, PrivacyLedger, federated
 from skdp.exceptions import PrivacyError
-from skdp.federated import (
-    AggregationAbortedError,
-    AggregationConfig,
-    FederatedPowerMethod,
-    InvalidMessageError,
-    PowerMethodClient,
-    UnmaskedAggregator,
-)
 from skdp.testing import seeded_entropy
 from tools.federation import Wire, noise_of, plain_sum, secure_sum
 
 S, M, N = 5, 120, 80
-CONFIG = AggregationConfig(S, 1, 1)
+CONFIG = federated.AggregationConfig(S, 1, 1)
 UNITS = ["entry", "edge", "entry_change", "edge_change"]
 BOUNDS = {"entry": {"unit_bound": (-1.0, 1.0)}, "edge": {"unit_bound": (-1.0, 1.0)}}
 
@@ -48,7 +40,7 @@ def parts_of(A, unit):
 
 def clients_of(unit, parts, **options):
     same = {"privacy_unit": unit, "epsilon": 8.0} | BOUNDS.get(unit, {})
-    return [PowerMethodClient(part, CONFIG, **same | options) for part in parts]
+    return [federated.PowerMethodClient(part, CONFIG, **same | options) for part in parts]
 
 
 def estimator(unit, **options):
@@ -58,7 +50,7 @@ def estimator(unit, **options):
 
 def fit(unit, aggregator, **options):
     rows = N if "edge" in unit else M
-    server = FederatedPowerMethod(estimator(unit, **options), CONFIG)
+    server = federated.FederatedPowerMethod(estimator(unit, **options), CONFIG)
     return server.fit(aggregator, n_features=N, n_samples=rows)
 
 
@@ -126,13 +118,13 @@ def test_a_client_believes_its_own_bounds():
     A, _ = matrix("entry")
     parts = parts_of(A, "entry")
     wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
-    with pytest.raises(InvalidMessageError, match="too fine"):
+    with pytest.raises(federated.InvalidMessageError, match="too fine"):
         fit("entry", plain_sum(wide))
     small = clients_of("entry", [part[:50] for part in parts])
     with pytest.raises(TypeError, match="shape"):
         fit("entry", plain_sum(small))
     paid = small[1].releases_
-    with pytest.raises(AggregationAbortedError):
+    with pytest.raises(federated.AggregationAbortedError):
         fit("entry", secure_sum(small, CONFIG))
     assert small[1].releases_ == paid
 
@@ -150,7 +142,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
 
 
 def test_what_is_no_sum_of_entries():
-    aggregator = UnmaskedAggregator([])
+    aggregator = federated.UnmaskedAggregator([])
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
         with pytest.raises(ValueError, match="no sum over clients"):
             fit("entry", aggregator, **options)
@@ -158,16 +150,16 @@ def test_what_is_no_sum_of_entries():
         with pytest.raises(ValueError, match="privacy_unit among"):
             fit(unit, aggregator)
         with pytest.raises(ValueError, match="privacy_unit"):
-            PowerMethodClient(np.eye(N), CONFIG, privacy_unit=unit)
+            federated.PowerMethodClient(np.eye(N), CONFIG, privacy_unit=unit)
     for options in (
         {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
         {"privacy_unit": "entry_change", "adjacency": "replace"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"unit_bound|adjacency"):
-            PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
+            federated.PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
     with pytest.raises(ValueError, match="n_samples"):
-        FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)
+        federated.FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)
     with pytest.raises((ValueError, PrivacyError)):
-        FederatedPowerMethod(estimator("entry", delta=0.0), CONFIG).fit(
+        federated.FederatedPowerMethod(estimator("entry", delta=0.0), CONFIG).fit(
             aggregator, n_features=N, n_samples=M
         )

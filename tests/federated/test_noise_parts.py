@@ -10,17 +10,10 @@ from scipy.stats import chi2
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.federated import AggregationConfig
 from skdp.federated.noise_parts import distribute, forfeit_rest
-from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget, gaussian_step
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, gaussian_step
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import SeededSource, SystemSource
-
-
-def session(epsilon=1.0, delta=1e-6, source=None):
-    return PrivacySession(
-        PrivacyBudget(epsilon, delta), source=source or SystemSource(), adjacency="add_remove",
-        unit="row",
-    )  # fmt: skip
+from skdp.privacy.noise.words import SeededSource
+from tools.gate import new_session as session
 
 
 def discrete_gaussian(sigma, width):
@@ -126,13 +119,10 @@ def test_parts_have_their_law():
         statistic = float(np.sum((part / noise.PART_SIGMA_INT) ** 2))
         assert limits[0] < statistic < limits[1]
         total += part
-    answer = grant_of_server(size, parts).close(total.astype(np.int64), 20)
+    server = distribute(session(), Bound("sum", (size,), 1.0), 1.0, parts)
+    answer = server.close(total.astype(np.int64), 20)
     statistic = float(np.sum((answer.value / answer.noise_scale) ** 2))
     assert limits[0] < statistic < limits[1]
-
-
-def grant_of_server(size, parts):
-    return distribute(session(), Bound("sum", (size,), 1.0), 1.0, parts)
 
 
 def test_the_rest_can_be_given_up():

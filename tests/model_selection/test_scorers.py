@@ -12,12 +12,11 @@ from sklearn.pipeline import make_pipeline
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
-from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.noise.words import SystemSource
 from skdp.queries.regression import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
+from tools.gate import new_session
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -243,13 +242,10 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
     assert moved <= bounded.bound.l2
 
 
-def test_a_model_of_other_targets_is_refused():
+def test_other_targets_and_more_losses_than_rows_are_refused():
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, np.column_stack([Y, Y]))
     with pytest.raises(ValueError, match="target"):
         make_private_scorer("squared_error", (0.0, 1.0))(model, X, Y)
-
-
-def test_more_losses_than_rows_are_refused():
     query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), adjacency="add_remove")
     with pytest.raises(ValueError, match="one number"):
         query.total().answer(0.0)
@@ -295,10 +291,7 @@ def test_a_score_looks_at_the_rows_through_its_noise_alone(share, monkeypatch):
 
     def score(X, y, seed):
         with seeded_entropy(seed):
-            session = PrivacySession(
-                PrivacyBudget(1.0, 1e-6), source=SystemSource(), adjacency="add_remove", unit="row"
-            )
-            return scorer.release(Constant(), X, y, None, session, share)
+            return scorer.release(Constant(), X, y, None, new_session(), share)
 
     scores = {seed: score(X, Y, seed) for seed in range(30)}
     assert len(set(scores.values())) > 10  # it has power

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedRegressor,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.decomposition import _incremental_pca
 from skdp.plotting import (
@@ -49,15 +41,15 @@ def trace(estimator):
 
 
 MODELS = {
-    "pca": lambda: DPPCA(2, clip_norm=1.5).fit(X),
-    "pca all": lambda: DPPCA(clip_norm=1.5).fit(X),
-    "power": lambda: DPTruncatedSVD(2, algorithm="power").fit(X),
-    "screened": lambda: DPTruncatedSVD(2, algorithm="screened").fit(X),
-    "entry": lambda: DPTruncatedSVD(2, privacy_unit="entry").fit(X),
-    "pure": lambda: DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
-    "graph": lambda: graph(DPSpectralEmbedding(2, epsilon=8.0)),
-    "trace": lambda: trace(DPTraceRegressor(1)),
-    "users": lambda: users(DPPersonalizedRegressor(2, epsilon=4.0)),
+    "pca": lambda: skdp.DPPCA(2, clip_norm=1.5).fit(X),
+    "pca all": lambda: skdp.DPPCA(clip_norm=1.5).fit(X),
+    "power": lambda: skdp.DPTruncatedSVD(2, algorithm="power").fit(X),
+    "screened": lambda: skdp.DPTruncatedSVD(2, algorithm="screened").fit(X),
+    "entry": lambda: skdp.DPTruncatedSVD(2, privacy_unit="entry").fit(X),
+    "pure": lambda: skdp.DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
+    "graph": lambda: graph(skdp.DPSpectralEmbedding(2, epsilon=8.0)),
+    "trace": lambda: trace(skdp.DPTraceRegressor(1)),
+    "users": lambda: users(skdp.DPPersonalizedRegressor(2, epsilon=4.0)),
 }
 NAMES = list(MODELS)
 
@@ -96,13 +88,13 @@ def test_spectrum(name, canvas, tmp_path):
 
 
 NOISE = {
-    "whole": (DPPCA(clip_norm=1.0), np.zeros((200, 20))),
-    "learnt": (DPPCA(), np.zeros((200, 20))),
-    "few": (DPPCA(3, clip_norm=1.0), np.zeros((200, 20))),
-    "power": (DPPCA(3, clip_norm=1.0, svd_solver="power"), np.zeros((200, 20))),
-    "not centred": (DPTruncatedSVD(3, clip_norm=1.0), np.zeros((200, 20))),
-    "batches": (DPIncrementalPCA(3, clip_norm=1.0), np.zeros((200, 20))),
-    "alike": (DPPCA(clip_norm=1.0), np.random.default_rng(0).standard_normal((300, 20)) / 5),
+    "whole": (skdp.DPPCA(clip_norm=1.0), np.zeros((200, 20))),
+    "learnt": (skdp.DPPCA(), np.zeros((200, 20))),
+    "few": (skdp.DPPCA(3, clip_norm=1.0), np.zeros((200, 20))),
+    "power": (skdp.DPPCA(3, clip_norm=1.0, svd_solver="power"), np.zeros((200, 20))),
+    "not centred": (skdp.DPTruncatedSVD(3, clip_norm=1.0), np.zeros((200, 20))),
+    "batches": (skdp.DPIncrementalPCA(3, clip_norm=1.0), np.zeros((200, 20))),
+    "alike": (skdp.DPPCA(clip_norm=1.0), np.random.default_rng(0).standard_normal((300, 20)) / 5),
 }
 
 
@@ -131,7 +123,7 @@ def test_pure_noise_has_no_component(name):
 def test_the_edge_has_the_noise_of_the_last_mean(shift):
     """Means before it, of rows far from 0, have more noise: nothing would come above theirs."""
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [4.0, 3.0, 1.0, 1.0, 1.0]
-    fitted = DPPCA(epsilon=3.0).fit(rows + shift)
+    fitted = skdp.DPPCA(epsilon=3.0).fit(rows + shift)
     edge = noise_edge(fitted, 5)
     scales = [line.noise_scale for line in fitted.releases_ if line.name == "gram"]
     assert symmetric_noise_edge(scales[0], 5) / 2 < edge < 4 * symmetric_noise_edge(scales[0], 5)
@@ -146,7 +138,7 @@ def test_cumulative_shares_have_intervals(k):
     variances = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     exact = np.cumsum(variances)[:3] / variances.sum()
     with seeded_entropy(0):
-        found = [cumulative_share(DPPCA(k, clip_norm=9.0).fit(rows)) for _ in range(60)]
+        found = [cumulative_share(skdp.DPPCA(k, clip_norm=9.0).fit(rows)) for _ in range(60)]
     errors = np.array([(shares[:3] - exact) / deviations[:3] for shares, deviations in found])
     assert np.all(np.mean(np.abs(errors) < 1.96, axis=0) > 0.78)
     assert np.all(np.std(errors, axis=0) > 0.5)  # and they are not wide
@@ -178,11 +170,11 @@ def test_budget(name, canvas, tmp_path):
 
 def test_budget_says_seeded_and_not_private():
     with pytest.warns(match="random_state"):
-        seeded = DPPCA(2, clip_norm=1.0, random_state=0).fit(X)
+        seeded = skdp.DPPCA(2, clip_norm=1.0, random_state=0).fit(X)
     display = BudgetDisplay.from_estimator(seeded)
     assert "SEEDED" in display.flag_.get_text()
     with pytest.warns(match="no noise"):
-        exact = DPPCA(2, clip_norm=1.0, epsilon=math.inf).fit(X)
+        exact = skdp.DPPCA(2, clip_norm=1.0, epsilon=math.inf).fit(X)
     display = BudgetDisplay.from_estimator(exact)
     assert "NOT PRIVATE" in display.ax_.get_title(loc="left")
     assert display.bars_ == {}
@@ -193,7 +185,7 @@ def test_budget_says_seeded_and_not_private():
 @pytest.mark.thorough
 def test_utility_curve(canvas, tmp_path):
     display = UtilityCurveDisplay.from_estimator(
-        DPPCA(2, clip_norm=1.5, center="none"), X, data="synthetic", epsilons=(3.0, 0.1),
+        skdp.DPPCA(2, clip_norm=1.5, center="none"), X, data="synthetic", epsilons=(3.0, 0.1),
         n_repeats=3,
     )  # fmt: skip
     assert display.epsilons.tolist() == [0.1, 3.0]
@@ -227,7 +219,7 @@ def test_utility_curves_share_axes(canvas):
 def test_utility_of_users_takes_groups():
     Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
     display = UtilityCurveDisplay.from_estimator(
-        DPPersonalizedRegressor(1), Xu, y, data="synthetic", epsilons=(1.0,), n_repeats=1,
+        skdp.DPPersonalizedRegressor(1), Xu, y, data="synthetic", epsilons=(1.0,), n_repeats=1,
         fit_params={"groups": groups},
     )  # fmt: skip
     assert 0 < display.medians[0] <= display.not_private + 0.2
@@ -236,7 +228,7 @@ def test_utility_of_users_takes_groups():
 
 @pytest.mark.thorough
 def test_audit_of_an_estimator(canvas, tmp_path):
-    pca = DPPCA(1, clip_norm=1.0, center="none")
+    pca = skdp.DPPCA(1, clip_norm=1.0, center="none")
     display = AuditDisplay.from_estimator(pca, worst_case_pair(pca))
     assert display.broken == []
     assert "gram" in display.points_ and "all together" in display.points_
@@ -281,7 +273,7 @@ UNDRAWN = {
         lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), "not private",
     ),
     "curve of own data": (
-        lambda: UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine"), "not private",
+        lambda: UtilityCurveDisplay.from_estimator(skdp.DPPCA(1), X, data="mine"), "not private",
     ),
     "too few values": (
         lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"),
@@ -331,7 +323,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
         return released[-1]
 
     monkeypatch.setattr(_incremental_pca, "decoded", remember)
-    model = DPIncrementalPCA(5, max_releases=n_releases, **options)
+    model = skdp.DPIncrementalPCA(5, max_releases=n_releases, **options)
     with seeded_entropy(0):
         for _ in range(n_releases):
             model.partial_fit(ZEROS)
@@ -353,7 +345,7 @@ def test_the_edge_of_a_factorizer_separates_signal_from_noise(method, n_releases
     stream = {"matrix_shape": ZEROS.shape, "max_releases": 6, "sensitivity_mode": "oblivious"}
 
     def shown(A):
-        model = DPLowRankFactorizer(3, method=method, **stream if n_releases else {})
+        model = skdp.DPLowRankFactorizer(3, method=method, **stream if n_releases else {})
         with seeded_entropy(1):
             model = model.update_matrix(A) if n_releases else model.fit(A)
             for _ in range(n_releases):

@@ -190,13 +190,11 @@ def test_round_trip_and_switches():
     assert plain.var_ is None
 
 
-def test_receipt_and_errors():
+def test_a_receipt():
     X = columns(1000)
     given = DPStandardScaler(bounds=(-1, 1)).fit(X)
     assert [line.name for line in given.releases_] == ["moments"]
     assert given.privacy_spent_.epsilon == 1.0
-    few = DPStandardScaler(bounds=([0, 0], [1, 1]))
-    assert_refused(few, "2 bounds, but there are 5 columns", X)
 
 
 def hard_columns(n, rng):
@@ -225,18 +223,14 @@ def test_hard_columns_are_never_blown_up(n, epsilon):
 # -- sparse rows ----------------------------------------------------------------------------------
 
 
-def sparse_rows(n=4000, d=6):
-    rng = np.random.default_rng(5)
-    return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency):
-    S = sparse_rows()
+    rng = np.random.default_rng(5)
+    S = sp.random_array((4000, 6), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
     options = {"with_mean": False, "bounds": bounds, "adjacency": adjacency}
     sparse, dense = (
         DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())

@@ -3,8 +3,6 @@
 States of a fit: nothing charged; all of it charged; data read; number out; charge settled with what
 was granted; receipt. Data are read only while the receipt of the session and all ledgers hold what
 was granted. Who is stopped before has spent nothing, or, where nobody can tell, everything.
-
-`python tests/privacy/test_faults.py` prints the table of releases and faults, all lines tried.
 """
 
 import dis
@@ -25,19 +23,8 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 import skdp
-from skdp import DPPCA, DPPersonalizedRegressor, PrivacyError, PrivacyLedger
+from skdp import DPPCA, DPPersonalizedRegressor, PrivacyError, PrivacyLedger, federated
 from skdp.base import BaseDPEstimator, atomic
-from skdp.federated import (
-    AggregationClient,
-    AggregationConfig,
-    AggregationServer,
-    FederatedPowerMethod,
-    FederatedRounds,
-    PersonalizedClient,
-    PowerMethodClient,
-    RecommenderClient,
-    UnmaskedAggregator,
-)
 from skdp.federated import _messages as wire
 from skdp.federated.config import InvalidMessageError
 from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
@@ -516,14 +503,14 @@ class Client(Run):
 class Member(Run):
     """A member of a secure sum: it is asked once, and shows one secret of each neighbour."""
 
-    terms = b"run", AggregationConfig(4, n_colluders=1, n_dropouts=1)
+    terms = b"run", federated.AggregationConfig(4, n_colluders=1, n_dropouts=1)
 
     def __init__(self, kind, path, X):
         self.words = sums(X).answer(1e-9).view(np.uint64)
-        self.server, self.reads, self.shown = AggregationServer(*self.terms), [], []
+        self.server, self.reads, self.shown = federated.AggregationServer(*self.terms), [], []
         responds = [self.respond, *[lambda question: self.words] * 3]
         self.members = [
-            AggregationClient(self.terms[0], number, self.terms[1], respond)
+            federated.AggregationClient(self.terms[0], number, self.terms[1], respond)
             for number, respond in enumerate(responds)
         ]
 
@@ -748,20 +735,22 @@ def elsewhere(helper, make, place):
 
 # -- cases ----------------------------------------------------------------------------------------
 
-CONFIG = AggregationConfig(n_clients=3, n_colluders=1)
+CONFIG = federated.AggregationConfig(n_clients=3, n_colluders=1)
 
 
 def _client(X):
-    return PowerMethodClient(X, CONFIG, epsilon=1.0)
+    return federated.PowerMethodClient(X, CONFIG, epsilon=1.0)
 
 
 def _holder(X):
-    return RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0)
+    return federated.RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0)
 
 
 def _device(X):
     groups = np.arange(len(X)) // 3
-    return PersonalizedClient(DPPersonalizedRegressor(1), X, X[:, 0], CONFIG, groups=groups)
+    return federated.PersonalizedClient(
+        DPPersonalizedRegressor(1), X, X[:, 0], CONFIG, groups=groups
+    )
 
 
 def _first_request(server, client):
@@ -774,16 +763,16 @@ def _first_request(server, client):
         raise Heard(request)
 
     try:
-        server.fit(UnmaskedAggregator([respond] * 3), n_features=3)
+        server.fit(federated.UnmaskedAggregator([respond] * 3), n_features=3)
     except Heard as heard:
         return heard.args[0], client
     raise AssertionError("nothing was asked")
 
 
 CLIENTS = {
-    "power method": (FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG), _client),
-    "recommender": (FederatedPowerMethod(DPRecommender(1), CONFIG), _holder),
-    "personalized": (FederatedRounds(DPPersonalizedRegressor(1), CONFIG), _device),
+    "power method": (federated.FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG), _client),
+    "recommender": (federated.FederatedPowerMethod(DPRecommender(1), CONFIG), _holder),
+    "personalized": (federated.FederatedRounds(DPPersonalizedRegressor(1), CONFIG), _device),
 }
 
 
@@ -832,7 +821,7 @@ def _known(path):
     return seen.seen.keys()
 
 
-def tried(case, folder, every, only=None):
+def tried(case, folder, every):
     """Yield (fault, place, what is wrong) for the places of a case."""
     store, (run, arg) = case[1], CASES[case]
     numbers = iter(range(10**6))
@@ -849,7 +838,7 @@ def tried(case, folder, every, only=None):
         make(DATA[0]).go(seen)
         if made[-1].error:
             raise made[-1].error
-    names = [name for name in faults_of(run, store) if only in (None, name)]
+    names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
     plain = case == ("release", "file") or (every and (case[0] == "release" or run is not Fit))
     known = () if plain else _known(f"{folder}/known" if every and store == "file" else None)
@@ -867,12 +856,10 @@ def place_in_words(place):
 
 
 def _params():
-    """Yield each case in the first tier, but for files that hold what others do; all lines slow."""
+    """Yield each case in memory, and what a file does of itself; deep: other files; slow: all."""
     for case in CASES:
-        again = case[1] == "file" and case[0] not in ("release", "sketches", "DPPCA", "search")
-        yield pytest.param(
-            case, False, marks=[pytest.mark.deep] * (again and case[0] != ENDS), id=" ".join(case)
-        )
+        again = case[1] in ("file", "checkpoint") and case[0] not in ("release", "sketches", ENDS)
+        yield pytest.param(case, False, marks=[pytest.mark.deep] * again, id=" ".join(case))
         yield pytest.param(case, True, marks=pytest.mark.slow, id=" ".join(case) + " all lines")
 
 
@@ -924,29 +911,3 @@ def test_a_fork_does_not_wait_for_a_thread_that_is_not_there():
     over.set()
     thread.join()
     assert status == 0
-
-
-def main():
-    """Print the table: lines tried and violations, by release and fault."""
-    only = sys.argv[1] if len(sys.argv) > 1 else None
-    chosen = sys.argv[2:]
-    for case in CASES:
-        if chosen and not set(chosen) & set(case):
-            continue
-        lines, wrong = Counter(), Counter()
-        with TemporaryDirectory(dir=MEMORY) as folder:
-            for name, place, found in tried(case, folder, every=True, only=only):
-                lines[name] += 1
-                wrong[name] += bool(found)
-                for what in found:
-                    print(f"  {case} {name} {place_in_words(place)}: {what}", file=sys.stderr)
-        print(
-            " | ".join(case),
-            *(f"{name} {lines[name]}/{wrong[name]}" for name in lines),
-            sep=" | ",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy import PrivacyBudget, PrivacySession, store
+from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
@@ -39,6 +39,7 @@ from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
 from skdp.privacy.streams.continual import paid_stream
 from tools.durable import recorded
+from tools.gate import new_session
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 STEPS, SIZE = 3, 40
@@ -79,10 +80,7 @@ class Acts:
         try:
             self.group = restore(path)
         except FileNotFoundError:
-            session = PrivacySession(
-                PrivacyBudget(1.0, 1e-6), source=make_source(3, "test"), adjacency="add_remove",
-                unit="row",
-            )  # fmt: skip
+            session = new_session(source=make_source(3, "test"))
             bound = Bound("sums", (SIZE,), 1.0, slack=0.0)
             paid_stream(session, bound, 0.1, 1)  # so that serial numbers are not zero
             streams = {

@@ -122,11 +122,6 @@ def test_duplicates_are_summed_before_clipping():
     assert A.nnz == 4
 
 
-def test_edge_needs_a_square_matrix():
-    with pytest.raises(ValueError, match="square"):
-        EntryQuery(np.zeros((3, 4)), UNITS[2])
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", ["entry", "edge"])
@@ -448,3 +443,5 @@ def test_who_bounds_what():
     for name in SQUARE:
         with pytest.raises(ValueError, match="square"):
             NormQuery(A, MatrixUnit(name))
+    with pytest.raises(ValueError, match="square"):
+        EntryQuery(A, UNITS[2])

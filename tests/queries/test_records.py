@@ -489,13 +489,6 @@ def test_dense_and_sparse_are_the_same_numbers():
     assert np.allclose(a, b, atol=1e-2)
 
 
-def test_no_records_are_no_trouble():
-    for form in FORMS:
-        none = query(form, (np.zeros((0, D1)), np.zeros((0, D2))), np.zeros(0))
-        assert not SUMS["tangent"](none).answer(1e-8).any()
-        assert not none.measurement_covariance_moments(1.0).answer(1e-8).any()
-
-
 def test_public_moments_of_the_label_unit():
     rng = np.random.default_rng(14)
     A, B = rng.standard_normal((200, D1)), rng.standard_normal((200, D2))

@@ -10,11 +10,12 @@ from scipy.stats import chi2
 
 from skdp.data.products import SketchMap
 from skdp.decomposition._factorizer_state import Layout, draw_maps
-from skdp.privacy import PrivacyBudget, PrivacySession
+from skdp.privacy import PrivacyBudget
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.noise.words import SeededSource
 from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Updates, Whole
+from tools.gate import new_session
 
 KINDS = ("gaussian", "srht", "sparse", "isometry")
 UNITS = {
@@ -33,9 +34,7 @@ LOW, HIGH = -0.5, 2.0
 
 
 def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
-    gate = PrivacySession(
-        PrivacyBudget(1.0, 1e-6), source=SeededSource(seed), adjacency="-", unit="-"
-    )
+    gate = new_session(source=SeededSource(seed))
     plan = Layout(method, shape, t, v, None, False, 2)
     return draw_maps(plan, kind, SketchSource.of(gate, seed))
 

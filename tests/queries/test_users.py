@@ -19,15 +19,8 @@ from skdp.queries.users import UserQuery
 from skdp.solvers import personalization as base
 from skdp.solvers import personalization as shared
 from skdp.solvers import shared_subspace as starts
+from skdp.solvers import user_heads
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import (
-    ClassMeans,
-    HeadNorms,
-    Heads,
-    HeadVotes,
-    MeanHead,
-    all_rules,
-)
 from tools.data import hostile_users
 
 D, K = 5, 2
@@ -42,18 +35,18 @@ def make_local(name, p=1):
     loss = "squared" if p == 1 else "softmax"
     view = shared.View(W, True, loss)
     model = GlobalModel(np.ones((D, p)), np.full(p, 0.5))
-    heads = Heads(view, U, model)
-    rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
+    heads = user_heads.Heads(view, U, model)
+    rules = user_heads.all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
     return {
         "second_moment": starts.SecondMoment(D, False).asked,
         "scaled": lambda q: starts.SecondMoment(D, True).asked(
             q.scaled(np.ones(D), SCALE, 9 * SCALE)
         ),
         "votes": starts.UserDirections(view, D).asked,
-        "head_votes": HeadVotes(heads, rules).asked,
-        "class_frequency_sum": ClassMeans(p).asked,
-        "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
-        "kept_below": lambda q: HeadNorms(heads).asked(q).kept_below(1.0),
+        "head_votes": user_heads.HeadVotes(heads, rules).asked,
+        "class_frequency_sum": user_heads.ClassMeans(p).asked,
+        "mean_head": user_heads.MeanHead(heads, np.ones(p), 2.0).asked,
+        "kept_below": lambda q: user_heads.HeadNorms(heads).asked(q).kept_below(1.0),
         "target_ranks": lambda q: (
             q.targets().distances(np.zeros(p), np.ones((p, 1))).ranks(np.zeros(p, int))
         ),

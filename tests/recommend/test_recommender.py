@@ -12,7 +12,6 @@ from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, seeded_entropy
-from tools.outcomes import assert_refused
 
 # There are more cells than one over the usual delta, which an interaction unit is told.
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
@@ -166,18 +165,6 @@ def test_the_map_is_the_filter(factors):
     raw = kept @ model.filter_.inward
     np.testing.assert_allclose(mapped[:, : raw.shape[1]], raw, atol=1e-12)
     assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"degree_floor": 5}, "privacy_unit='interaction'"),
-        ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
-        ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
-    ],
-)
-def test_bad_parameters(params, message):
-    assert_refused(DPRecommender(**params), message, np.eye(5))
 
 
 @pytest.mark.parametrize("unit", ["row", "interaction"])

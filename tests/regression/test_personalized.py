@@ -228,11 +228,16 @@ def test_where_columns_lie_makes_no_difference(far):
     users = Users(1200, d=6, m=8)
     held = np.arange(len(users.y)) % 8 == 0
     size = max(1.0, 1e-3 * far)
-    X = users.X * [1, size, size, 1, 1, 20 * size] + [0, far, -far, 0, 0, far]
+    deviations = np.array([1, size, size, 1, 1, 20 * size])
+    places = far * np.array([0, 1, -1, 0, 0, 1])
+    X = users.X * deviations + places
     model = DPPersonalizedRegressor(2, epsilon=2.0)
     quiet(model.fit, X[~held], users.y[~held], users.groups[~held])
     assert r2_score(users.y[held], model.predict(X[held], users.groups[held])) > 0.6
-    assert np.abs(model.feature_center_ / far - [0, 1, -1, 0, 0, 1]).max() < 0.5
+    clear = (places == 0) | (
+        np.abs(places) > 10 * deviations
+    )  # 1.5 deviations from 0: either place will do
+    assert np.abs(model.feature_center_ - places)[clear].max() < 0.5 * far
 
 
 def test_entries_beyond_their_bounds_are_folded():
@@ -608,20 +613,6 @@ def test_classes_are_public():
 
 
 # -- parameters ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
-        ({"delta": 0.0}, "pure differential privacy"),
-        ({"budget_split": {"subspace": 1}}, "whitener"),
-        ({"group_column": "who"}, "group_column"),
-    ],
-)
-def test_bad_parameters_are_refused_before_anything_is_read(params, match):
-    groups = None if "group_column" in params else SMALL.groups
-    assert_refused(DPPersonalizedRegressor(**params), match, SMALL.X, SMALL.y, groups=groups)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from skdp.regression import DPTraceRegressor
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
-from tools.outcomes import assert_refused
 from tools.pairs import worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
@@ -136,26 +135,6 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     assert column.coef_.shape == (12, 1) and column.rank_ == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "match"),
-    [
-        ("matrix_shape", [(4, 4), "12"], "matrix_shape"),
-        (
-            "measurement_covariance",
-            [np.eye(11), (np.eye(2), np.eye(3))],
-            "12 x 12|measurement_covariance",
-        ),
-        ("measurement_covariance", [np.diag([1e-7, *[1.0] * 11])], "condition number"),
-        ("measurement_covariance", [np.triu(np.ones((12, 12)))], "symmetric"),
-        ("delta", [0], "delta"),
-    ],
-)
-def test_bad_parameters(name, values, match):
-    X, y, _ = sample(50, shape=(4, 3), values=(1.0,))
-    for value in values:
-        assert_refused(DPTraceRegressor(**{name: value}), match, X, y)
-
-
 def test_plan_needs_no_data():
     needed = DPTraceRegressor(2, matrix_shape=(20, 20)).required_samples()
     assert needed.bounds_found < needed.error_below_half < needed.accurate
@@ -164,7 +143,7 @@ def test_plan_needs_no_data():
     with pytest.raises(ValueError, match="matrix_shape"):
         DPTraceRegressor().required_samples()
     model = DPTraceRegressor(2, matrix_shape=(30, 20))
-    names = {line.name for line in model.plan(300_000, nnz=300_000).releases}
+    names = {line.name for line in model.plan(30_000, nnz=30_000).releases}
     assert {"column_sums", "gradient_sum"} <= names
     with pytest.raises(ValueError, match="nnz"):
         model.plan(3000, nnz=0)

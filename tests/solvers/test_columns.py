@@ -5,15 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from skdp.answer import Answer
 from skdp.solvers.columns import MomentWeights, column_moments, find_centers, find_columns
+from tools.gate import Noisy
 
 
-class Entries:
-    """What `find_columns` asks, of known columns under known noise; it keeps what was spent."""
+class Entries(Noisy):
+    """What `find_columns` asks, of known columns under known noise."""
 
     def __init__(self, X, noise, rng):
-        self.X, self.noise, self.rng, self.spent = X, noise, rng, []
+        super().__init__(noise, rng)
+        self.X = X
 
     def count(self, *, share):
         return self._noisy(np.array(float(len(self.X))), share)
@@ -26,9 +27,7 @@ class Entries:
         return _Ranks(self, distance, distance > 0, points)
 
     def _noisy(self, value, share):
-        self.spent.append(share)
-        scale = self.noise / np.sqrt(share)
-        return Answer(value + scale * self.rng.standard_normal(value.shape), scale)
+        return self.noisy(value, share, self.noise / np.sqrt(share))
 
 
 class _Ranks:
@@ -52,7 +51,7 @@ def test_columns_far_from_zero_are_found_where_they_are(shift, n):
     for _ in range(20):
         ask = Entries(X, 5.0, rng)
         found = find_columns(ask, 4, 1.0, None)
-        assert sum(ask.spent) == pytest.approx(1.0)  # one more look takes of later questions
+        assert sum(ask.shares) == pytest.approx(1.0)  # one more look takes of later questions
         scale = np.array([1, 1, 50, 0.01])
         centred = np.abs(found.center - [shift, 0, shift, 0]) < 5 * scale
         near += (centred & (found.spread < 5 * scale) & (found.spread > scale / 8)).all()
@@ -68,7 +67,7 @@ def test_medians_alone_are_found_however_far_from_zero(shift):
         X = rng.standard_normal((3000, 1)) + shift * rng.uniform(0.5, 1)
         ask = Entries(X, 30.0, rng)
         off.append(abs(find_centers(ask, 1, 1.0).center[0] - X.mean()))
-        assert sum(ask.spent) == pytest.approx(1.0)
+        assert sum(ask.shares) == pytest.approx(1.0)
     assert np.median(off) < 0.5
 
 

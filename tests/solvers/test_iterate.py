@@ -5,49 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from skdp.answer import Answer
-from skdp.solvers.iterate import (
-    Sent,
-    Transcript,
-    half_steps,
-    ritz_values,
-    shorten_rows,
-    symmetric_power,
-)
+from skdp.solvers import iterate
 from skdp.solvers.linalg import orthonormal
-
-
-class Matrix:
-    """Products with A; the noise grows with the longest row of the query, as for one entry."""
-
-    def __init__(self, A, noise=0.0, seed=0):
-        self.A, self.noise = A, noise
-        self.rng = np.random.default_rng(seed)
-        self.shares, self.queries = [], []
-
-    def _answer(self, A, X, share):
-        self.shares.append(share)
-        self.queries.append(X)
-        value = A @ X
-        scale = self.noise * np.linalg.norm(X, axis=1).max() / math.sqrt(share)
-        return Answer(value + scale * self.rng.standard_normal(value.shape), scale)
-
-    def right(self, X, *, share):
-        return self._answer(self.A, X, share)
-
-    def left(self, U, *, share):
-        return self._answer(self.A.T, U, share)
-
-    def ritz(self, X, *, share):
-        self.shares.append(share)
-        return Answer(X.T @ self.A @ X, 0.0)
-
-
-def low_rank(m, n, values, seed=0):
-    rng = np.random.default_rng(seed)
-    U = orthonormal(rng.standard_normal((m, len(values))))
-    V = orthonormal(rng.standard_normal((n, len(values))))
-    return (U * values) @ V.T, U, V
+from tools.gate import Matrix
 
 
 def symmetric(n, values, seed=0):
@@ -61,7 +21,7 @@ def overlap(A, B):
 
 
 def transcript(sent, wanted=1):
-    out = Transcript(wanted)
+    out = iterate.Transcript(wanted)
     for step in sent:
         out.add(step)
     return out
@@ -76,16 +36,16 @@ def start(n, k, seed=5):
 
 def test_shorten_rows_leaves_flat_queries_and_none():
     flat = orthonormal(np.random.default_rng(0).standard_normal((400, 3)))
-    assert shorten_rows(flat, math.inf) is flat
-    assert np.allclose(shorten_rows(np.full((9, 1), 1 / 3), 1.0), 1 / 3)
-    assert np.array_equal(shorten_rows(np.zeros((4, 2)), 0.25), np.zeros((4, 2)))
+    assert iterate.shorten_rows(flat, math.inf) is flat
+    assert np.allclose(iterate.shorten_rows(np.full((9, 1), 1 / 3), 1.0), 1 / 3)
+    assert np.array_equal(iterate.shorten_rows(np.zeros((4, 2)), 0.25), np.zeros((4, 2)))
 
 
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
 def test_shorten_rows_cuts_the_longest(c):
     rng = np.random.default_rng(0)
     X = orthonormal(rng.standard_t(2, (500, 3)))
-    Q = shorten_rows(X, c)
+    Q = iterate.shorten_rows(X, c)
     assert np.linalg.norm(Q) == pytest.approx(math.sqrt(3))  # the norm of X
     longest = [np.linalg.norm(Y, axis=1).max() for Y in (X, Q)]
     assert longest[1] < longest[0]
@@ -100,7 +60,7 @@ def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers():
     sent = []
     for scale in (1.0, 0.5, 3.0):
         query = rng.standard_normal((6, 2))
-        sent.append(Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
+        sent.append(iterate.Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
     known = transcript(sent, wanted=2)
     prior = 0.03 * known.signal()
     Q, Y = np.hstack([s.query for s in sent]), np.hstack([s.answer for s in sent])
@@ -117,7 +77,7 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked():
     queries = [rng.standard_normal((30, 2)) for _ in range(4)]
     queries.append(queries[0])  # a query that repeats
     for scale in (0.0, 1e-9):
-        known = transcript([Sent(Q, A @ Q, scale) for Q in queries], wanted=2)
+        known = transcript([iterate.Sent(Q, A @ Q, scale) for Q in queries], wanted=2)
         X = np.hstack(queries[:4]) @ rng.standard_normal((8, 3))
         assert np.allclose(known.times(X), A @ X, atol=1e-5)
         Q = orthonormal(np.hstack(queries[:4]))
@@ -131,10 +91,10 @@ def test_the_share_of_the_noise(sigma, share):
     rng = np.random.default_rng(0)
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))
-    found = transcript([Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
+    found = transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
     expected = 0.01 / (0.01 + sigma**2 / 2000) if share is None else share
     assert found == pytest.approx(expected, abs=0.06)
-    assert transcript([Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
+    assert transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
 
 
 # -- the iterations ----------------------------------------------------------------------------
@@ -144,7 +104,7 @@ def test_the_share_of_the_noise(sigma, share):
 def test_queries_are_shortened_as_far_as_answers_are_noise(noise):
     A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
     ask = Matrix(A, noise)
-    X = symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
+    X = iterate.symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
     assert {query.shape[1] for query in ask.queries} == {5}
     assert X.shape[1] == 3
     longest = [(query**2).sum(axis=1).max() * 300 / query.shape[1] for query in ask.queries]
@@ -159,7 +119,7 @@ def test_slow_spectra_are_resolved_as_noise_vanishes():
     A, _ = symmetric(200, values, seed=1)
 
     def captured(noise):
-        X = symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4)
+        X = iterate.symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4)
         return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
 
     found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]
@@ -176,7 +136,7 @@ def test_symmetric_power_across_a_direction():
         return Y - out @ (out.T @ Y)
 
     ask = Matrix(A)
-    X = symmetric_power(ask, start(60, 1), 30, 1.0, project=project)
+    X = iterate.symmetric_power(ask, start(60, 1), 30, 1.0, project=project)
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
@@ -184,11 +144,12 @@ def test_symmetric_power_across_a_direction():
 
 def test_half_steps_across_a_found_pair():
     """Deflation: the second pair, orthogonal to the public first one."""
-    A, U, V = low_rank(40, 60, [9.0, 5.0, 0.5])
-    first = (U[:, :1], V[:, :1])
+    rng = np.random.default_rng(0)
+    U, V = (orthonormal(rng.standard_normal((size, 3))) for size in (40, 60))
+    A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = half_steps(ask, start(60, 1), 20, 1.0, across=first)
+        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9
@@ -200,7 +161,9 @@ def test_half_steps_across_a_found_pair():
 def test_ritz_values_are_signed_and_sorted_by_magnitude():
     A, Q = symmetric(30, [4.0, -9.0, 2.0, 6.0])
     ask = Matrix(A)
-    values, vectors, noise = ritz_values(ask, Q @ orthonormal(np.ones((4, 4)) + np.eye(4)), 3, 0.3)
+    values, vectors, noise = iterate.ritz_values(
+        ask, Q @ orthonormal(np.ones((4, 4)) + np.eye(4)), 3, 0.3
+    )
     assert np.allclose(values, [-9.0, 6.0, 4.0])
     assert np.allclose(A @ vectors, vectors * values)
     assert ask.shares == [0.3]

@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.solvers.linalg import (
-    fix_signs,
-    leading_pairs,
-    marchenko_pastur,
-    orthonormal,
-    symmetric_noise_edge,
-    top_eigenpairs,
-    wigner,
-)
+from skdp.solvers import linalg
 
 RNG = np.random.default_rng(0)
 
@@ -19,22 +11,22 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("shape", [(7, 3), (7, 1), (5, 5), (6, 0)])
 def test_orthonormal_keeps_the_span(shape):
     Y = RNG.standard_normal(shape)
-    Q = orthonormal(Y)
+    Q = linalg.orthonormal(Y)
     assert Q.shape == shape
     assert np.allclose(Q.T @ Q, np.eye(shape[1]))
     assert np.allclose(Q @ (Q.T @ Y), Y)
 
 
 def test_orthonormal_of_zeros_is_still_orthonormal():
-    Q = orthonormal(np.zeros((5, 2)))
+    Q = linalg.orthonormal(np.zeros((5, 2)))
     assert np.allclose(Q.T @ Q, np.eye(2))
 
 
 def test_fix_signs():
     components = np.array([[1.0, -3.0, 2.0], [0.5, 0.1, -0.2], [0.0, 0.0, 0.0]])
-    fixed = fix_signs(components)
+    fixed = linalg.fix_signs(components)
     assert np.array_equal(fixed, [[-1.0, 3.0, -2.0], [0.5, 0.1, -0.2], [0.0, 0.0, 0.0]])
-    assert np.array_equal(fix_signs(-fixed), fixed)
+    assert np.array_equal(linalg.fix_signs(-fixed), fixed)
     assert components[0, 0] == 1.0  # a new array
 
 
@@ -45,7 +37,7 @@ def test_fix_signs():
 def test_top_eigenpairs(d, k):
     M = RNG.standard_normal((d, d))
     M = M + M.T
-    values, vectors = top_eigenpairs(M, k)
+    values, vectors = linalg.top_eigenpairs(M, k)
     expected = np.linalg.eigvalsh(M)[::-1][:k]
     assert np.allclose(values, expected)
     assert vectors.shape == (d, len(expected))
@@ -57,7 +49,7 @@ def test_symmetric_noise_edge():
     """The largest eigenvalue of (G + G')/2 lies at the edge, up to a few percent."""
     G = np.random.default_rng(1).standard_normal((600, 600)) * 3.0
     largest = np.linalg.eigvalsh((G + G.T) / 2)[-1]
-    assert largest == pytest.approx(symmetric_noise_edge(3.0, 600), rel=0.04)
+    assert largest == pytest.approx(linalg.symmetric_noise_edge(3.0, 600), rel=0.04)
 
 
 @pytest.mark.thorough
@@ -69,7 +61,7 @@ def test_leading_pairs_are_those_of_a_decomposition(kind, n, k):
     Q = np.linalg.qr(rng.standard_normal((n, 5)))[0]
     M = {"diagonal": np.diag(G[0]), "zero": np.zeros((n, n))}.get(kind, (G + G.T) / 2)
     M = M + (Q * [900, 700, 500, 300, 200]) @ Q.T if kind == "spiked" else M
-    values, vectors = leading_pairs(M, k)
+    values, vectors = linalg.leading_pairs(M, k)
     expected = np.linalg.eigvalsh(M)[::-1][:k]
     np.testing.assert_allclose(values, expected, atol=1e-5 * max(1.0, expected[0]))
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-8)
@@ -83,16 +75,16 @@ def test_leading_pairs_are_those_of_a_decomposition(kind, n, k):
 def noisy_square(rng, V):
     G = rng.standard_normal((500, 500)) * 0.3 * np.sqrt(2)  # (G + G')/2 has .3 off the diagonal
     theta = np.array([40.0, 25.0, 15.0])
-    return (V * theta) @ V.T + (G + G.T) / 2, theta, lambda w, W: wigner(w, W, 0.3)
+    return (V * theta) @ V.T + (G + G.T) / 2, theta, lambda w, W: linalg.wigner(w, W, 0.3)
 
 
 def noisy_rows(rng, V):
     m, s, values = 3000, 0.7, np.array([80.0, 60.0, 45.0])
-    Y = (orthonormal(rng.standard_normal((m, 3))) * values) @ V.T + s * rng.standard_normal(
+    Y = (linalg.orthonormal(rng.standard_normal((m, 3))) * values) @ V.T + s * rng.standard_normal(
         (m, 500)
     )
     excess = Y.T @ Y - m * s**2 * np.eye(500)
-    return excess, values**2, lambda w, W: marchenko_pastur(w, W, m, s**2)
+    return excess, values**2, lambda w, W: linalg.marchenko_pastur(w, W, m, s**2)
 
 
 @pytest.mark.thorough
@@ -100,9 +92,9 @@ def noisy_rows(rng, V):
 @pytest.mark.parametrize("make", [noisy_square, noisy_rows])
 def test_values_and_cosines_are_found(make, seed):
     rng = np.random.default_rng(seed)
-    V = orthonormal(rng.standard_normal((500, 3)))
+    V = linalg.orthonormal(rng.standard_normal((500, 3)))
     M, theta, shrink = make(rng, V)
-    found = shrink(*top_eigenpairs(M, 10))
+    found = shrink(*linalg.top_eigenpairs(M, 10))
     assert len(found.values) == 3
     np.testing.assert_allclose(found.values, theta, rtol=0.1)  # a value has a deviation of 3%
     true = np.sum((V.T @ found.vectors) ** 2, axis=0)
@@ -111,6 +103,9 @@ def test_values_and_cosines_are_found(make, seed):
 
 def test_without_noise_all_is_read():
     values, vectors = np.array([3.0, 1.0, -1.0]), np.eye(3)
-    for found in (wigner(values, vectors, 0.0), marchenko_pastur(values, vectors, 10, 0.0)):
+    for found in (
+        linalg.wigner(values, vectors, 0.0),
+        linalg.marchenko_pastur(values, vectors, 10, 0.0),
+    ):
         np.testing.assert_allclose(found.values, [3.0, 1.0])
         np.testing.assert_allclose(found.cosines, 1.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.solvers import linalg, one_shot
+from skdp.solvers import one_shot
 from skdp.solvers.linalg import leading_pairs
 from skdp.solvers.one_shot import (
     FlippedMatrix,
@@ -185,7 +185,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     R = blocks(2000, 80, rng)
     Y, s = flipped(R, math.log(9), rng), flip_deviation(math.log(9))
     dense = above_noise(Y, s, 8.0, 4)
-    monkeypatch.setattr(linalg, "_MOST_DENSE", 10)
+    monkeypatch.setattr(one_shot, "MOST_DENSE", 10)
     sparse = above_noise(Y, s, 8.0, 4)
     k = min(len(dense.values), len(sparse.values))
     assert k >= 3

@@ -8,22 +8,8 @@ from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
 
 from skdp.answer import Answer
+from skdp.solvers import postprocess
 from skdp.solvers.linalg import top_eigenpairs
-from skdp.solvers.postprocess import (
-    ReleasedMoment,
-    count_components,
-    debias_eigenvalues,
-    infer_dimension,
-    model_covariance,
-    model_precision,
-    pca_attributes,
-    released_count,
-    shrunk_mean,
-    split_moment,
-    subspace_attributes,
-    svd_variances,
-    user_level_mu,
-)
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 8)) @ RNG.standard_normal((8, 8)) + np.arange(8.0)
@@ -33,7 +19,7 @@ ATTRIBUTES = ["explained_variance_", "explained_variance_ratio_", "singular_valu
 
 def moment_of(X, noise_scale=0.0):
     mean = X.mean(axis=0)
-    return ReleasedMoment((X - mean).T @ (X - mean), mean, float(len(X)), noise_scale)
+    return postprocess.ReleasedMoment((X - mean).T @ (X - mean), mean, float(len(X)), noise_scale)
 
 
 # -- from moments to attributes ----------------------------------------------------------------
@@ -41,7 +27,7 @@ def moment_of(X, noise_scale=0.0):
 
 @pytest.mark.parametrize("rule", [None, 1, 3, 8, 0.5, 0.9, 0.9999, "mle", "auto"])
 def test_pca_attributes(rule):
-    ours = pca_attributes(moment_of(X), rule, 8, 8)
+    ours = postprocess.pca_attributes(moment_of(X), rule, 8, 8)
     theirs = PCA(None if rule == "auto" else rule, svd_solver="full").fit(X)
     for name in ATTRIBUTES:
         assert np.allclose(ours[name], getattr(theirs, name)), name
@@ -55,7 +41,7 @@ def test_subspace_attributes():
         moment = moment_of(X)
         values, V = top_eigenpairs(moment.scatter, k)
         total = float(np.trace(moment.scatter))
-        ours = subspace_attributes(values, V, total, 300.0, 8)
+        ours = postprocess.subspace_attributes(values, V, total, 300.0, 8)
         theirs = PCA(k, svd_solver="full").fit(X)
         for name in ATTRIBUTES:
             assert np.allclose(ours[name], getattr(theirs, name)), name
@@ -63,25 +49,28 @@ def test_subspace_attributes():
 
 def test_attributes_of_nonsense_are_sane():
     """Noise may make a total negative or smaller than its parts."""
-    noisy = ReleasedMoment(-np.eye(4), np.zeros(4), 1.0, 5.0)
+    noisy = postprocess.ReleasedMoment(-np.eye(4), np.zeros(4), 1.0, 5.0)
     for rule in (None, 2, 0.5, "mle", "auto"):
-        out = pca_attributes(noisy, rule, 4, 1.0)
+        out = postprocess.pca_attributes(noisy, rule, 4, 1.0)
         assert (out["explained_variance_"] >= 0).all()
         assert out["explained_variance_ratio_"].sum() <= 1
         assert out["noise_variance_"] >= 0
         assert 0 <= out["n_components_"] <= 4
-    out = subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
+    out = postprocess.subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
     assert out["explained_variance_ratio_"].sum() == pytest.approx(1.0)
     assert out["noise_variance_"] == 0.0
-    out = subspace_attributes(np.zeros(2), np.eye(4)[:, :2], 0.0, 10.0, 4)
+    out = postprocess.subspace_attributes(np.zeros(2), np.eye(4)[:, :2], 0.0, 10.0, 4)
     assert np.array_equal(out["explained_variance_ratio_"], [0.0, 0.0])
+    out = postprocess.svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
+    assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
+    assert np.isfinite(out["explained_variance_ratio_"]).all()
 
 
 @pytest.mark.parametrize("bias", [0.3, 2.0])
 def test_split_moment(bias):
     Y = np.column_stack([X, np.full(300, bias)])
     for n in (None, 300.0):
-        released = split_moment(Y.T @ Y, bias, 0.0, math.inf, n)
+        released = postprocess.split_moment(Y.T @ Y, bias, 0.0, math.inf, n)
         assert released.n == pytest.approx(300.0)
         assert np.allclose(released.mean, X.mean(axis=0))
         assert np.allclose(released.scatter, moment_of(X).scatter)
@@ -92,7 +81,7 @@ def test_split_moment_of_few_rows():
     moment = np.zeros((3, 3))
     moment[:2, 2] = moment[2, :2] = 50.0
     moment[2, 2] = -9.0
-    released = split_moment(moment, 0.5, 4.0, 2.0, None)
+    released = postprocess.split_moment(moment, 0.5, 4.0, 2.0, None)
     assert released.n == 2 * 4.0 / 0.25
     assert np.linalg.norm(released.mean) <= 2.0 + 1e-12
 
@@ -101,9 +90,9 @@ def test_debias_undoes_the_push_of_symmetric_noise():
     edge = 3.0
     true = np.array([40.0, 10.0, 4.0])
     debiased = true + edge**2 / (4 * true)
-    assert np.allclose(debias_eigenvalues(debiased, edge), true)
-    assert np.array_equal(debias_eigenvalues(np.array([5.0, -2.0]), 0.0), [5.0, 0.0])
-    assert (debias_eigenvalues(np.array([2.9, -1.0, 0.0]), edge) >= 0).all()
+    assert np.allclose(postprocess.debias_eigenvalues(debiased, edge), true)
+    assert np.array_equal(postprocess.debias_eigenvalues(np.array([5.0, -2.0]), 0.0), [5.0, 0.0])
+    assert (postprocess.debias_eigenvalues(np.array([2.9, -1.0, 0.0]), edge) >= 0).all()
 
 
 # -- the number of components ------------------------------------------------------------------
@@ -119,8 +108,8 @@ def test_mle_is_scikit_learns(seed):
     rows = rows * rng.uniform(0.5, 3.0) + 0.3 * rng.standard_normal((n, d))
     theirs = PCA("mle", svd_solver="full").fit(rows)
     variances = PCA(svd_solver="full").fit(rows).explained_variance_
-    assert infer_dimension(variances, float(n)) == theirs.n_components_
-    assert infer_dimension(1e-9 * variances, float(n)) == theirs.n_components_
+    assert postprocess.infer_dimension(variances, float(n)) == theirs.n_components_
+    assert postprocess.infer_dimension(1e-9 * variances, float(n)) == theirs.n_components_
 
 
 def test_mle_of_redundant_columns():
@@ -128,27 +117,27 @@ def test_mle_of_redundant_columns():
     rng = np.random.default_rng(0)
     one = rng.standard_normal((200, 1)) @ rng.standard_normal((1, 9))
     variances = np.linalg.eigvalsh(np.cov(one, rowvar=False))[::-1]
-    assert infer_dimension(np.maximum(variances, 0.0), 200.0) == 1
+    assert postprocess.infer_dimension(np.maximum(variances, 0.0), 200.0) == 1
     assert PCA("mle", svd_solver="full").fit(one).n_components_ == 1
     for degenerate in ([1.0], [0.0] * 4, [1.0, 0.0, 0.0]):
-        assert infer_dimension(np.array(degenerate), 10.0) == 1
+        assert postprocess.infer_dimension(np.array(degenerate), 10.0) == 1
 
 
 def test_count_components():
     variances = np.array([5.0, 3.0, 1.0, 1.0])
-    assert count_components("auto", variances, 10.0, 2.0, 4) == 2
-    assert count_components("auto", variances, 10.0, 9.0, 4) == 0
-    assert count_components("auto", variances, 10.0, 0.0, 3) == 3
-    assert count_components(0.999, np.zeros(3), 10.0, 0.0, 3) in (1, 2, 3)
+    assert postprocess.count_components("auto", variances, 10.0, 2.0, 4) == 2
+    assert postprocess.count_components("auto", variances, 10.0, 9.0, 4) == 0
+    assert postprocess.count_components("auto", variances, 10.0, 0.0, 3) == 3
+    assert postprocess.count_components(0.999, np.zeros(3), 10.0, 0.0, 3) in (1, 2, 3)
 
 
 @pytest.mark.parametrize("index", range(3))
 def test_a_share_of_exactly_some_components_asks_for_one_more(index):
     """As scikit-learn: the share of the first i components is not above itself."""
     rows = load_iris().data
-    ratios = pca_attributes(moment_of(rows), None, 4, 4)["explained_variance_ratio_"]
+    ratios = postprocess.pca_attributes(moment_of(rows), None, 4, 4)["explained_variance_ratio_"]
     rule = float(np.cumsum(ratios)[index])
-    assert pca_attributes(moment_of(rows), rule, 4, 4)["n_components_"] == index + 2
+    assert postprocess.pca_attributes(moment_of(rows), rule, 4, 4)["n_components_"] == index + 2
 
 
 # -- the probabilistic model -------------------------------------------------------------------
@@ -163,8 +152,8 @@ def test_a_share_of_exactly_some_components_asks_for_one_more(index):
 def test_precision_of_models_at_the_edge(k, variances, noise, covariance, precision):
     """Without noise the pseudoinverse; a released variance may lie below that of the noise."""
     model = (np.eye(3)[:k], np.array(variances), noise)
-    assert np.allclose(model_covariance(*model), np.diag(covariance))
-    assert np.allclose(model_precision(*model), np.diag(precision))
+    assert np.allclose(postprocess.model_covariance(*model), np.diag(covariance))
+    assert np.allclose(postprocess.model_precision(*model), np.diag(precision))
 
 
 # -- the truncated decomposition ---------------------------------------------------------------
@@ -176,29 +165,23 @@ def test_svd_variances_take_off_the_noise_of_the_means():
     totals = []
     for _ in range(50):
         noisy = means + 0.1 * rng.standard_normal(500)
-        out = svd_variances(np.array([10.0]), np.eye(500)[:1], noisy, 100.0, 10.0, 0.1)
+        out = postprocess.svd_variances(np.array([10.0]), np.eye(500)[:1], noisy, 100.0, 10.0, 0.1)
         totals.append(out["explained_variance_"][0] / out["explained_variance_ratio_"][0])
     assert np.mean(totals) == pytest.approx(100.0 - means @ means, rel=0.01)
-
-
-def test_svd_variances_of_nonsense_are_sane():
-    out = svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
-    assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
-    assert np.isfinite(out["explained_variance_ratio_"]).all()
 
 
 @pytest.mark.parametrize("n_items", [1, 3, 6, 40])
 @pytest.mark.parametrize("floor", [1, 2, 5, 60])
 def test_user_level_mu_covers_each_release(n_items, floor):
     """All interactions of a user against what the noise was sized for, release by release."""
-    mu = user_level_mu(1.0, n_items, floor)
+    mu = postprocess.user_level_mu(1.0, n_items, floor)
     most = min(n_items, floor)
     trace = most  # a row has square norm most/floor at most; one interaction was 1/floor
     sums = math.sqrt(most)  # a row of norm sqrt(most/floor); one interaction was sqrt(1/floor)
     product = floor * math.sqrt(n_items / (2 * most - 1))
     assert mu == pytest.approx(max(trace, sums, product))
     both = math.hypot(0.8 * mu, 0.6 * n_items)  # and all of the user's items are counted
-    assert user_level_mu(1.0, n_items, floor, 0.36) == pytest.approx(both)
+    assert postprocess.user_level_mu(1.0, n_items, floor, 0.36) == pytest.approx(both)
 
 
 def test_a_mean_that_is_mostly_noise_is_shrunk():
@@ -207,14 +190,14 @@ def test_a_mean_that_is_mostly_noise_is_shrunk():
     noise = rng.standard_normal(1000)
     for length in (0.0, 10.0, 300.0):
         sums = np.full(1000, length / np.sqrt(1000)) + noise
-        mean, kept = shrunk_mean(sums, 1.0, 50, 100.0)
+        mean, kept = postprocess.shrunk_mean(sums, 1.0, 50, 100.0)
         error = np.linalg.norm(mean - length / np.sqrt(1000) / 50)
         assert error <= min(np.linalg.norm(noise), length + 6) / 50 + 1e-12
         assert kept == 1.0 if length == 300.0 else kept < 0.2
-    exact, kept = shrunk_mean(np.ones(4), 0.0, 2, 0.5)
+    exact, kept = postprocess.shrunk_mean(np.ones(4), 0.0, 2, 0.5)
     assert kept == 1.0
     assert np.allclose(exact, 0.25)
-    assert shrunk_mean(np.zeros(4), 1.0, 2, 0.5)[1] == 0.0
+    assert postprocess.shrunk_mean(np.zeros(4), 1.0, 2, 0.5)[1] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -222,4 +205,4 @@ def test_a_mean_that_is_mostly_noise_is_shrunk():
     [(80.0, 3.0, 80.0), (np.float64(-5), 3.0, 6.0), (np.array(0.2), 0.0, 1.0), (0.2, 0.4, 1.0)],
 )
 def test_a_released_count_can_be_divided_by(value, noise_scale, n):
-    assert released_count(*Answer(value, noise_scale)) == n
+    assert postprocess.released_count(*Answer(value, noise_scale)) == n

@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 from skdp.queries.rows import RowQuery
+from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
-from skdp.solvers.spectral import (
-    RowNoise,
-    about_common,
-    chosen_subspace,
-    gram_subspace,
-    kept_columns,
-    moment_columns,
-    power_subspace,
-    screened_subspace,
-    shows_all_columns,
-    soft_thresholded,
-)
 from tools.gate import asked, shares_of
 
 
@@ -49,7 +38,7 @@ X = spiked()
 
 
 def noisy(multiplier, n=4000.0):
-    return RowNoise(multiplier, multiplier, n, 1.0)
+    return spectral.RowNoise(multiplier, multiplier, n, 1.0)
 
 
 def test_clip_levels_follow_the_noise():
@@ -81,7 +70,7 @@ def test_columns_of_both_signs_are_found_too():
     rng = np.random.default_rng(0)
     W = wide_rows(n=20_000, d=120) * rng.choice([-1.0, 1.0], (20_000, 1))
     ask, session = rows(W, 4.0)
-    V, _ = screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
+    V, _ = spectral.screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
     assert math.fsum(share for _, share in shares_of(session)) == pytest.approx(1.0)
     assert loss(W, V) < 0.05
 
@@ -95,7 +84,7 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
     W = (rng.random((3000, 300)) < P).astype(float)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1.0)
     asks = [rows(W, scale, seed)[0] for seed in range(4)]
-    found = [screened_subspace(ask, 300, 5, 1.0, noisy(scale, 3000.0))[0] for ask in asks]
+    found = [spectral.screened_subspace(ask, 300, 5, 1.0, noisy(scale, 3000.0))[0] for ask in asks]
     popular = np.linalg.norm(W[:, :5]) ** 2
     kept = np.mean([np.linalg.norm(W @ V) ** 2 for V in found])
     assert kept > (0.85 if scale == 20.0 else 0.93) * popular  # single fits at 20: .80 to 1.01
@@ -113,25 +102,25 @@ def test_where_popularity_is_flat_the_mean_is_found(scale):
     lost, popular = [], []
     for seed in range(4):
         ask, _ = rows(W, scale, seed)
-        lost.append(loss(W, screened_subspace(ask, 500, 4, 1.0, noisy(scale, 600.0))[0]))
+        lost.append(loss(W, spectral.screened_subspace(ask, 500, 4, 1.0, noisy(scale, 600.0))[0]))
         popular.append(loss(W, np.eye(500)[:, np.argsort(-W.sum(axis=0))[:4]]))
     assert np.mean(lost) < np.mean(popular) - 0.3
 
 
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them():
     rng = np.random.default_rng(0)
-    alike = about_common(5.0 + rng.standard_normal(1000), 1.0)
+    alike = spectral.about_common(5.0 + rng.standard_normal(1000), 1.0)
     assert alike @ np.full(1000, 1000**-0.5) > 0.999
     apart = 100.0 * rng.random(1000)
-    found = about_common(apart + rng.standard_normal(1000), 1.0)
+    found = spectral.about_common(apart + rng.standard_normal(1000), 1.0)
     assert found @ apart > 0.999 * np.linalg.norm(apart)
-    assert np.linalg.norm(about_common(np.zeros(1), 3.0)) in (0.0, 1.0)
+    assert np.linalg.norm(spectral.about_common(np.zeros(1), 3.0)) in (0.0, 1.0)
 
 
 ROUTES = {
-    "gram": lambda ask, share: gram_subspace(ask, 30, 3, share, noisy(5.0))[0],
-    "screened": lambda ask, share: screened_subspace(ask, 30, 3, share, noisy(5.0))[0],
-    "power": lambda ask, share: power_subspace(
+    "gram": lambda ask, share: spectral.gram_subspace(ask, 30, 3, share, noisy(5.0))[0],
+    "screened": lambda ask, share: spectral.screened_subspace(ask, 30, 3, share, noisy(5.0))[0],
+    "power": lambda ask, share: spectral.power_subspace(
         ask, start(30, 5), 3, [0.25 * share, 0.75 * share], noisy(5.0)
     ),
 }
@@ -154,24 +143,24 @@ def test_shares_are_spent_exactly(route, share):
 
 def test_more_columns_are_kept_where_more_can_be_read():
     signals = [3000.0 / scale for scale in (150.0, 15.0, 1.5, 0.015)]
-    kept = [kept_columns(signal, 10_000, 3) for signal in signals]
+    kept = [spectral.kept_columns(signal, 10_000, 3) for signal in signals]
     assert kept == sorted(kept)
     assert kept[0] == 100
     assert kept[-1] == 4000
-    assert kept_columns(signals[-1], 50, 3) == 50
-    assert kept_columns(signals[0], 10_000, 60) == 240
+    assert spectral.kept_columns(signals[-1], 50, 3) == 50
+    assert spectral.kept_columns(signals[0], 10_000, 60) == 240
 
 
 def test_one_moment_is_of_all_columns_unless_most_are_spared():
-    assert moment_columns(200.0, 300, 3) == 300
-    assert moment_columns(200.0, 10_000, 3) == 3 * kept_columns(200.0, 10_000, 3)
-    assert moment_columns(1e9, 10_000, 3) == 4000
+    assert spectral.moment_columns(200.0, 300, 3) == 300
+    assert spectral.moment_columns(200.0, 10_000, 3) == 3 * spectral.kept_columns(200.0, 10_000, 3)
+    assert spectral.moment_columns(1e9, 10_000, 3) == 4000
 
 
 def test_counts_are_left_out_where_a_moment_shows_all_columns():
     """Below about d/6 to the power 3/2 rows over the noise popularity may be better."""
-    assert shows_all_columns(200.0, 400) and shows_all_columns(math.inf, 4000)
-    assert not shows_all_columns(200.0, 420) and not shows_all_columns(1e9, 4001)
+    assert spectral.shows_all_columns(200.0, 400) and spectral.shows_all_columns(math.inf, 4000)
+    assert not spectral.shows_all_columns(200.0, 420) and not spectral.shows_all_columns(1e9, 4001)
 
 
 # -- thinning: choices on a noisy moment, judged on noise that they have not seen ----------------
@@ -184,10 +173,6 @@ def with_noise(M, scale, rng):
 
 def captured(M, V, k):
     return float(np.sum(V * (M @ V)) / np.linalg.eigvalsh(M)[-k:].sum())
-
-
-def leading(A, k):
-    return np.linalg.eigh(A)[1][:, -k:]
 
 
 def sparse_moment(rng):
@@ -212,9 +197,9 @@ def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
         gain = []
         for _ in range(8):
             A = with_noise(M, scale, rng)
-            V = chosen_subspace(A, scale, 5).vectors
+            V = spectral.chosen_subspace(A, scale, 5).vectors
             assert np.allclose(V.T @ V, np.eye(5), atol=1e-9)
-            gain.append(captured(M, V, 5) - captured(M, leading(A, 5), 5))
+            gain.append(captured(M, V, 5) - captured(M, np.linalg.eigh(A)[1][:, -5:], 5))
         gains.append(np.mean(gain))
     assert min(gains) > -0.06
     assert gains[0] > -0.005
@@ -225,15 +210,15 @@ def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
 def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
     rng = np.random.default_rng(1)
     sizes = 40 * np.arange(1, 201.0) ** -0.3
-    found = chosen_subspace(with_noise(np.diag(sizes), 10.0, rng), 10.0, 4, sizes)
+    found = spectral.chosen_subspace(with_noise(np.diag(sizes), 10.0, rng), 10.0, 4, sizes)
     assert found.axes
     assert set(np.flatnonzero(found.vectors.any(axis=1))) == {0, 1, 2, 3}
 
 
 def test_soft_thresholds_leave_the_diagonal():
     A = np.array([[1.0, -3.0], [-3.0, 0.5]])
-    np.testing.assert_array_equal(soft_thresholded(A, 2.0), [[1.0, -1.0], [-1.0, 0.5]])
-    np.testing.assert_array_equal(soft_thresholded(A, 5.0), np.diag([1.0, 0.5]))
+    np.testing.assert_array_equal(spectral.soft_thresholded(A, 2.0), [[1.0, -1.0], [-1.0, 0.5]])
+    np.testing.assert_array_equal(spectral.soft_thresholded(A, 5.0), np.diag([1.0, 0.5]))
 
 
 @pytest.mark.parametrize("size", [2.0**140, 2.0**-140])
@@ -243,5 +228,5 @@ def test_moments_of_any_size_are_read(n, size):
     rng = np.random.default_rng(0)
     M = np.diag(np.r_[900.0, 400.0, np.ones(n - 2)])
     A = with_noise(M, 3.0, rng)
-    V, W = (chosen_subspace(f * A, f * 3.0, 2).vectors for f in (1.0, size))
+    V, W = (spectral.chosen_subspace(f * A, f * 3.0, 2).vectors for f in (1.0, size))
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)

@@ -8,16 +8,15 @@ import pytest
 from skdp.answer import Answer
 from skdp.solvers import trace
 from skdp.solvers.trace import TraceFacts
+from tools.gate import Noisy
 
 
-class Exact:
+class Exact(Noisy):
     """Sums of Gaussian records with a median length of their own, and `noise` on each total."""
 
     def __init__(self, M, sd, noise=0.0, rank_noise=0.0, seed=0):
-        self.M, self.sd, self.noise, self.rank_noise = M, sd, noise, rank_noise
-        self.rng = np.random.default_rng(seed)
-        self.shares = []
-        self.n = 10_000
+        super().__init__(noise, seed)
+        self.M, self.sd, self.rank_noise, self.n = M, sd, rank_noise, 10_000
 
     def products(self):
         return Sum(self, -self.M, None)
@@ -39,7 +38,6 @@ class Sum:
         return Answer(math.copysign(1.0, threshold - self.median), self.ask.rank_noise)
 
     def total(self, clip_level, *, share):
-        self.ask.shares.append(share)
         n = self.ask.n * trace.bussgang(clip_level / self.median)
         if self.bases is None:
             value = (-self.error * n).ravel()
@@ -47,8 +45,7 @@ class Sum:
             U, V = self.bases
             left = U.T @ self.error
             value = n * np.concatenate([(self.error @ V).ravel(), (left - left @ V @ V.T).ravel()])
-        scale = self.ask.noise * clip_level
-        return Answer(value + scale * self.ask.rng.standard_normal(value.shape), scale)
+        return self.ask.noisy(value, share, self.ask.noise * clip_level)
 
 
 def low_rank(d1=8, d2=6, values=(3.0, 1.0), seed=1):

@@ -8,8 +8,7 @@ from scipy.special import ndtri
 
 from skdp import DPPCA
 from skdp.privacy.gate import session as gate
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise.words import make_source
 from skdp.testing import (
     Transcript,
@@ -23,6 +22,7 @@ from skdp.testing import (
     transcript_audit,
 )
 from tools.calibration import calibration, check_calibration
+from tools.gate import new_session
 from tools.pairs import worst_case_pair
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -30,8 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning"
 
 
 def session(epsilon=1.0, delta=1e-6, pure=0.0, seed=None):
-    budget = PrivacyBudget(epsilon, delta, pure)
-    return PrivacySession(budget, source=make_source(seed), adjacency="add_remove", unit="row")
+    return new_session(epsilon, delta, pure, source=make_source(seed))
 
 
 def integers(value, l2=1.0, name="toy", **kwargs):
@@ -266,12 +265,8 @@ def test_statistical_audit_of_pure_noise():
     assert math.isnan(report.claimed_mu)
     assert 0.1 < report.epsilon_bound <= 1.0
 
-    def cheap(data):
-        result = laplace(data, 0.2)
-        return result
-
     with seeded_entropy(4), pytest.raises(AssertionError, match="less private"):
-        audit(cheap, (np.zeros(1), np.ones(1)), 400).check()
+        audit(lambda data: laplace(data, 0.2), (np.zeros(1), np.ones(1)), 400).check()
 
 
 @pytest.mark.thorough

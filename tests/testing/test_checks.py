@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import skdp.testing
 from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from tools import checks
 from tools.checks import parametrize_with_dp_checks
 from tools.data import CONTRASTS, null_release_data, register_data
 from tools.outcomes import difference, documented_attributes, outcome
-
-
-def test_public_names_exist():
-    assert all(hasattr(skdp.testing, name) for name in skdp.testing.__all__)
 
 
 def test_decorator_asks_every_check_and_expects_no_failure():

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression
 
 from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
@@ -35,6 +36,7 @@ SAME_SIZE = {
     "zeros": (0 * X, 0 * Y, GROUPS),
     "huge": (1e150 * X, 1e150 * Y, GROUPS),
     "tiny": (1e-200 * X, Y, GROUPS),
+    "far away": (X + 1e4, Y + 1e4, GROUPS),
 }
 ANY_SIZE = SAME_SIZE | {
     "one row": (X[:1], Y[:1], GROUPS[:1]),
@@ -133,11 +135,18 @@ def recommended():
     return lambda X, y, groups: answers(client(X), requests)
 
 
-def batches(X, y, groups):
-    pca = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3)
-    for part in np.array_split(X, 3):
-        pca.partial_fit(part)
-    return fitted_attributes(pca)
+def csr_if_large(rows):
+    return sp.csr_array(rows) if rows.max(initial=0) > 9 else rows
+
+
+def batches(form=np.asarray, **options):
+    def run(X, y, groups):
+        pca = DPIncrementalPCA(2, **{"clip_norm": 1.0, "max_releases": 3} | options)
+        for part in np.array_split(X, 3):
+            pca.partial_fit(form(part))
+        return fitted_attributes(pca)
+
+    return run
 
 
 STREAM = {"matrix_shape": (40, 4), "sensitivity_mode": "oblivious", "method": "two_sketch",
@@ -171,7 +180,11 @@ READERS = {
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
     "client of a recommender": (recommended(), ANY_SIZE),
-    "batches": (batches, ANY_SIZE),
+    "batches": (batches(), ANY_SIZE),
+    "batches, sparse or not": (batches(csr_if_large), ANY_SIZE),
+    "batches, not centred": (batches(center="none"), ANY_SIZE),
+    "batches, tree": (batches(mechanism="tree"), ANY_SIZE),
+    "batches, learnt clip norm": (batches(clip_norm="auto", epsilon=30.0), ANY_SIZE),
     "updates": (updates, SAME_SIZE),
     "state for a merge": (state, SAME_SIZE),
 }

@@ -14,15 +14,6 @@ from pathlib import Path
 import pytest
 
 import skdp
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPRidge,
-    DPRidgeClassifier,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
 from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise
@@ -47,8 +38,8 @@ SIZES = {
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_WHOLE": 1,
     "_MOST_KEPT": 4, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
-    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2,
-    "_FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
+    "_SMALL": 2, "MOST_DENSE": 2,
+    "FEWEST_KEPT": 1, "_FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
     "_FEWEST": 1, "MOST_FLIPS": 16.0,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
@@ -177,23 +168,23 @@ def test_a_new_size_is_seen():
 # -- the checks ------------------------------------------------------------------------------------
 
 WAYS = [
-    DPPCA(n_components=1),
-    DPPCA(n_components=1, clip_norm=1.0, center="none", adjacency="replace"),
-    DPIncrementalPCA(),
-    DPIncrementalPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
-    DPTruncatedSVD(1),
-    DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),
-    DPTruncatedSVD(algorithm="screened", clip_norm=1.0),
-    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0)),
-    DPRidgeClassifier(classes=[0, 1], class_weight="balanced"),
-    DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, adjacency="replace"),
-    DPLowRankFactorizer(1, sketch_size=2),
+    skdp.DPPCA(n_components=1),
+    skdp.DPPCA(n_components=1, clip_norm=1.0, center="none", adjacency="replace"),
+    skdp.DPIncrementalPCA(),
+    skdp.DPIncrementalPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    skdp.DPTruncatedSVD(1),
+    skdp.DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),
+    skdp.DPTruncatedSVD(algorithm="screened", clip_norm=1.0),
+    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0)),
+    skdp.DPRidgeClassifier(classes=[0, 1], class_weight="balanced"),
+    skdp.DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, adjacency="replace"),
+    skdp.DPLowRankFactorizer(1, sketch_size=2),
 ]
 IN_BLOCKS = [
     DPRecommender(1),
     DPRecommender(1, privacy_unit="interaction"),
     DPPersonalizedRegressor(),
-    DPTraceRegressor(
+    skdp.DPTraceRegressor(
         1, matrix_shape=(2, 2), measurement_covariance=1.0, epsilon=25.0,
         shrink_singular_values=False,
         budget_split={

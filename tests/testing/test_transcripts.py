@@ -3,17 +3,10 @@
 import numpy as np
 import pytest
 
-from skdp import DPPCA
-from skdp.privacy import Bound, Bounded, PrivacyBudget, PrivacySession
+from skdp import DPPCA, testing
+from skdp.privacy import Bound, Bounded
 from skdp.privacy.gate import session as gate
-from skdp.privacy.noise.words import make_source
-from skdp.testing import (
-    fixed_noise,
-    null_release,
-    record_transcript,
-    replay_answers,
-    seeded_entropy,
-)
+from tools.gate import new_session
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -23,7 +16,7 @@ X = np.random.default_rng(0).standard_normal((60, 5))
 
 
 def test_record_is_complete():
-    with record_transcript() as transcript:
+    with testing.record_transcript() as transcript:
         pca = DPPCA(clip_norm="auto").fit(X)
     assert [o.bound.name for o in transcript] == [line.name for line in pca.releases_]
     assert [o.noise_scale for o in transcript] == [line.noise_scale for line in pca.releases_]
@@ -36,9 +29,9 @@ def test_record_is_complete():
 
 def test_record_changes_nothing():
     original = gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw
-    with fixed_noise(3):
+    with testing.fixed_noise(3):
         plain = DPPCA(clip_norm=1.0).fit(X)
-        with record_transcript():
+        with testing.record_transcript():
             recorded = DPPCA(clip_norm=1.0).fit(X)
     assert np.array_equal(plain.components_, recorded.components_)
     assert original == (gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw)
@@ -46,15 +39,15 @@ def test_record_changes_nothing():
 
 def test_record_survives_errors():
     original = gate.PrivacySession._read
-    with pytest.raises(ZeroDivisionError), record_transcript():
+    with pytest.raises(ZeroDivisionError), testing.record_transcript():
         raise ZeroDivisionError
     assert gate.PrivacySession._read is original
 
 
 def test_replay_hands_out_the_first_answers():
-    with record_transcript() as first:
+    with testing.record_transcript() as first:
         a = DPPCA(clip_norm=1.0).fit(X)
-    with replay_answers(first) as second:
+    with testing.replay_answers(first) as second:
         b = DPPCA(clip_norm=1.0).fit(0.1 * X)
     assert np.array_equal(a.components_, b.components_)
     assert len(first) == len(second)
@@ -69,10 +62,8 @@ def test_null_release_reads_or_not():
         return np.ones(2, np.int64)
 
     for run in (False, True):
-        s = PrivacySession(
-            PrivacyBudget(1.0, 1e-6), source=make_source(None), adjacency="replace", unit="row"
-        )
-        with null_release(run=run), fixed_noise(0):
+        s = new_session()
+        with testing.null_release(run=run), testing.fixed_noise(0):
             first = s.release(Bounded(Bound("a", (2,), 1.0), answer), 0.5).value
         assert len(touched) == run
         assert np.all(np.abs(first) > 0)
@@ -82,10 +73,10 @@ def test_fixed_noise_and_seeded_entropy():
     def noise():
         return DPPCA(clip_norm=1.0).fit(X).components_
 
-    with fixed_noise(0):
+    with testing.fixed_noise(0):
         assert np.array_equal(noise(), noise())
-    with seeded_entropy(0):
+    with testing.seeded_entropy(0):
         a, b = noise(), noise()
-    with seeded_entropy(0):
+    with testing.seeded_entropy(0):
         assert np.array_equal(a, noise())
     assert not np.array_equal(a, b)

@@ -31,31 +31,21 @@ class CanaryReport:
     bound : float
         Largest expected share for the mu that is claimed.
     margin : float
-        What luck may add, with the confidence that was asked for.
-    n_runs : int
-        Number of fits.
+        What luck may add: a fit that is as private as it claims passes with .999 (Hoeffding).
     """
 
     success: float
     bound: float
     margin: float
-    n_runs: int
-
-    @property
-    def flagged(self) -> bool:
-        """Whether the guesses were better than privacy allows."""
-        return self.success > self.bound + self.margin
 
     def check(self) -> CanaryReport:
-        """Raise AssertionError if flagged; else return self."""
-        if self.flagged:
+        """Raise AssertionError if the guesses were better than privacy allows; else return self."""
+        if self.success > self.bound + self.margin:
             raise AssertionError(f"the fit tells more than it claims: {self}")
         return self
 
 
-def canary_report(
-    successes: Sequence[float], mu: float, changes: float = 1.0, *, confidence: float = 0.999
-) -> CanaryReport:
+def canary_report(successes: Sequence[float], mu: float, changes: float = 1.0) -> CanaryReport:
     """Compare shares of right guesses, one for each independent fit, with what mu allows.
 
     Parameters
@@ -66,17 +56,13 @@ def canary_report(
         Gaussian-DP parameter that is claimed.
     changes : float, default=1.0
         How many units one coin decides.
-    confidence : float, default=0.999
-        Probability that a fit which is as private as it claims passes (Hoeffding).
 
     Returns
     -------
     CanaryReport
     """
-    shares = np.asarray(successes, np.float64)
-    margin = math.sqrt(math.log(1 / (1 - confidence)) / (2 * len(shares)))
-    bound = recovery_bound(mu, changes)
-    return CanaryReport(float(shares.mean()), bound, margin, len(shares))
+    margin = math.sqrt(math.log(1000) / (2 * len(successes)))
+    return CanaryReport(float(np.mean(successes)), recovery_bound(mu, changes), margin)
 
 
 def coherence_canary(
@@ -85,7 +71,6 @@ def coherence_canary(
     coherence: float = 2.0,
     *,
     n_runs: int = 20,
-    confidence: float = 0.999,
     random_state: int | None = None,
 ) -> CanaryReport:
     """Guess the bits of a matrix of known coherence from its leading vector.
@@ -105,8 +90,6 @@ def coherence_canary(
         C, from 2 to n.
     n_runs : int, default=20
         Number of fits.
-    confidence : float, default=0.999
-        See `canary_report`.
     random_state : int or None, default=None
         Of the bits.
 
@@ -114,10 +97,10 @@ def coherence_canary(
     -------
     CanaryReport
     """
-    rounding_variance, rows = np.random.default_rng(random_state), max(1, round(n / coherence))
+    rng, rows = np.random.default_rng(random_state), max(1, round(n / coherence))
     shares, mus = [], []
     for _ in range(n_runs):
-        bits = rounding_variance.integers(0, 2, n)
+        bits = rng.integers(0, 2, n)
         A = np.zeros((n, n))
         A[:rows] = bits
         model = clone(estimator).fit(A)
@@ -126,7 +109,7 @@ def coherence_canary(
         mus.append(model.privacy_spent_.mu)
     if None in mus:
         raise ValueError("the canary needs a receipt with a mu: one of Gaussian releases alone.")
-    return canary_report(shares, max(mus), rows, confidence=confidence)
+    return canary_report(shares, max(mus), rows)
 
 
 def score_attack(coef: Any, inside: tuple[Any, Any], outside: tuple[Any, Any], truth: Any) -> float:

@@ -5,14 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from skdp.federated import (
-    AggregationClient,
-    AggregationConfig,
-    AggregationServer,
-    InvalidMessageError,
-    UnmaskedAggregator,
-    simulated_aggregator,
-)
+from skdp import federated
 from skdp.federated import _messages as wire
 from skdp.federated._clients import restricted, unpack
 from skdp.federated._messages import SERVER, Header, Kind, Request
@@ -27,11 +20,11 @@ _RECORDS = {
 
 
 def plain_sum(clients):
-    return UnmaskedAggregator([client.respond for client in clients])
+    return federated.UnmaskedAggregator([client.respond for client in clients])
 
 
 def secure_sum(clients, config, **options):
-    return simulated_aggregator([client.respond for client in clients], config, **options)
+    return federated.simulated_aggregator([client.respond for client in clients], config, **options)
 
 
 def noise_of(value):
@@ -122,11 +115,11 @@ class Scene:
     def __init__(
         self, until=Kind.OPEN, n=6, dropped=(), identities=None, value=7, size=4, **options
     ):
-        self.config = AggregationConfig(n, **({"n_dropouts": 1} | options))
+        self.config = federated.AggregationConfig(n, **({"n_dropouts": 1} | options))
         self.calls, self.answers, self.value, self.size = [], [], value, size
-        self.server = AggregationServer(RUN, self.config)
+        self.server = federated.AggregationServer(RUN, self.config)
         self.clients = [
-            AggregationClient(
+            federated.AggregationClient(
                 RUN, i, self.config, self.respond, identity=identities[i] if identities else None
             )
             for i in range(n)
@@ -186,5 +179,5 @@ class Scene:
 
 
 def refuse(client, message, match=None):
-    with pytest.raises(InvalidMessageError, match=match):
+    with pytest.raises(federated.InvalidMessageError, match=match):
         client.handle(message)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from skdp.answer import Answer
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -37,3 +38,36 @@ def shares_of(session):
     """Return (name, share of the budget) of each release."""
     whole = session.mu(1.0) ** 2
     return [(line.name, line.loss.value**2 / whole) for line in session.ledger]
+
+
+class Noisy:
+    """Something to ask, whose answers a test makes up; it keeps the shares that were spent."""
+
+    def __init__(self, noise=0.0, seed=0):
+        self.noise, self.rng, self.shares = noise, np.random.default_rng(seed), []
+
+    def noisy(self, value, share, scale):
+        self.shares.append(share)
+        return Answer(value + scale * self.rng.standard_normal(np.shape(value)), scale)
+
+
+class Matrix(Noisy):
+    """Products with A; the noise grows with the longest row of the query, as for one entry."""
+
+    def __init__(self, A, noise=0.0, seed=0):
+        super().__init__(noise, seed)
+        self.A, self.queries = A, []
+
+    def right(self, X, *, share):
+        self.queries.append(X)
+        longest = np.linalg.norm(X, axis=1).max()
+        return self.noisy(self.A @ X, share, self.noise * longest / np.sqrt(share))
+
+    def left(self, U, *, share):
+        self.A = self.A.T
+        answer = self.right(U, share=share)
+        self.A = self.A.T
+        return answer
+
+    def ritz(self, X, *, share):
+        return self.noisy(X.T @ self.A @ X, share, 0.0)

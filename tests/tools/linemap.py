@@ -1,7 +1,7 @@
-"""Plugin of pytest: which tests execute which lines of skdp, their CPU seconds, and who failed.
+"""Plugin of pytest: the CPU seconds of each test, and who failed.
 
-LINEMAP names the file for the map, LINEMAP_ONLY a file with the ids of the tests that are to run,
-LINEMAP_SECONDS a limit of CPU time. Next to the map lies the test that is running, in `.now`.
+LINEMAP names the file for them, LINEMAP_ONLY a file with the ids of the tests that are to run,
+LINEMAP_SECONDS a limit of CPU time. Next to the file lies the test that is running, in `.now`.
 """
 
 import json
@@ -11,19 +11,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2] / "skdp"
-SECONDS, FAILED, COVERAGE = {}, [], []
+SECONDS, FAILED = {}, []
 
 if seconds := int(os.environ.get("LINEMAP_SECONDS") or 0):
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-
-if os.environ.get("LINEMAP_LINES"):
-    import coverage
-
-    COVERAGE.append(coverage.Coverage(data_file=None, source=[str(ROOT)], config_file=False))
-    COVERAGE[0].start()
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,8 +30,6 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
     Path(f"{os.environ['LINEMAP']}.now").write_text(item.nodeid)
-    for measured in COVERAGE:
-        measured.switch_context(item.nodeid)
     start = time.process_time()
     try:
         return (yield)
@@ -52,15 +43,5 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish(session):
-    lines = {}
-    for measured in COVERAGE:
-        measured.stop()
-        data = measured.get_data()
-        for file in data.measured_files():
-            name = Path(file).relative_to(ROOT).as_posix()
-            lines[name] = {
-                number: sorted(set(tests) & set(SECONDS))
-                for number, tests in data.contexts_by_lineno(file).items()
-            }
-    found = {"seconds": SECONDS, "failed": FAILED, "lines": lines}
+    found = {"seconds": SECONDS, "failed": FAILED}
     Path(os.environ["LINEMAP"]).write_text(json.dumps(found))

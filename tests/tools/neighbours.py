@@ -23,8 +23,7 @@ class EntryNeighbours(Neighbours):
     def _values(self):
         low, high = self.bounds
         if self.replace:
-            ends = [(low, high), (-1e12, 1e12), (np.nan, high), (0.0, high), (low, 0.0)]
-            return ends
+            return [(low, high), (-1e12, 1e12), (np.nan, high), (0.0, high), (low, 0.0)]
         return [(0.0, v) for v in (low, high, -1e12, 1e12, np.nan, high / 2, 1e-300)]
 
     def _contents(self, rng):
@@ -88,11 +87,8 @@ class InteractionNeighbours(Neighbours):
             for v in self.directions:
                 if v.shape == (d,):
                     for sign in (1, -1):
-                        order = np.argsort(sign * v)
-                        yield (
-                            f"degree {degree} along a public direction",
-                            self._theta(0, order, degree),
-                        )
+                        theta = self._theta(0, np.argsort(sign * v), degree)
+                        yield f"degree {degree} along a public direction", theta
 
     def _theta(self, i, order, degree):
         """Put `degree` ones first in the order, and change the two columns that follow them."""

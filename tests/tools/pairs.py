@@ -397,12 +397,9 @@ def worst_case_pair(estimator) -> tuple[FitData, FitData]:
     -------
     pair : tuple of FitData
     """
-    best: tuple[float, tuple[FitData, FitData] | None] = (-1.0, None)
-    for _, first, second in candidate_pairs(estimator):
-        report = transcript_audit(estimator, (first, second))
-        reached = report.realised_mu if report.claimed_mu else sum(s.realised for s in report.steps)
-        if reached > best[0]:
-            best = (reached, (first, second))
-    if best[1] is None:
-        raise ValueError(f"No pair of data for {type(estimator).__name__}.")
-    return best[1]
+
+    def reached(pair):
+        report = transcript_audit(estimator, pair)
+        return report.realised_mu if report.claimed_mu else sum(s.realised for s in report.steps)
+
+    return max((tuple(pair) for _, *pair in candidate_pairs(estimator)), key=reached)

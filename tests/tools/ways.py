@@ -221,6 +221,8 @@ AXES = {
 }  # fmt: skip
 
 
+OTHERS = ("datasets", "exceptions", "federated", "papers", "plotting", "testing", "theory")
+FACES = [f"skdp.{room}" for room in (*_FACADES, *OTHERS)]  # modules whose names users type
 SEARCHES = "model_selection"  # of estimators that they are given
 
 

@@ -11,18 +11,15 @@ import warnings
 import numpy as np
 import pytest
 
-from skdp import DPPCA, PrivacyLedger
-from skdp.answer import Answer
+from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
-from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivacyBudget, PrivateQuery
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivateQuery
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams import sketches
-from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.gate import VECTOR, constant, new_session
 from tools.gate import new_session as session
@@ -471,12 +468,6 @@ def test_merged_receipts_are_of_one_kind():
     assert sketches._largest([gaussian, (Loss("gaussian", 0.7),)]) == (Loss("gaussian", 0.7),)
 
 
-def test_a_ledger_pays_for_nothing_before_it_is_open():
-    ledger = PrivacyLedger(epsilon=1.0, delta=1e-6)
-    with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), ledger.charge(DPPCA()):
-        pass
-
-
 def test_a_ledger_is_of_its_process(monkeypatch):
     ledger, here = PrivacyLedger(epsilon=1.0, delta=1e-6), os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: here + 1)  # as if this were a forked child
@@ -522,22 +513,3 @@ def test_an_ask_hands_out_releases_only():
         ask.size()
     with pytest.raises(TypeError, match="share"):
         ask.total()
-
-
-# -- one type for what is public, wherever it comes from -------------------------------------------
-
-
-def test_every_verb_gives_the_same_type():
-    budget = PrivacyBudget(1.0, 1e-6)
-    session = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
-    bound = Bound("sums", (2,), 1.0, slack=0.0)
-
-    def nothing(step):
-        return np.zeros(2, np.int64)
-
-    stream = paid_stream(session, bound, 0.3, 2)
-    stream.add(nothing)
-    accumulator = session.accumulate(bound, 0.3)
-    answers = [session.release(Bounded(bound, nothing), 0.4), accumulator.open(), stream.open()]
-    assert [type(answer) for answer in answers] == [Answer] * 3
-    assert all(answer.noise_scale > 0 and answer.value.any() for answer in answers)

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import stat
 import threading
 import time
 from contextlib import closing
@@ -55,7 +54,6 @@ def test_another_program_goes_on(path):
     with again:
         pca().fit(X)
     assert len(first.entries) == 2
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     with pytest.raises(ValueError, match="other terms"):
         PrivacyLedger(3, 1e-6, path=path)
     beside = PrivacyLedger(2, 1e-6, path=path)  # of the same data, and never open

@@ -7,27 +7,21 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
 from tools.durable import recorded
+from tools.gate import new_session
 
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 3)}
 
 
 def new_group(kind="tree", horizon=9, epsilon=1.0):
-    session = PrivacySession(
-        PrivacyBudget(epsilon, 1e-6), source=SystemSource(), adjacency="replace", unit="row"
-    )
     mechanism, window = KINDS[kind]
     bounds = {n: Bound(n, (3,), 2.0, slack=0.5) for n in "ab"}
-    return StreamGroup.paid(
-        session, bounds, {"a": 0.3, "b": 0.7}, horizon,
-        mechanism=mechanism, window=window, touches=1,
-    )  # fmt: skip
+    options = {"mechanism": mechanism, "window": window, "touches": 1}
+    return StreamGroup.paid(new_session(epsilon), bounds, {"a": 0.3, "b": 0.7}, horizon, **options)
 
 
 def values(i):
@@ -63,10 +57,6 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         group.session.forfeit(0.1)
 
 
-def size(path):
-    return sum(file.stat().st_size for file in path.parent.iterdir())
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_files_are_bounded(asked, tmp_path, monkeypatch):
     """By a snapshot, which was asked for or which the acts would exceed, the acts before it go."""
@@ -78,7 +68,7 @@ def test_files_are_bounded(asked, tmp_path, monkeypatch):
         if asked:
             checkpoint(group, path)
         group.keeper.store.disconnect()
-        sizes.append(size(path))
+        sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
     assert max(sizes) < 2.5 * max(sizes[:9])
     close(group)
     assert np.array_equal(restore(path).answers()["a"].value, released["a"].value)

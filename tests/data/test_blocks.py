@@ -1,0 +1,212 @@
+"""Numbers of rows: the same for dense and CSR rows, whatever stands next to them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.data import blocks, units, views
+from skdp.data.blocks import dense, finite_rows, row_source
+from skdp.data.histories import history_rows
+from skdp.data.numbers import RowColumns, selected_columns
+from skdp.data.units import UserRows
+from skdp.data.views import Memory, selected
+from skdp.queries.users import UserQuery
+from skdp.solvers.personalization import GlobalModel, Shared, View
+from skdp.solvers.shared_subspace import UserDirections
+from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
+
+ROWS = np.array([
+    [0.0, 0.0, 0.0], [3.0, -4.0, 0.0], [np.nan, 1.0, 0.0], [0.0, 0.0, np.inf], [0.0, 0.0, 0.0],
+    [0.0, -2.5, 1e-300], [1.0, 2.0, 2.0], [0.0, 0.0, 0.0],
+])  # fmt: skip
+GOOD = np.isfinite(ROWS).all(axis=1)
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_numbers_of_rows(make):
+    rows = make(ROWS)
+    assert np.array_equal(blocks.finite_rows(rows), GOOD)
+    kept = blocks.where_rows(GOOD, rows)
+    plain = np.where(GOOD[:, None], ROWS, 0.0)
+    assert np.array_equal(blocks.dense(kept), plain)
+    assert np.array_equal(blocks.square_norms(kept), (plain**2).sum(axis=1))
+    assert np.array_equal(blocks.largest_entries(kept), np.abs(plain).max(axis=1))
+    factors = np.arange(8.0)
+    scaled = blocks.scale_rows(kept, factors)
+    assert np.array_equal(blocks.dense(scaled), plain * factors[:, None])
+    assert np.array_equal(blocks.dense(kept), plain)  # the rows are as they were
+    assert np.array_equal(blocks.column_sums(kept), plain.sum(axis=0))
+    np.testing.assert_allclose(blocks.block_gram(kept), plain.T @ plain)
+    rounded = blocks.scaled_to_integers(kept, 0.5)
+    assert np.array_equal(blocks.dense(rounded), np.rint(plain / 2))
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_no_rows_and_empty_rows(make):
+    for shape in ((0, 3), (4, 3)):
+        rows = make(np.zeros(shape))
+        assert blocks.finite_rows(rows).all()
+        for numbers in (blocks.square_norms(rows), blocks.largest_entries(rows)):
+            assert numbers.shape == shape[:1]
+            assert not numbers.any()
+
+
+def test_a_wide_sparse_gram_is_that_of_the_rows(monkeypatch):
+    rows = sp.random_array((60, 23), density=0.2, rng=0, format="csr")
+    rows.data = np.rint(10 * rows.data)
+    monkeypatch.setattr(blocks, "BLOCK", 90)
+    dense = rows.toarray()
+    np.testing.assert_array_equal(blocks.block_gram(rows), dense.T @ dense)
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 2), (1, 3, 2), (900, 30, 40), (2500, 100, 2), (50, 4000, 9)]
+)
+def test_products_in_pieces_are_those_of_whole_blocks(shape):
+    """With integers, in which sums are exact."""
+    n, d, k = shape
+    rng = np.random.default_rng(0)
+    rows, few = rng.integers(-99, 99, (n, d)) * 1.0, rng.integers(-99, 99, (k, d)).T * 1.0
+    beside = rng.integers(-99, 99, (n, k)) * 1.0
+    for block in (rows, np.asfortranarray(rows), sp.csr_array(rows)):
+        assert np.array_equal(blocks.narrow_product(block, few), rows @ few)
+        assert np.array_equal(blocks.cross_product(block, beside), rows.T @ beside)
+
+
+# -- views of rows: what is bad stays bad ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
+    """Also where nothing of such a row is stored in the kept columns."""
+    X = np.array([[1.0, 0.0, 0.0], [0.0, np.nan, 2.0], [3.0, np.inf, 0.0], [0.0, 0.0, 0.0]])
+    (block,) = selected([sp.csr_array(X) if sparse else X], np.array([0, 2]))
+    np.testing.assert_array_equal(finite_rows(block), [True, False, False, True])
+    np.testing.assert_array_equal(dense(block)[[0, 3]], X[[0, 3]][:, [0, 2]])
+
+
+@pytest.mark.parametrize("most", [2**26, 2])
+def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
+    """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
+    monkeypatch.setattr(views, "_STORED_BYTES", most)
+    monkeypatch.setattr(blocks, "BLOCK", 2**6)
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
+    X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 3000), (rows, columns)), shape=(200, 30)))
+    twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
+    twice.data[40] = np.nan
+    first, second = rng.permutation(30)[:12], np.array([5, 0, 7])
+    some = selected_columns(row_source(twice), first)
+    fewer = selected_columns(some, second)
+    bad = np.flatnonzero(~finite_rows(twice))
+    good = np.setdiff1d(np.arange(200), bad)
+    for source, kept in ((some, first), (fewer, first[second])):
+        for parts in ([source], source.parts(3)):
+            seen = np.vstack([dense(block) for part in parts for block in part.blocks()])
+            assert np.isnan(seen[bad]).any(axis=1).all()
+            np.testing.assert_array_equal(seen[good], X.toarray()[good][:, kept])
+        assert source.n_rows() == 200
+
+
+# -- numbers of rows that are kept where the rows are ----------------------------------------------
+
+
+def first(block):
+    return (block[:, 0],)
+
+
+def shifted(columns, by):
+    return columns["first"] + np.sum(by)
+
+
+def test_numbers_are_a_function_of_kept_columns():
+    X = np.arange(12.0).reshape(6, 2)
+    columns = RowColumns(row_source(X), first, "first")
+    for by in (1.0, np.ones(3)):
+        numbers = columns.numbers(partial(shifted, by=by))
+        total = numbers.sum(lambda values: np.asarray(values.sum(), np.int64))
+        assert total == X[:, 0].sum() + 6 * np.sum(by)
+
+
+# -- histories in blocks: what each entry counts ---------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_adds_nothing(bad):
+    X = np.array([[1.0, 0.0, 2.0], [bad, 1.0, 1.0]])
+    (found,) = history_rows([X])
+    np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
+
+
+def test_values_count_up_to_their_cap():
+    X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
+    (found,) = history_rows([X], cap=4.0)
+    expected = [[2, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.toarray(), expected / lengths)
+    (same,) = history_rows([np.sign(X)], cap=1.0)
+    (plain,) = history_rows([X])
+    np.testing.assert_array_equal(same.toarray(), plain.toarray())
+
+
+# -- what is kept for units between passes: within a public limit, and without a trace in results --
+
+
+def test_what_does_not_fit_is_made_again(monkeypatch):
+    monkeypatch.setattr(views, "_STORED_BYTES", 100)
+    made = []
+
+    def make(n):
+        made.append(n)
+        return (np.zeros(n),)
+
+    keep = Memory()
+    for n in (10, 2, 10, 2, 3, 3, 10):
+        assert len(keep(n, lambda n=n: make(n))[0]) == n
+    assert made == [10, 2, 3, 3]  # 8 bytes a number: 96 of 100 are taken by the first two
+
+
+def messages(query):
+    """Integers of one message after the other, as the passes of a fit ask for them."""
+    rng = np.random.default_rng(2)
+    U = np.linalg.qr(rng.standard_normal((5, 2)))[0]
+    model = GlobalModel(rng.standard_normal((5, 1)), np.ones(1))
+    query = query.scaled(np.ones(5), np.full(5, 2.0), np.ones(5))  # most users have entries beyond
+    view = View(rng.standard_normal((5, 5)), True, "squared", model)
+    rules = all_rules(Shared(U, 0.1, None), view)
+    sent = [
+        UserDirections(view, 5).asked(query),
+        HeadVotes(Heads(view, U, model), rules).asked(query),
+    ]
+    return [bounded.answer(1e-9) for bounded in sent]
+
+
+@pytest.mark.parametrize("m", [3, 9])
+def test_no_bit_depends_on_what_is_kept(m, monkeypatch):
+    """Users with fewer rows than features, and with more; in any order, on threads."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((8 * m, 5)), rng.standard_normal((8 * m, 1))
+    codes = np.repeat(np.arange(8), m)
+    y[5] = np.nan
+    order = rng.permutation(len(X))
+    found = []
+    for limit, rows, jobs in ((2**20, order, None), (0, slice(None), None), (700, order, 2)):
+        monkeypatch.setattr(views, "_STORED_BYTES", limit)
+        users = UserRows(X[rows], y[rows], codes[rows], True)
+        found.append(messages(UserQuery(users, adjacency="add_remove", n_jobs=jobs)))
+    for other in found[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))
+    assert all(answer.any() for answer in found[0])
+
+
+def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it():
+    """A batch has the key of its first user: its own company, and nobody's else."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((9, 2)), rng.standard_normal((9, 1))
+    batch = units.Batch(UserRows(X, y, np.repeat(np.arange(3), 3), True), np.arange(3))
+    made = [
+        each.keep("k", lambda n=each.shape[0]: (np.ones(n),)) for each in (batch.alone(0), batch)
+    ]
+    assert [array.size for (array,) in made] == [1, 3]
