@@ -485,7 +485,9 @@ def column_weights(d):
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
-def warn_undetected_columns(estimator, undetected, needed, *, outcome, remedy, of="columns"):
+def warn_undetected_columns(estimator, undetected, needed, *, outcome, remedy, of="columns",
+    category=PartialSignalWarning,
+):  # fmt: skip
     """Say which columns did not show their scale, and what would do."""
     if not undetected.any():
         return
@@ -493,7 +495,7 @@ def warn_undetected_columns(estimator, undetected, needed, *, outcome, remedy, o
         f"{type(estimator).__name__} could not find the scale of "
         f"{_listed(estimator, undetected, of)}, {outcome}. Each needs about {needed} "
         f"values that differ from its most frequent one. Give public {remedy} for them.",
-        PartialSignalWarning,
+        category,
     )
 
 

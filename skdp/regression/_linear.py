@@ -34,7 +34,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import normal_equations, released_count
+from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -46,8 +46,9 @@ _MODEL = (
     "count",
     "target_mean",
 )  # shares that a longer search takes from
-_AGAIN = 2.0  # times as clear must the next search be, at least
-_MOST = 0.5  # of what is left may a search take if a model is to follow
+_AGAIN = 4.0  # times the share has a second search
+_FEW = 0.3  # of what is left: if a search needs more, all is for where targets lie
+MEAN_ALONE = 1 / 3  # of a search with all that is left has the mean about there
 
 
 class Targets(NamedTuple):
@@ -58,42 +59,48 @@ class Targets(NamedTuple):
     columns : Columns
         Of the last search.
     share : float
-        That search had.
+        That search had; 0 of one for centres alone.
     left : float
         Of the budget of the model; 0 where all of it went into the search.
-    first_needed : int
+    needed : int
         Records that the first search needed.
     """
 
     columns: Columns
     share: float
     left: float
-    first_needed: int
+    needed: int
 
 
 def find_targets(
-    find: Callable[[float], Columns],
+    find: Callable[..., Columns],
     middle: Callable[[float], Columns] | None,
     share: float,
     rest: float,
 ) -> Targets:
     """Search until most targets are seen; `rest` is what the model would have.
 
-    A model about a centre that nobody saw is worse than the mean of the targets, so the search goes
-    on at its expense: with four times the share, or what this number of records needs. If less than
-    half would be left for the model all of it goes to `middle`, which is predicted alone; None is
-    for models without an intercept, which keep it.
+    A model about a centre that nobody saw is worse than the mean of the targets. If records are
+    many enough to be seen a second search has four times the share. Else all that is left goes into
+    where targets lie and their mean about there, which is predicted alone; into `middle`, where
+    they lie, if records are too few for more (None: models without an intercept go on as they are).
     """
     found = find(share)
-    first_needed, left = found.needed, rest
-    while left and 2 * np.count_nonzero(_undetected(found)) > len(found.found):
-        wanted = share * max(_AGAIN, found.needed / found.n) ** 2
-        if wanted > _MOST * left and middle is None:
-            break
-        share = wanted if wanted <= _MOST * left else left
-        left -= share
-        found = find(share) if left else middle(share)
-    return Targets(found, share, left, first_needed)
+    needed = found.needed
+    if _most_undetected(found) and needed <= found.n:
+        share = min(_AGAIN * share, rest / 2)
+        rest -= share
+        found = find(share)
+    if middle is None or not _most_undetected(found):
+        return Targets(found, share, rest, needed)
+    if share * (found.needed / found.n) ** 2 > _FEW * rest:
+        return Targets(middle(rest), 0.0, 0.0, needed)
+    share = rest / (1 + MEAN_ALONE)
+    return Targets(find(share, far=True), share, 0.0, needed)
+
+
+def _most_undetected(columns):
+    return 2 * np.count_nonzero(_undetected(columns)) > len(columns.found)
 
 
 def _undetected(columns):
@@ -121,26 +128,24 @@ def target_mean(ask, columns, part, share):
     """Return the mean of the targets about their centres, under wider bounds, and its noise.
 
     One number bears wider bounds than d products with columns do, so that the predictions of what
-    is skewed keep its total. `part` is the share over that of the search.
+    is skewed keep its total. Bounds of a scale that nobody saw tell nothing. `part` is the share
+    over that of the search.
     """
     radius = columns.mean_radius(columns.sums_noise(part))
     sums = ask.moments(columns.center, radius, column_weights(len(radius)).rows, share=share)
     means = radius * np.clip(sums.value[: len(radius)] / columns.n, -1.0, 1.0)
-    return Answer(means, float(radius.max()) * sums.noise_scale / columns.n)
+    return Answer(means, np.where(columns.found, radius * sums.noise_scale / columns.n, math.inf))
 
 
 def warn_undetected_targets(estimator, targets):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
-    undetected, needed, outcome = (
-        _undetected(targets.columns),
-        targets.columns.needed,
-        "and took a low guess",
-    )
+    undetected, needed = _undetected(targets.columns), targets.columns.needed
+    outcome, category = "and took a low guess", PartialSignalWarning
     if not targets.left:
-        undetected, needed = np.ones_like(undetected), targets.first_needed
+        undetected, needed, category = np.ones_like(undetected), targets.needed, NoSignalWarning
         outcome = "so that all budget went into where they lie: that is predicted for every row"
     warn_undetected_columns(estimator, undetected, needed,
-        outcome=outcome, remedy="'target_bounds'", of="targets",
+        outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
     )  # fmt: skip
 
 
@@ -291,17 +296,18 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units, wider = self._public_units(d), 1.0
+        units, wider, rows = self._public_units(d), 1.0, None
         if learns:
             units, rows = self._units(ask, d, shares["columns"], n)
-            wider = max(1.0, math.sqrt(_LOOSE * rows / (d * session.noise_multiplier)))
+            wider = max(1.0, math.sqrt(_LOOSE * (rows or 0.0) / (d * session.noise_multiplier)))
             units = units._replace(radius=wider * units.radius)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
         left, mean = model_share(shares), None
         if scale is None:
-            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, n)
+            counted = n if n is not None else rows
+            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, counted)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
@@ -337,6 +343,8 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             size, noise = len(released.moments.scatter), released.noise_scale
             self._warn_unseen(solution, size, released.clip_norm, noise)
             coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
+        elif released.mean is not None:
+            intercepts = drawn(*released.mean)
         coefficients = coefficients / units.size[:, None]
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
@@ -364,7 +372,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         Noise is the same on all columns, so that they should be equally long.
         """
         columns = self._found(ask.columns(), d, share, n)
-        rows = columns.n if math.isfinite(columns.n) else 0.0
+        rows = columns.n if math.isfinite(columns.n) else None
         return RowScale(columns.center, columns.deviation, _RADIUS), rows
 
     def _warn_unseen(self, solution, d, clip_norm, noise_scale):
@@ -394,10 +402,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
-    def _found(self, ask, d, share, n):
+    def _found(self, ask, d, share, n, **more):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            return find_columns(ask, d, share, n)
+            return find_columns(ask, d, share, n, **more)
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):

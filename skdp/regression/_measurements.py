@@ -29,7 +29,7 @@ from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.curvature import public_curvature
-from skdp.solvers.columns import column_moments, find_center
+from skdp.solvers.columns import find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.whitening import (
     Means,
@@ -47,8 +47,6 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
-SEARCH_ALONE = 1 / 3  # of what a matrix does not get, for the search of where targets lie
-_RADIUS = 3.0  # deviations of targets, for a mean that has what a matrix does not get
 TOO_FEW = 0.75  # of the records from which a matrix is useful: below, means get what it would have
 _ALONE = "its records are too few for a matrix of this size"
 
@@ -331,21 +329,11 @@ def descent_facts(estimator, shape, n, unit_noise):
     )  # fmt: skip
 
 
-def release_center(estimator, session, placed, share, n, of_search=1.0):
-    """Return a released centre of the targets, how far they vary, and whether they show it.
-
-    What the search does not get goes into a mean about there.
-    """
+def release_center(estimator, session, placed, share, n, *, far=False):
+    """Return a released centre of the targets, how far they vary, and whether they show it."""
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
-    ask, weights = session.ask(query), column_weights(1)
-    found = find_center(ask, of_search * share, weights, n)
-    if of_search == 1 or not found.found:
-        return found
-    at, radius = np.array([found.value]), np.array([_RADIUS * found.sd])
-    sums = ask.moments(at, radius, weights.rows, share=(1 - of_search) * share)
-    about = column_moments(sums.value, sums.noise_scale, at, radius, weights=weights, n=n)
-    return found._replace(value=float(about.mean[0]))
+    return find_center(session.ask(query), share, column_weights(1), n, far=far)
 
 
 def unspent(session):

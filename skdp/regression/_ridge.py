@@ -16,6 +16,7 @@ from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_rang
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._linear import (
+    MEAN_ALONE,
     LinearBase,
     find_targets,
     left_for_model,
@@ -27,7 +28,7 @@ from skdp.regression._linear import (
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers
-from skdp.solvers.postprocess import solve_normal_equations, steadied, with_mean
+from skdp.solvers.postprocess import solve_normal_equations, steadied
 
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
 
@@ -72,7 +73,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
         them. The narrower, the less noise. "auto" spends 6% of the budget on a private
         centre and scale of each target: give bounds if you know any. If it does not see them it
-        goes on with the budget of the model, up to all of it; then the centre alone is predicted,
+        goes on with the budget of the model, up to all of it; then their mean alone is predicted,
         and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
@@ -207,9 +208,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
         solution, scale = None, released.scale
         if released.moments is not None:
-            moments = steadied(released.moments, scale.size / math.sqrt(q))
-            if released.mean is not None:
-                moments = with_mean(moments, released.mean)
+            moments = steadied(released.moments, released.mean)
             solution = solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
@@ -233,18 +232,20 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q), model_share(shares), None
         targets = find_targets(
-            lambda share: self._found(ask, q, share, n),
+            lambda share, **far: self._found(ask, q, share, n, **far),
             partial(find_centers, ask, q) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),
         )
         warn_undetected_targets(self, targets)
         columns, left = targets.columns, left_for_model(shares, targets.left)
+        if not targets.share:
+            return target_scale(targets, columns.spread, centered=True), 0.0, None
         part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
         radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
         scale, mean = target_scale(targets, radius, centered=self.fit_intercept), None
-        if self.fit_intercept and targets.left:
-            share = left["target_mean"]
+        if self.fit_intercept:
+            share = left["target_mean"] if targets.left else MEAN_ALONE * targets.share
             mean = target_mean(ask, columns, share / targets.share, share)
         return scale, targets.left, mean
 

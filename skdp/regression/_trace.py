@@ -13,7 +13,6 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
-    SEARCH_ALONE,
     check_design,
     check_measurements,
     check_parameters,
@@ -254,8 +253,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = has_means(self, shape, sparse=sparse)
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         if self.fit_intercept and unspent(session) > _MOST:
-            left = unspent(session)
-            centre = release_center(self, session, placed, left, n, SEARCH_ALONE)
+            centre = release_center(self, session, placed, unspent(session), n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
             attributes["failure"] = "could not see where the targets lie"

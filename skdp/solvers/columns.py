@@ -18,7 +18,7 @@ from skdp.solvers.median_search import (
     roundest,
     steps,
 )
-from skdp.solvers.postprocess import released_count
+from skdp.solvers.postprocess import drawn, released_count
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -27,12 +27,13 @@ _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which 
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
 _PARTS = {
-    "count": (0.02, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
+    "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
+_NEAREST_MEAN = 2.0  # the same for one mean: less noise, and skewed entries lose more
 _MEDIANS = ("octave", "near", "nearer")
+_FAR_MEDIANS = (*_MEDIANS, *_MEDIANS[-1:] * 4)
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
-_MORE_PASSES = 2  # for medians alone
 _STAY = 0.01  # of the posterior of a median: one that may as well be 0 is 0
 _PLACED = 0.75  # spreads: a median may lie so far from where it was placed
 _ASIDE = 3  # log2 bins that a scale is at most below what is open of the median
@@ -119,7 +120,7 @@ class Columns(NamedTuple):
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean: its noise is small next to a spread."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST, _FARTHEST) * self.spread)
+        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST_MEAN, _FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -131,26 +132,20 @@ class ColumnMoments(NamedTuple):
     n: float
 
 
-def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Columns:
+def find_columns(
+    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False
+) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public.
+    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for longer.
     """
     count, rest = _PARTS["count"][0] * share, share
     if n is None:
         n, rest = released_count(*ask.count(share=count)), share - count
-    unit = rest / math.fsum(part for name, (part, _) in _PARTS.items() if name != "count")
-    seen = _medians(ask, d, unit)
-    return _about(ask, seen, unit, n)
-
-
-def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    passes = (*_MEDIANS, *_MEDIANS[-1:] * _MORE_PASSES)
-    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in passes), passes)
-    found = np.ones(d, bool)
-    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
+    names = _FAR_MEDIANS if far else _MEDIANS
+    unit = rest / math.fsum(_PARTS[name][0] for name in (*names, "scale", "part", "raise"))
+    return _about(ask, _medians(ask, d, unit, names), unit, n)
 
 
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
@@ -160,6 +155,14 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     names = [name for name in _PARTS if name not in ("count", *_MEDIANS)]
     about = _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), 1.0)
     return about._replace(n=math.inf)
+
+
+def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
+    """Find where the entries of each column lie, and nothing of how far they reach about there."""
+    unit = share / math.fsum(_PARTS[name][0] for name in _FAR_MEDIANS)
+    seen = _medians(ask, d, unit, _FAR_MEDIANS)
+    found = np.ones(d, bool)
+    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
 
 class _Medians(NamedTuple):
@@ -185,7 +188,7 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
     return ask, questions, part * unit
 
 
-def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...] = _MEDIANS) -> _Medians:
+def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...]) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
     first = log2_bins(np.ones(d))
     first.search(*_asked(ask.distances(np.zeros(d), first.points), passes[0], unit))
@@ -267,22 +270,25 @@ class Center(NamedTuple):
     found: bool
 
 
-def find_center(ask: AsksColumns, share: float, weights: MomentWeights, n: float) -> Center:
+def find_center(
+    ask: AsksColumns, share: float, weights: MomentWeights, n: float, *, far: bool = False
+) -> Center:
     """Return the centre of a single column, and a deviation that far entries do not blow up.
 
     A first mean has noise in proportion to its distance from 0, a second one, about the first, in
     proportion to the spread: numbers may lie a thousand deviations from 0.
     """
-    found = find_columns(ask, 1, 0.75 * share, n)
+    found = find_columns(ask, 1, 0.75 * share, n, far=far)
     sums_share = 0.25 * share
     radius = found.radius(found.sums_noise(sums_share / (0.75 * share)))
     sums = ask.moments(found.center, radius, weights.rows, share=sums_share)
     about = column_moments(
         sums.value, sums.noise_scale, found.center, radius, weights=weights, n=found.n
     )
-    center = np.where(found.found, about.mean, found.center)
+    noise = radius * sums.noise_scale / about.n
+    gap = drawn(about.mean - found.center, np.where(found.found, noise, math.inf))
     sd = min(math.sqrt(float(about.variance[0])), _OF_SPREAD * float(found.spread[0]))
-    return Center(float(center[0]), sd, bool(found.found[0]))
+    return Center(float(found.center[0] + gap[0]), sd, bool(found.found[0]))
 
 
 def column_moments(

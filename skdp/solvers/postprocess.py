@@ -331,8 +331,6 @@ def sketch_attributes(
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _SIGNIFICANT = 2.0  # twice the logarithm of how much likelier a signal must be than none
-_PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
-_APART = 2.0  # deviations of noise that a difference of two means of the targets may be
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
@@ -397,35 +395,37 @@ def normal_equations(
     return NormalEquations(A, B, mean, target_mean, noise, noise * target_size, weight, bias)
 
 
-def steadied(released: NormalEquations, half: FloatArray) -> NormalEquations:
+def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
+    """Return released means about a centre, each drawn to it as far as noise may explain it."""
+    clear = np.abs(mean) > noise
+    part = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
+    return np.where(clear, mean * (1 - part**2), 0.0)
+
+
+def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """Return the moments about means that are drawn to the centres, as much as noise moves them.
 
-    `half` is half the width of the bounds of each target, about whose middle its mean is expected.
-    Nothing is expected of the d means of the columns but their common size (James and Stein).
+    `mean` is that of the targets under wider bounds, where there is one: it has less noise, and
+    what the moments cut off. Nothing is expected of the d means of the columns but their common
+    size (James and Stein).
     """
     if not released.bias or released.noise == 0.0:
         return released
-    n, mean, target_mean = released.weight, released.row_mean, released.target_mean
-    noise = released.noise / (n * released.bias)
-    target_noise = released.cross_noise / (n * released.bias)
-    square = max(float(mean @ mean), 1e-300)
-    near = mean * max(0.0, 1 - max(len(mean) - 2, 0) * noise**2 / square)
-    near_target = target_mean / (1 + (target_noise / (_PLACE * half)) ** 2)
-    scatter = released.scatter + n * (np.outer(mean, mean) - np.outer(near, near))
-    cross = released.cross + n * (np.outer(mean, target_mean) - np.outer(near, near_target))
-    return released._replace(scatter=scatter, cross=cross, row_mean=near, target_mean=near_target)
-
-
-def with_mean(released: NormalEquations, mean: Answer) -> NormalEquations:
-    """Return the moments with the mean of the targets under wider bounds, as far as it differs.
-
-    What the moments cut off is no noise. A difference is kept as far as it exceeds two deviations:
-    one that noise explains would only move the intercepts.
-    """
-    noise = np.hypot(mean.noise_scale, released.cross_noise / (released.weight * released.bias))
-    gap = mean.value - released.target_mean
-    clear = np.maximum(1 - (_APART * noise) ** 2 / np.maximum(gap**2, 1e-300), 0.0)
-    return released._replace(target_mean=released.target_mean + clear * gap)
+    n, weight = released.weight, released.weight * released.bias
+    near_target = drawn(released.target_mean, released.cross_noise / weight)
+    if mean is not None:
+        near_target = drawn(mean.value, mean.noise_scale)
+    square = max(float(released.row_mean @ released.row_mean), 1e-300)
+    spare = max(len(released.row_mean) - 2, 0) * (released.noise / weight) ** 2
+    near = released.row_mean * max(0.0, 1 - spare / square)
+    scatter = released.scatter + n * np.outer(released.row_mean, released.row_mean)
+    cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
+    return released._replace(
+        scatter=scatter - n * np.outer(near, near),
+        cross=cross - n * np.outer(near, near_target),
+        row_mean=near,
+        target_mean=near_target,
+    )
 
 
 class Solution(NamedTuple):

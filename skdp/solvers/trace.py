@@ -21,6 +21,7 @@ from scipy.special import ndtr
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
+from skdp.solvers.postprocess import drawn
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.
 #
@@ -464,7 +465,9 @@ class _Descent:
             weights = 1 / np.maximum(np.array(self.variances), 1e-300)
             if reason == _NO_SIGNAL or not facts.bias or not weights.any():
                 return fit
-            return replace(fit, intercept=float(np.average(self.intercepts, weights=weights)))
+            mean = np.average(self.intercepts, weights=weights, keepdims=True)
+            noise = math.hypot(weights.sum() ** -0.5, self.sampling)
+            return replace(fit, intercept=float(drawn(mean, noise)[0]))
         U, values, V, intercept = (
             self.point.U,
             self.point.values,
