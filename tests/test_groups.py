@@ -15,26 +15,14 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
 from skdp.testing.audit import FitData
-from tools import places
+from tools.places import GROUP, PERSONS
 
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::skdp.exceptions.UtilityWarning", "ignore:.*adds no noise:UserWarning"
 )
 
-GROUP = {"privacy_unit": "group", "epsilon": 4.0}
-MODELS = [
-    DPPCA(2, **GROUP),
-    DPPCA(2, clip_norm=3.0, svd_solver="power", **GROUP),
-    DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
-    DPRidge(adjacency="replace", **GROUP),
-    DPTruncatedSVD(2, **GROUP),
-    DPTruncatedSVD(2, adjacency="replace", algorithm="screened", **GROUP),
-    DPIncrementalPCA(2, adjacency="replace", **GROUP),
-    DPStandardScaler(**GROUP),
-    DPStandardScaler(bounds=(-3.0, 3.0), adjacency="replace", **GROUP),
-]
-models = pytest.mark.parametrize("model", MODELS, ids=repr)
+models = pytest.mark.parametrize("model", PERSONS, ids=repr)
 
 
 def table(n_persons=60, d=6, seed=0):
@@ -90,25 +78,6 @@ def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
     names = np.array([f"person {g}" for g in groups])
     assert_same(fitted(model, X[order], y[order], groups=names[order]), expected)
     assert_same(fitted(sklearn.clone(model), X, y, groups=list(groups)), expected)
-
-
-@pytest.mark.deep
-@models
-def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
-    pytest.importorskip("dask.array")
-    X, y, groups = places.X, places.Y, places.GROUPS
-    expected = fitted(model, X, y, groups=groups)
-    np.save(tmp_path / "all.npy", X)
-    paths = [tmp_path / f"{begin}.npy" for begin, _ in places.ENDS]
-    for path, (begin, end) in zip(paths, places.ENDS, strict=True):
-        np.save(path, X[begin:end])
-    for rows, names in (
-        (np.load(tmp_path / "all.npy", mmap_mode="r"), groups),
-        (paths, groups),
-        (places.lazy(X), groups),
-        (places.lazy(X), places.lazy(groups)),
-    ):
-        assert_same(fitted(model, rows, y, groups=names), expected)
 
 
 @pytest.mark.deep

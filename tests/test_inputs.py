@@ -220,19 +220,6 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
     skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, polars.Series(y))
 
 
-@pytest.mark.parametrize("params", [{"center": True}, {"center": False}])
-def test_a_centre_that_is_no_word_says_what_is_one(params):
-    for model in (skdp.DPPCA(2, **params), skdp.DPIncrementalPCA(2, **params)):
-        with pytest.raises(ValueError, match=r"'private'.*or an array of public centres"):
-            model.fit(np.ones((N, D)))
-
-
-def test_bounds_for_each_column_point_to_the_scaler():
-    svd = skdp.DPTruncatedSVD(2, privacy_unit="entry", unit_bound=[(18, 90), (0, 2e5)])
-    with pytest.raises(ValueError, match=r"one for all entries .*PublicScaler\(bounds="):
-        svd.fit(np.ones((N, D)))
-
-
 def test_one_dimension_is_told_without_values():
     text = told(lambda: skdp.DPPCA(1).fit(np.full(5, 123.25)))
     assert "got 1D array instead" in text and "123" not in text

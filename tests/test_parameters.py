@@ -9,8 +9,10 @@ from skdp import (
     DPPCA,
     DPIncrementalPCA,
     DPLowRankFactorizer,
+    DPPersonalizedRegressor,
     DPScoreDensity,
     DPStandardScaler,
+    DPTraceRegressor,
     DPTruncatedSVD,
 )
 from skdp.recommend import DPRecommender
@@ -102,6 +104,7 @@ def test_values_that_no_parameter_has_are_refused_before_data_are_looked_at(cls)
 NO_PURE = "no pure differential privacy"
 NO_NOISE = r"clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"
 NO_PLANE = r"two directions and 'center' a point of 5 feature\(s\)"
+NO_CENTRE = "'private'.*or an array of public centres"
 NORMALIZER = "no bounded sensitivity; use 'QR' or 'auto'"
 SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "sums": 3, "clip_norm": 2}
 CENTRES = {"count": 1, "gram": 1, "center": 1, "center_search": 1}
@@ -117,6 +120,8 @@ SAID = {
         ({"bounds": (0, 1), "center": np.zeros(5)}, "not both"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
         ({"budget_split": CENTRES | {"clip_norm": 0}}, "positive"),
+        ({"center": True}, NO_CENTRE),
+        ({"center": False}, NO_CENTRE),
     ],
     DPIncrementalPCA: [
         ({"n_components": 8}, "between 1 and n_features=5"),
@@ -124,6 +129,8 @@ SAID = {
         ({"max_releases": 0}, "max_releases"),
         ({"delta": 0.0, "clip_norm": 1.0}, "pure differential privacy"),
         ({"clip_norm": math.inf}, "clip_norm=inf"),
+        ({"center": True}, NO_CENTRE),
+        ({"center": False}, NO_CENTRE),
     ],
     DPTruncatedSVD: [
         ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
@@ -147,6 +154,8 @@ SAID = {
         ({"unit_bound": (0.0, math.inf), "privacy_unit": "edge"}, "unit_bound"),
         ({"unit_bound": (0.0, math.nan), "privacy_unit": "entry"}, "unit_bound"),
         ({"unit_bound": 0.0, "privacy_unit": "frobenius"}, "unit_bound"),
+        ({"unit_bound": [(18, 90), (0, 2e5)], "privacy_unit": "entry"},
+         r"one for all entries .*PublicScaler\(bounds="),
         ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
         ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
@@ -174,6 +183,21 @@ SAID = {
         ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
         ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
     ],
+    DPTraceRegressor: [
+        ({"matrix_shape": (4, 4)}, "matrix_shape"),
+        ({"matrix_shape": "12"}, "matrix_shape"),
+        ({"delta": 0}, "delta"),
+        ({"measurement_covariance": np.eye(11)}, "5 x 5|measurement_covariance"),
+        ({"measurement_covariance": (np.eye(2), np.eye(3))}, "measurement_covariance"),
+        ({"measurement_covariance": np.diag([1e-7, *[1.0] * 4])}, "condition number"),
+        ({"measurement_covariance": np.triu(np.ones((5, 5)))}, "symmetric"),
+    ],
+    DPPersonalizedRegressor: [
+        ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
+        ({"delta": 0.0}, "pure differential privacy"),
+        ({"budget_split": {"subspace": 1}}, "whitener"),
+        ({"group_column": "who"}, "group_column"),
+    ],
     DPStandardScaler: [({"bounds": ([0, 0], [1, 1])}, "2 bounds, but there are 5 columns")],
 }  # fmt: skip
 CASES = [(cls, *case) for cls, cases in SAID.items() for case in cases]
@@ -182,7 +206,8 @@ CASES = [(cls, *case) for cls, cases in SAID.items() for case in cases]
 @pytest.mark.parametrize(("cls", "params", "match"), CASES)
 def test_values_that_do_not_go_together_are_refused_before_anything_is_read(cls, params, match):
     data, estimator = ordinary(MODELS[cls]), cls(**params)
-    assert_refused(estimator, match, data.X, data.y)
+    fit = {} if "group_column" in params else data.fit_params
+    assert_refused(estimator, match, data.X, data.y, **fit)
     if cls is DPIncrementalPCA:
         assert_refused(estimator, match, data.X, method="partial_fit")
 

@@ -43,7 +43,12 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
-from skdp.exceptions import PartialSignalWarning, PrivacyUnitWarning, warn_caller
+from skdp.exceptions import (
+    NoSignalWarning,
+    PartialSignalWarning,
+    PrivacyUnitWarning,
+    warn_caller,
+)
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import (
@@ -73,13 +78,13 @@ from skdp.solvers.user_heads import (
     all_rules,
     elect,
     fixed_choice,
-    usable,
+    predicts_one_class,
 )
 from skdp.units import offered
 
 # Of the budget: the subspace is a matrix of d x d numbers, a vote for rules has fewer.
 _SHARES = {
-    "whitener": 0.05, "subspace": 0.45, "head": 0.04, "global": 0.1, "targets": 0.08,
+    "whitener": 0.05, "subspace": 0.45, "head": 0.06, "global": 0.1, "targets": 0.08,
     "columns": 0.1,
 }  # fmt: skip
 
@@ -131,12 +136,17 @@ def _place(estimator, ask, query, d, share):
     return columns_about_zero(ask, d, share)
 
 
-def warn_of_verdict(estimator, base):
-    """Say what the model of all could not see, from released numbers: the first that holds."""
-    if estimator.epsilon == math.inf or base.model.seen:
+def warn_of_verdict(estimator, base, helped):
+    """Say what was not learnt, from released numbers: the first that holds.
+
+    `helped` says whether votes show that users gain by coefficients of their own.
+    """
+    name, unit, seen = type(estimator).__name__, base.unit, base.model.seen
+    one_class = seen and unit is None and predicts_one_class(base.model)
+    if estimator.epsilon == math.inf or (seen and not one_class):
         return
-    name, unit = type(estimator).__name__, base.unit
     remedy = "more users, a larger 'epsilon'"
+    level = "how frequent classes are" if unit is None else "the mean of the targets"
     if unit is not None and not unit.found:
         said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
@@ -145,13 +155,16 @@ def warn_of_verdict(estimator, base):
         said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
         said += "public_copy() and heads start from about where they lie. Subtract a public number "
         said += "from them, or give public 'target_bounds'."
+    elif one_class:
+        said = f"{name} predicts one class for nearly all rows: probabilities of the other ones "
+        said += "hardly exceed its own, in public_copy() at least. Use predict_proba."
+    elif helped:
+        return  # the rest is what the public copy says
     else:
-        level = "how frequent classes are" if unit is None else "the mean of the targets"
-        said = (
-            f"{name} could use no model common to all users: public_copy() predicts about {level}; "
-        )
-        said += f"models of single users remain. Use {remedy} or fewer columns."
-    warn_caller(said, PartialSignalWarning)
+        said = f"{name} learnt nothing from the data of all users: no model of theirs stands above "
+        said += f"its noise, so that public_copy() predicts about {level}, and users have what "
+        said += f"their own rows show. Use {remedy} or fewer columns."
+    warn_caller(said, PartialSignalWarning if helped or seen else NoSignalWarning)
 
 
 class ParametersMixin:
@@ -350,14 +363,13 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         view = self._view(whitener, model)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-        warn_of_verdict(self, base._replace(model=model))
-        heads, choice = Heads(view, shared.U, model), fixed_choice(view)
+        heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view)
         if self.head_selection == "private_vote":
-            choice = elect(ask, heads, rules, count, shared.error, shares["head"])
+            choice, helped = elect(ask, heads, rules, count, shares["head"])
         elif self.head_selection == "per_user":
-            rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
+        warn_of_verdict(self, base._replace(model=model), helped)
         return own | self._attributes_of(scaling, shared, whitener, model, choice, count)
 
     @staticmethod
@@ -377,6 +389,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
             "target_scale_found_": not model.own,
+            "global_model_found_": model.seen,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_groups_": round(count.value),

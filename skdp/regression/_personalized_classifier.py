@@ -91,6 +91,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         number. Infinite where no column has shown its scale.
     target_scale_found_ : bool
         Always True: labels have no scale.
+    global_model_found_ : bool
+        Whether the model of all stands above its noise. If not, users without a head get about the
+        mean, and heads start there.
     head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_rule_scores_ : Choice

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.base import atomic
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PartialSignalWarning, PrivacyError, warn_caller
 
 # User labels: how they are passed, checked and looked up; and the head on a user's own device.
 
@@ -149,13 +149,23 @@ class PublicationMixin:
             A fitted estimator of the same class: it predicts by the global model, and ``adapt``
             gives it heads.
         """
+        self._check_published()
+        if self.target_scale_found_ and not self.global_model_found_:
+            warn_caller(
+                f"{type(self).__name__} could use no model common to all users: the public copy "
+                "predicts about the mean of the targets, or how frequent classes are, until it "
+                "adapts to users. Use more users, a larger 'epsilon' or fewer columns.",
+                PartialSignalWarning,
+            )
+        return self._copy()
+
+    def _check_published(self):
         check_is_fitted(self, "components_")
         if self.privacy_spent_.seeded or self.privacy_spent_.epsilon == math.inf:
             raise PrivacyError(
                 "This fit is not private: its noise was seeded, or epsilon is infinite. Fit with "
                 "random_state=None and a finite epsilon to publish the result."
             )
-        return self._copy()
 
     def _copy(self):
         params = self.get_params(deep=False) | {"random_state": None}
@@ -173,7 +183,8 @@ class PublicationMixin:
         head : UserHead
             ``head.fit(X, y)`` fits the user's own rows; ``head.predict(X)`` predicts.
         """
-        public = self.public_copy()
+        self._check_published()
+        public = self._copy()
         if public.group_column is not None:  # a device has no column of users
             public.group_column = None
             public.n_features_in_ = public.components_.shape[1]

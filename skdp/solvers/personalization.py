@@ -36,7 +36,11 @@ from skdp.solvers.local_fits import (
     own_spread,
     shrunk_means,
 )
-from skdp.solvers.postprocess import normal_equations, solve_normal_equations
+from skdp.solvers.postprocess import (
+    NormalEquations,
+    normal_equations,
+    solve_normal_equations,
+)
 from skdp.solvers.scaling import RADIUS, Scaling, digest
 
 # A linear model of all users, where their own models start.
@@ -54,8 +58,6 @@ class GlobalModel(NamedTuple):
         Coefficients.
     intercept : array of shape (p,)
         Intercepts.
-    noise : float
-        Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
     own : bool
         Whether the mean of a user's own targets stands for the intercept, which nothing has shown.
     seen : bool
@@ -64,7 +66,6 @@ class GlobalModel(NamedTuple):
 
     coef: FloatArray
     intercept: FloatArray
-    noise: float = 0.0
     own: bool = False
     seen: bool = True
 
@@ -538,7 +539,22 @@ def pooled_model(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
         bias=bias, clip_norm=_ROW_RADIUS, target_norm=TARGET_RADIUS * _TARGET * math.sqrt(p),
     )  # fmt: skip
-    solution = solve_normal_equations(moments, 0.0)
-    level = solution.intercepts + unit.center
-    clear = bool(solution.seen.all())
+    solution = solve_normal_equations(_with_sampling(moments, released.value), 0.0)
+    level, clear = solution.intercepts + unit.center, bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)
+
+
+def _with_sampling(moments: NormalEquations, released: FloatArray) -> NormalEquations:
+    """Return moments whose noise is also what these users would show by chance.
+
+    As if each had one row: users with more differ in their models.
+    """
+    if moments.noise == 0.0:
+        return moments
+    d, p = moments.cross.shape
+    squares = (
+        np.maximum(np.diag(released)[d : d + p], 0.0) * (moments.cross_noise / moments.noise) ** 2
+    )
+    chance = squares * max(float(np.trace(moments.scatter)) / d, 0.0)
+    users = max(float(np.trace(released)), 1.0)  # at least: each adds a matrix of norm 1
+    return moments._replace(cross_noise=np.sqrt(moments.cross_noise**2 + chance / users))

@@ -30,16 +30,10 @@ from skdp.solvers.personalization import (
 )
 
 FloatArray = NDArray[np.float64]
-_RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
-_SUBSPACE_PENALTY = 0.1
-_SHRUNK_INTERCEPT = 0.1
-_PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many rows of no change
-_USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
-_TRUST = 3.0  # standard deviations above which an election is not noise
+# Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
+# more is one more to be taken by chance: five penalties lost .02.
+_GRID = (0.1, 1.0)
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
-_OWN_TRUST = 0.5  # over the root of a user's rows: what a choice of its own has to gain, in logs
-_NEGLIGIBLE = 1e-4  # share of the variance of coefficients: less of it is not worth a fit
-_CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
 
 
 class AsksHeads(Protocol):
@@ -93,15 +87,14 @@ def outside_variance(shared: Shared) -> float:
     d, k = shared.U.shape
     if d == k:
         return 0.0
-    error = _CAUTION * shared.error
-    share = min(error / (1 + error), (d - k) / d)
-    return share * k / ((d - k) * (1 - share)) if share > _NEGLIGIBLE else 0.0
+    share = min(shared.error, (d - k) / d)
+    return float(share * k / ((d - k) * (1 - share)))
 
 
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
     variance, based = math.inf if view.intercept else 0.0, view.base is not None
-    rule = HeadRule(0.0, _SUBSPACE_PENALTY, variance, based)
+    rule = HeadRule(0.0, _GRID[0], variance, based)
     return Choice((rule,), np.zeros(1), AS_ALL)
 
 
@@ -113,29 +106,19 @@ def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
     if view.intercept:
-        variances += [(_SHRUNK_INTERCEPT, True), (math.inf, based)]
+        variances += [(_GRID[0], True), (math.inf, based)]
     if view.intercept and view.loss.skewed:  # a shrunk intercept would be drawn to the mean
         variances = [(math.inf, based)]
     heads = tuple(
         HeadRule(outside, penalty, variance, target)
-        for outside in (0.0, outside_variance(shared), 1.0)
-        for penalty in _RELATIVE_PENALTIES
+        for outside in (outside_variance(shared), 1.0)
+        for penalty in _GRID
         for variance, target in variances
     )
     # Those without coefficients of one's own: the shrunk means, and last the model of all.
     levels = view.intercept and not view.loss.skewed
-    means = [HeadRule(0.0, math.inf, 1 / rows, True) for rows in _PRIOR_ROWS if levels]
+    means = [HeadRule(0.0, math.inf, prior, True) for prior in _GRID if levels]
     return (*heads, *means, AS_ALL)
-
-
-def usable(rules: tuple[HeadRule, ...], error: float, noise: float) -> tuple[HeadRule, ...]:
-    """Return the rules for users who choose alone: none that rests on what is mostly noise."""
-    return tuple(
-        rule
-        for rule in rules
-        if (rule.outside > 0 or rule.penalty == math.inf or error < _USEFUL)
-        and not (rule.toward_global and noise > _USEFUL)
-    )
 
 
 @dataclass(frozen=True)
@@ -254,9 +237,7 @@ class Heads:
             rules = (choice.few,)
         elif len(rules) > 1:
             gains = HeadVotes(self, rules).gains(batch)
-            alone = np.array([rule.penalty < math.inf for rule in rules])
-            margin = _OWN_TRUST / math.sqrt(batch.Y.shape[1]) * alone
-            own = np.argmax(np.nan_to_num(gains) + choice.leaning - margin, axis=1)
+            own = np.argmax(np.nan_to_num(gains) + choice.leaning, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         paths: dict[float, RidgePath] = {}
         for i, rule in enumerate(rules):
@@ -327,29 +308,27 @@ class HeadVotes(SumMessage):
 
 
 def elect(
-    ask: AsksHeads,
-    heads: Heads,
-    rules: tuple[HeadRule, ...],
-    count: Count,
-    error: float,
-    share: float,
-) -> Choice:
-    """Elect the rule of all users; if none stands out of the noise, only a leaning is left.
+    ask: AsksHeads, heads: Heads, rules: tuple[HeadRule, ...], count: Count, share: float
+) -> tuple[Choice, bool]:
+    """Elect the rule of all users, and say whether coefficients of their own help them.
 
-    Nor does one with coefficients that hardly beats those without: the best of many is often noise.
+    What rules with coefficients gain on those without is told by the best of both, and with less
+    noise by the means. Where either shows a gain, or both a loss, the best rule of that side is
+    elected; else a leaning is left, and users choose.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, released.noise_scale
+    alone = np.array([rule.penalty < math.inf for rule in rules])
+    of_means = float(votes[alone].mean() - votes[~alone].mean())
+    of_best = float(votes[alone].max() - votes[~alone].max())
+    margin = SEEN * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
+    helped = of_means > margin or of_best > SEEN * math.sqrt(2) * noise
     few = _rule_of_few(rules, votes, noise)
-    level = max(votes[i] for i, rule in enumerate(rules) if rule.penalty == math.inf)
-    best = rules[int(np.argmax(votes))]
-    ahead = float(votes.max() - level) >= _TRUST * math.sqrt(2) * noise
-    if float(votes.max()) >= _TRUST * noise and (ahead or best.penalty == math.inf):
-        return Choice((rules[int(np.argmax(votes))],), np.zeros(1), few)
+    if helped or (of_means < -margin and of_best < 0):
+        side = np.where(alone == helped, votes, -np.inf)
+        return Choice((rules[int(np.argmax(side))],), np.zeros(1), few), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    leaning = _LEANING * kept * votes / count.value
-    kept_rules = usable(rules, error, heads.model.noise)
-    return Choice(kept_rules, np.array([leaning[rules.index(rule)] for rule in kept_rules]), few)
+    return Choice(rules, _LEANING * kept * votes / count.value, few), False
 
 
 def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -> HeadRule:
@@ -357,15 +336,13 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
     level = [i for i, rule in enumerate(rules) if rule.penalty == math.inf]
     best = max(level, key=lambda i: votes[i])
     gain = float(votes[best] - votes[rules.index(AS_ALL)])
-    return rules[best] if gain >= _TRUST * math.sqrt(2) * noise else AS_ALL
+    return rules[best] if gain >= SEEN * math.sqrt(2) * noise else AS_ALL
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
 
 
-_CLASSES = 0.3  # of the share of a mean head: where the classes lie
-_LOGIT, _INTERCEPT_LEVEL = 1.0, 0.5  # reach of intercepts; their level, in that of the coefficients
-_RARE = 0.005  # least share of a class, before logarithms
+_INTERCEPT_LEVEL = 0.5  # level of intercepts, in that of the coefficients
 
 
 @dataclass(frozen=True)
@@ -438,9 +415,9 @@ class MeanHead(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return both, the intercepts in units of one logit."""
-        p, unit = len(self.logits), self.intercept_level / _LOGIT
-        values = self.heads.small(batch)
-        return np.concatenate([values[:, :-p], unit * (values[:, -p:] - self.logits)], axis=1)
+        p, values = len(self.logits), self.heads.small(batch)
+        gaps = self.intercept_level * (values[:, -p:] - self.logits)
+        return np.concatenate([values[:, :-p], gaps], axis=1)
 
 
 def global_model(
@@ -454,21 +431,36 @@ def global_model(
     k, p = heads.U.shape[1], heads.model.intercept.size
     logits = np.zeros(p)
     if heads.view.intercept:
-        shares = ClassMeans(p).asked(ask, share=_CLASSES * share)
+        share /= 2
+        shares = ClassMeans(p).asked(ask, share=share)
         level = count.value / max(p, 2)  # of classes that are alike
         gap = _kept(shares.value - level, shares.noise_scale)
-        logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
+        logits = class_logits((level + gap) / count.value, 1 / (count.value + 2))
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
-    sums, chance = released.value[: k * p], released.noise_scale**2
+    sums = released.value[: k * p]
+    # Heads are at most as long as their level: this is what any n of them would add up to.
+    chance = released.noise_scale**2 + coef_clip_norm**2 * count.value / (k * p)
     seen = float(sums @ sums) > chance * (k * p + SEEN * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count.value
+    V = _kept(sums, released.noise_scale) / count.value * seen
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
-    noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_clip_norm
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
-        logits = logits + gap * _LOGIT / message.intercept_level
-    return GlobalModel(coef, logits, noise, seen=seen)
+        logits = logits + gap / message.intercept_level
+    return GlobalModel(coef, logits, seen=seen)
+
+
+def predicts_one_class(model: GlobalModel) -> bool:
+    """Whether hardly a row has scores that differ as much as the intercepts do.
+
+    Columns have spreads of about 1, and deviations of 1.5.
+    """
+    coef, b = model.coef, model.intercept
+    if len(b) == 1:
+        coef, b = np.hstack([0 * coef, coef]), np.append(0.0, b)
+    top = int(np.argmax(b))
+    lengths = np.linalg.norm(np.delete(coef - coef[:, [top]], top, axis=1), axis=0)
+    return bool(np.all(np.delete(b[top] - b, top) > 1.5 * SEEN * lengths))
 
 
 def _kept(sums: FloatArray, noise: float) -> FloatArray:
@@ -477,9 +469,9 @@ def _kept(sums: FloatArray, noise: float) -> FloatArray:
     return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(square, 1e-300)))
 
 
-def class_logits(shares: FloatArray) -> FloatArray:
+def class_logits(shares: FloatArray, least: float) -> FloatArray:
     """Return the intercepts that predict released shares of the classes: of one, or of each."""
-    kept = np.clip(shares, _RARE, 1 - _RARE)
+    kept = np.clip(shares, least, 1 - least)
     if len(kept) == 1:
         return np.asarray(np.log(kept / (1 - kept)))
     return np.asarray(np.log(kept) - np.log(kept).mean())

@@ -223,18 +223,14 @@ def test_hard_columns_are_never_blown_up(n, epsilon):
 # -- sparse rows ----------------------------------------------------------------------------------
 
 
-def sparse_rows(n=4000, d=6):
-    rng = np.random.default_rng(5)
-    return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of seeds
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency):
-    S = sparse_rows()
+    rng = np.random.default_rng(5)
+    S = sp.random_array((4000, 6), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
     options = {"with_mean": False, "bounds": bounds, "adjacency": adjacency}
     sparse, dense = (
         DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())

@@ -159,7 +159,7 @@ def choice_of(rule):
     return heads.Choice((rule,), np.zeros(1), heads.AS_ALL)
 
 
-def test_election_needs_a_clear_winner():
+def test_election_needs_a_clear_gain_or_a_clear_loss():
     U, theta, batch = users()
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
@@ -174,11 +174,15 @@ def test_election_needs_a_clear_winner():
             return Exact(votes.sum(axis=0), self.noise_scale)
 
     ask, count = Ask(), shared.Count().also(400.0, 1.0)
-    (rule,) = heads.elect(ask, users_heads, rules, count, 0.001, 1.0).rules
-    assert rule.outside < 1e-2 and rule.intercept == 0.0
-    ask.noise_scale = 1e4
-    choice = heads.elect(ask, users_heads, rules, count, 0.001, 1.0)
-    assert len(choice.rules) == 64 and not choice.leaning.any()
+    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    (rule,) = choice.rules
+    assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
+    votes = -votes
+    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    assert not helped and choice.rules[0].penalty == math.inf
+    ask.noise_scale, votes = 1e4, -votes
+    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    assert not helped and choice.rules == rules and not choice.leaning.any()
     own = users_heads.fit(batch, choice)
     elected = users_heads.fit(batch, choice_of(rule))
     errors = [np.mean((values[:, :-1] - theta) ** 2) for values in (own, elected)]
@@ -251,19 +255,14 @@ def test_number_of_rules_is_public():
     view = shared.View(None, True, "squared")
     few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), view)
     many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), view)
-    assert len(few) == len(many) == 64
-    for rule in heads.usable(few, 0.9, 0.0):
-        assert rule.outside > 0 or math.isinf(rule.penalty)
-    assert not any(rule.toward_global for rule in heads.usable(few, 0.0, 0.9))
-    assert heads.usable(few, 0.9, 0.9)
+    assert len(few) == len(many) == 19
 
 
 def test_prior_outside_the_subspace_follows_its_error():
     U = np.eye(10)[:, :2]
     ratios = [
         heads.outside_variance(shared.Shared(U, error, shared.Count()))
-        for error in (0.0, 3e-5, 4e-5, 0.1, 0.8)
+        for error in (0.0, 0.1, 0.5, 8.0)
     ]
-    assert ratios[0] == ratios[1] == 0.0 < ratios[2] < ratios[3] < ratios[4] <= 1.0
-    assert ratios[2] < 1e-4  # a smaller share of all coefficients is not fitted
+    assert ratios[0] == 0.0 < ratios[1] < ratios[2] < ratios[3] == pytest.approx(1.0)
     assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0

@@ -57,7 +57,7 @@ OTHERS = {
     "_MOST_RULES": "refused beyond it",
     "_MOST_CONDITION": "refused beyond it",
     "_NARROW": "threads alone", "_GROUP": "lists of a row of one's own",
-    "_FARTHEST": "values, not sizes", "_FAR": "values, not sizes",
+    "_FARTHEST": "values, not sizes",
     "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
     "_MOST_POINTS": "refused beyond it",

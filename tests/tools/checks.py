@@ -63,10 +63,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _shown(estimator: Any) -> str:
-    return repr(estimator).replace(" ", "").replace("\n", "")
-
-
 def parametrize_with_dp_checks(estimators: list[Any]) -> Any:
     """Parametrize a pytest test with estimators and privacy checks.
 
@@ -93,7 +89,7 @@ def parametrize_with_dp_checks(estimators: list[Any]) -> Any:
 
     cases = []
     for estimator in estimators:
-        shown, name = _shown(estimator), type(estimator).__name__
+        shown, name = "".join(repr(estimator).split()), type(estimator).__name__
         subject = clone(estimator)  # one for all: checks fit clones, and clones take their time
         for check in CHECKS:
             case = pytest.param(subject, partial(check, name), id=f"{shown}-{check.__name__}")

@@ -123,10 +123,6 @@ def _with_bad(X, value, where):
     return X
 
 
-def _sparse_rows(rng, n, d):
-    return sp.csr_array(rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.4))
-
-
 def _stored_forms(X):
     """One CSR matrix in all forms, and with one entry that is not stored."""
     forms = {name: form(X) for name, form in STORED.items()}
@@ -162,7 +158,7 @@ def _row_data(estimator, rng):
         dense[name] = FitData(_with_bad(X, value, n // 2), y, assume_finite=True)
     families = {"dense": dense}
     if get_tags(estimator).input_tags.sparse:
-        S = _sparse_rows(rng, n, d)
+        S = sp.csr_array(rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.4))
         hole = sp.csr_array(S.multiply(np.arange(n)[:, None] % 2))
         empty = sp.csr_array((n, d))
         rows = {"ordinary": S, "empty rows": hole, "empty": empty, "x1e6": 1e6 * S}

@@ -10,8 +10,10 @@ from skdp import (
     DPIncrementalPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
     DPTruncatedSVD,
 )
+from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
 
 RNG = np.random.default_rng(0)
@@ -56,6 +58,20 @@ USERS = {
         np.where(Y > 0, 1, -1),
     ),
 }
+
+GROUP = {"privacy_unit": "group", "epsilon": 4.0}
+PERSONS = [
+    DPPCA(2, **GROUP),
+    DPPCA(2, clip_norm=3.0, svd_solver="power", **GROUP),
+    DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
+    DPRidge(adjacency="replace", **GROUP),
+    DPTruncatedSVD(2, **GROUP),
+    DPTruncatedSVD(2, adjacency="replace", algorithm="screened", **GROUP),
+    DPIncrementalPCA(2, adjacency="replace", **GROUP),
+    DPStandardScaler(**GROUP),
+    DPStandardScaler(bounds=(-3.0, 3.0), adjacency="replace", **GROUP),
+]
+USERS |= {repr(model): (model, Y) for model in PERSONS}
 
 
 def public(estimator):

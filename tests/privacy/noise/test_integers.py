@@ -16,7 +16,6 @@ from scipy import stats
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.noise import integers
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from tools.gate import new_session
@@ -537,21 +536,21 @@ def words(seed):
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 1.0, 3.0, 10.0, 20.0, 60.0])
 def test_a_flip_is_as_likely_as_epsilon_asks(epsilon):
     """(1 - p)/p <= e^epsilon, and one step less would not do (where steps are fine enough)."""
-    rate = integers.flip_rate(epsilon)
-    p = integers.chance_of_flip(rate)
+    rate = noise.flip_rate(epsilon)
+    p = noise.chance_of_flip(rate)
     assert p >= 1 / (1 + math.exp(epsilon)) * (1 - 1e-12)
     assert p < 0.5
     if rate > 1:
-        finer = integers.chance_of_flip(rate - 1)
+        finer = noise.chance_of_flip(rate - 1)
         assert finer <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
     expected = 0.5 / math.sinh(epsilon / 2)
-    assert integers.unbiased_deviation(p) == pytest.approx(expected, rel=1e-2) or rate < 1000
+    assert noise.unbiased_deviation(p) == pytest.approx(expected, rel=1e-2) or rate < 1000
 
 
 def test_geometrics_have_their_law():
     n = 200_000
-    drawn = integers.integer_geometric(words(0), n)
-    uniform = np.exp(-drawn / integers.LAPLACE_SCALE)
+    drawn = noise.integer_geometric(words(0), n)
+    uniform = np.exp(-drawn / noise.LAPLACE_SCALE)
     assert drawn.min() >= 0
     assert stats.kstest(uniform, "uniform").pvalue > 1e-6
 
@@ -560,13 +559,13 @@ def test_geometrics_have_their_law():
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0, 6.0])
 def test_flips_are_bernoulli(epsilon):
     """Number, places and gaps of the flips of 400,000 cells."""
-    n, rate = 400_000, integers.flip_rate(epsilon)
-    p, places = integers.chance_of_flip(rate), integers.draw_flips(words(1), 400_000, rate)
+    n, rate = 400_000, noise.flip_rate(epsilon)
+    p, places = noise.chance_of_flip(rate), noise.draw_flips(words(1), 400_000, rate)
     assert places.dtype == np.int64
     assert np.all(np.diff(places) > 0)
     assert places[0] >= 0
     assert places[-1] < n
-    assert all(np.all(integers.draw_flips(words(3), few, rate) < max(few, 1)) for few in (0, 1, 5))
+    assert all(np.all(noise.draw_flips(words(3), few, rate) < max(few, 1)) for few in (0, 1, 5))
     assert abs(len(places) - n * p) < 6 * math.sqrt(n * p * (1 - p))
     assert stats.kstest(places / n, "uniform").pvalue > 1e-6
     gaps = np.diff(places)
@@ -576,10 +575,10 @@ def test_flips_are_bernoulli(epsilon):
 
 
 def test_neighbouring_cells_are_flipped_independently():
-    n, rate = 300_000, integers.flip_rate(1.0)
+    n, rate = 300_000, noise.flip_rate(1.0)
     flags = np.zeros(n)
-    flags[integers.draw_flips(words(2), n, rate)] = 1
-    flags -= integers.chance_of_flip(rate)
+    flags[noise.draw_flips(words(2), n, rate)] = 1
+    flags -= noise.chance_of_flip(rate)
     for lag in (1, 2, 7, 100):
         product = flags[lag:] * flags[:-lag]
         assert abs(product.mean()) < 6 * product.std() / math.sqrt(len(product))
@@ -589,10 +588,10 @@ def test_flipping_twice_undoes_it():
     rng = np.random.default_rng(0)
     for _ in range(20):
         ones, flips = (np.flatnonzero(rng.random(50) < p).astype(np.int64) for p in (0.3, 0.5))
-        once = integers.flipped(ones, flips)
+        once = noise.flipped(ones, flips)
         expected = np.flatnonzero(np.isin(np.arange(50), ones) ^ np.isin(np.arange(50), flips))
         np.testing.assert_array_equal(once, expected)
-        np.testing.assert_array_equal(integers.flipped(once, flips), ones)
+        np.testing.assert_array_equal(noise.flipped(once, flips), ones)
 
 
 # -- the gate --------------------------------------------------------------------------------------
@@ -614,8 +613,8 @@ def test_a_release_of_cells_is_charged_and_unbiased():
     assert line.mechanism == "randomised response"
     assert tuple(line.loss) == ("pure", 1.5)
     assert gate.spent().epsilon == 1.5
-    p = integers.chance_of_flip(integers.flip_rate(1.5))
-    assert answer.noise_scale == integers.unbiased_deviation(p)
+    p = noise.chance_of_flip(noise.flip_rate(1.5))
+    assert answer.noise_scale == noise.unbiased_deviation(p)
     assert sp.issparse(answer.value)
     unbiased = (answer.value.toarray() - p) / (1 - 2 * p)
     assert abs(unbiased.mean() - 0.25) < 6 * answer.noise_scale / math.sqrt(20_000)
@@ -626,7 +625,7 @@ def test_more_cells_cost_more_noise():
     a = one.release(cells((50, 50), [3]), 1.0)
     b = two.release(cells((50, 50), [3], moved=2), 1.0)
     assert b.noise_scale == pytest.approx(
-        integers.unbiased_deviation(integers.chance_of_flip(integers.flip_rate(1.0)))
+        noise.unbiased_deviation(noise.chance_of_flip(noise.flip_rate(1.0)))
     )
     assert b.noise_scale > a.noise_scale
 
@@ -634,9 +633,9 @@ def test_more_cells_cost_more_noise():
 def test_the_odds_of_each_outcome_change_by_no_more_than_epsilon():
     """Two cells, all outcomes by simulation: log odds of neighbours within epsilon, and near it."""
     epsilon, n = 1.0, 40_000
-    rate = integers.flip_rate(epsilon)
+    rate = noise.flip_rate(epsilon)
     flips = np.zeros(2 * n, np.int64)
-    flips[integers.draw_flips(words(5), 2 * n, rate)] = 1
+    flips[noise.draw_flips(words(5), 2 * n, rate)] = 1
     flips = flips.reshape(n, 2)
     counts = [np.bincount((flips ^ cell) @ [1, 2], minlength=4) / n for cell in ([0, 0], [1, 0])]
     losses = np.abs(np.log(counts[0] / counts[1]))
@@ -646,7 +645,7 @@ def test_the_odds_of_each_outcome_change_by_no_more_than_epsilon():
 
 def test_refusals():
     with pytest.raises(ValueError, match="too small"):
-        integers.flip_rate(1e-12)
+        noise.flip_rate(1e-12)
     with pytest.raises(PrivacyError, match="delta=0"):
         session(1.0, 1e-6).release(cells((5, 5), []), 0.5)
     with pytest.raises(BudgetExceededError):

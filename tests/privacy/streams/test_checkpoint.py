@@ -57,10 +57,6 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         group.session.forfeit(0.1)
 
 
-def size(path):
-    return sum(file.stat().st_size for file in path.parent.iterdir())
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_files_are_bounded(asked, tmp_path, monkeypatch):
     """By a snapshot, which was asked for or which the acts would exceed, the acts before it go."""
@@ -72,7 +68,7 @@ def test_files_are_bounded(asked, tmp_path, monkeypatch):
         if asked:
             checkpoint(group, path)
         group.keeper.store.disconnect()
-        sizes.append(size(path))
+        sizes.append(sum(file.stat().st_size for file in path.parent.iterdir()))
     assert max(sizes) < 2.5 * max(sizes[:9])
     close(group)
     assert np.array_equal(restore(path).answers()["a"].value, released["a"].value)
