@@ -8,15 +8,8 @@ from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_sha
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
 from skdp.queries.plane import COUNT, SQUARE, Frame
-from skdp.testing import seeded_entropy
 
 LIMITS = ((-4.0, 4.0), (-3.0, 3.0))
-
-
-@pytest.fixture(autouse=True)
-def fixed():
-    with seeded_entropy(0):
-        yield
 
 
 def rows(n=3000, d=4, seed=0):

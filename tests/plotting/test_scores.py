@@ -6,15 +6,8 @@ import pytest
 from skdp import DPScoreDensity
 from skdp.exceptions import PrivacyWarning
 from skdp.plotting import ScoreDisplay
-from skdp.testing import seeded_entropy
 
 LIMITS = ((-4.0, 6.0), (-4.0, 6.0))
-
-
-@pytest.fixture(autouse=True)
-def fixed():
-    with seeded_entropy(0):
-        yield
 
 
 def fitted(n=6000, classes=(0, 1), **params):
