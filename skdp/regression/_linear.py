@@ -187,8 +187,7 @@ _TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _RADIUS = 6.0  # learnt units from the centre at which an entry is cut
-_MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
-_APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
+_MUCH = 0.45  # of the explainable variance: what may lose more says so
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -381,15 +380,13 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         The noise of an intercept is one number, which now and then is twice its deviation.
         """
         seen, astray = solution.seen, float(np.mean(solution.astray))
-        lost = 1 - float(np.mean(solution.kept)) + astray
-        if seen.all() and lost <= _MUCH and lost + 3 * astray <= _HALF:
+        lost = 1 - float(np.mean(solution.kept)) + 3 * astray
+        if seen.all() and lost <= _MUCH:
             return
         of = f"{np.count_nonzero(~seen)} of {len(seen)} targets above its noise, so that their "
         of += "coefficients are next to zero"
         if seen.all():
-            of = f"about {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
-            if lost + 3 * astray > _HALF and astray > _APART * lost:
-                of += f" (up to {min(lost + 3 * astray, 1.0):.0%}, by the noise of the intercept)"
+            of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
         public = getattr(self, "classes", None) is not None
         listed = " Labels that are none of 'classes' do not count." if public else ""
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))

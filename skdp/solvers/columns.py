@@ -34,7 +34,6 @@ _NEAREST_MEAN = 2.0  # the same for one mean: less noise, and skewed entries los
 _MEDIANS = ("octave", "near", "nearer")
 _FAR_MEDIANS = (*_MEDIANS, *_MEDIANS[-1:] * 4)
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
-_STAY = 0.01  # of the posterior of a median: one that may as well be 0 is 0
 _PLACED = 0.75  # spreads: a median may lie so far from where it was placed
 _ASIDE = 3  # log2 bins that a scale is at most below what is open of the median
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
@@ -197,7 +196,7 @@ def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...]) -> 
     for name in passes[1:]:
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
-        likelihood = last.zoomed(_STAY)
+        likelihood = last.zoomed()
     a, b = last.low_end(0.25), last.high_end(0.75)
     # What spans log2 bins says no more than its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
@@ -224,7 +223,7 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     likelihood.exclude(np.log2(seen.near / base) - _ASIDE)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found = likelihood.found()
-    size = likelihood.zoomed(0.01, 16)
+    size = likelihood.zoomed(16)
     # The last point counts all.
     points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))

@@ -32,6 +32,7 @@ _FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each log2 bin
 _NEAR = 2  # log2 bins that a found median may be off
 _SURE = 0.88
+_TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _NEVER = 1e-9  # chance of a cell that is taken for impossible
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
@@ -153,12 +154,12 @@ class Likelihood:
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         return np.asarray(self.narrow() & (low | high) | low & high)
 
-    def zoomed(self, tails: float, cells: int = 64) -> Likelihood:
+    def zoomed(self, cells: int = 64) -> Likelihood:
         """Return the same in cells that are about equally likely, between round numbers."""
         q = np.linspace(0, 1, cells + 1)
         q[-1] = 2.0
         points = []
-        ends = self.low_end(tails), self.high_end(1 - tails)
+        ends = self.low_end(_TAILS), self.high_end(1 - _TAILS)
         for edges, p, low, high in zip(self.points, self.posterior, *ends, strict=True):
             beyond = np.concatenate([edges[:1], edges, edges[-1:]])
             reached = np.concatenate([[0.0], p.cumsum()]) + 1e-12 * np.arange(len(beyond))
@@ -200,7 +201,7 @@ def _kernels(cells: int) -> FloatArray:
     return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
 
 
-_TAILS, _PARTS = 0.01, 16  # of what is likely of a scale: the cells that the last question parts
+_PARTS = 16  # cells of what is likely of a scale that the last question parts
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in log2 bins: steps are wide where few rows are left. Questions among them.
@@ -273,7 +274,7 @@ def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
     found = bool((likelihood.narrow() | likelihood.found())[0])
-    size = likelihood.zoomed(_TAILS, _PARTS)
+    size = likelihood.zoomed(_PARTS)
     size.search(_Alone(rank, size.points), 1, each)
     value = float(size.high_end(0.5 if found else _LOW)[0])
     return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))

@@ -411,18 +411,6 @@ _ALIKE = 2.0  # log2 bins that scales of columns may differ by, and scales that 
 _BIAS, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
 
 
-class AsksBase(Protocol):
-    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
-
-    def grams(self, name: str, local: Local, width: int, *, share: float) -> Answer:
-        """Return the noisy sum of unit-norm matrices F'F."""
-        ...
-
-    def scaled(self, *scaling: FloatArray) -> Any:
-        """Narrow the question to rows as they are seen."""
-        ...
-
-
 class TargetUnit(NamedTuple):
     """Where the targets of users lie, and how far about there.
 
@@ -521,7 +509,7 @@ class Pooled(GramMessage):
 
 
 def pooled_model(
-    ask: AsksBase, found: NDArray[np.bool_], unit: TargetUnit, share: float, *, intercept: bool
+    ask: AsksUsers, found: NDArray[np.bool_], unit: TargetUnit, share: float, *, intercept: bool
 ) -> GlobalModel:
     """Release the users' mean moments of rows, targets and a bias column; return the linear model.
 

@@ -405,16 +405,19 @@ def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """Return the moments about means that are drawn to the centres, as much as noise moves them.
 
-    `mean` is that of the targets under wider bounds, where there is one: it has less noise, and
-    what the moments cut off. Nothing is expected of the d means of the columns but their common
-    size (James and Stein).
+    `mean` is that of the targets under wider bounds, where there is one. Both count by their noise;
+    what the moments cut off is none, and is added as far as it stands clear of it. Nothing is
+    expected of the d means of the columns but their common size (James and Stein).
     """
     if not released.bias or released.noise == 0.0:
         return released
     n, weight = released.weight, released.weight * released.bias
-    near_target = drawn(released.target_mean, released.cross_noise / weight)
+    both, noise = released.target_mean, released.cross_noise / weight
     if mean is not None:
-        near_target = drawn(mean.value, mean.noise_scale)
+        part = 1 / (1 + (mean.noise_scale / noise) ** 2)
+        both, noise = both + part * (mean.value - both), noise * np.sqrt(1 - part)
+    near_target = drawn(both, noise)
+    apart = 0.0 if mean is None else drawn(mean.value - near_target, mean.noise_scale + noise)
     square = max(float(released.row_mean @ released.row_mean), 1e-300)
     spare = max(len(released.row_mean) - 2, 0) * (released.noise / weight) ** 2
     near = released.row_mean * max(0.0, 1 - spare / square)
@@ -424,7 +427,7 @@ def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
         scatter=scatter - n * np.outer(near, near),
         cross=cross - n * np.outer(near, near_target),
         row_mean=near,
-        target_mean=near_target,
+        target_mean=near_target + apart,
     )
 
 

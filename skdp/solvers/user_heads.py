@@ -10,18 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.answer import Answer
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
     SEEN,
+    AsksUsers,
     Count,
     GlobalModel,
-    Local,
     NumberMessage,
     Seen,
     Shared,
@@ -34,16 +33,6 @@ FloatArray = NDArray[np.float64]
 # more is one more to be taken by chance: five penalties lost .02.
 _GRID = (0.1, 1.0)
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
-
-
-class AsksHeads(Protocol):
-    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
-
-    def sums(
-        self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float
-    ) -> Answer:
-        """Return the noisy sum of contributions, each part clipped to its level."""
-        ...
 
 
 class HeadRule(NamedTuple):
@@ -308,7 +297,7 @@ class HeadVotes(SumMessage):
 
 
 def elect(
-    ask: AsksHeads, heads: Heads, rules: tuple[HeadRule, ...], count: Count, share: float
+    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], count: Count, share: float
 ) -> tuple[Choice, bool]:
     """Elect the rule of all users, and say whether coefficients of their own help them.
 
@@ -421,7 +410,7 @@ class MeanHead(SumMessage):
 
 
 def global_model(
-    ask: AsksHeads, heads: Heads, count: Count, coef_clip_norm: float, share: float
+    ask: AsksUsers, heads: Heads, count: Count, coef_clip_norm: float, share: float
 ) -> GlobalModel:
     """Release the mean head, clipped at a public bound: a model for users without rows.
 

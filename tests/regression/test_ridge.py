@@ -399,27 +399,25 @@ def test_a_read_out_that_noise_has_shortened_says_so():
         X = rng.choice([-1.0, 1.0], (n, 40))
         model = DPRidge(bounds=(-1, 1), target_bounds=(-4, 4))
         said[n] = " ".join(messages_of(model.fit, X, X.sum(axis=1) / math.sqrt(40)))
-    assert re.search(r"sees nothing of about [4-9]\d% of what is linear", said[1000])
+    assert re.search(r"sees nothing of up to [4-9]\d% of what is linear", said[1000])
     assert said[50_000] == ""
 
 
 @pytest.mark.thorough
 def test_fits_that_lose_more_than_half_say_so():
-    """Some of it by the noise of the intercept alone, which coefficients do not show."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 4)) + 10.0
     y = X @ [1.0, -0.5, 2.0, 0.0]
     y += y.std() * rng.standard_normal(300)
     best = LinearRegression().fit(X, y).score(X, y)
-    lost, apart = 0, 0
+    lost = 0
     for _ in range(40):
         model = DPRidge(epsilon=1.0)
         said = " ".join(messages_of(model.fit, X, y))
-        apart += "by the noise of the intercept" in said
         if model.score(X, y) < 0.4 * best:
             lost += 1
             assert said
-    assert lost > 4 and apart
+    assert lost > 4
 
 
 def test_labels_of_no_class_are_named_where_nothing_is_seen():
