@@ -485,9 +485,9 @@ def column_weights(d):
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
-def warn_undetected_columns(estimator, undetected, needed, *, outcome, remedy, of="columns",
-    category=PartialSignalWarning,
-):  # fmt: skip
+def warn_undetected_columns(
+    estimator, undetected, needed, *, outcome, remedy, of="columns", category=PartialSignalWarning
+):
     """Say which columns did not show their scale, and what would do."""
     if not undetected.any():
         return
