@@ -277,8 +277,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         axes = check_array(axes, dtype=np.float64, input_name="axes")
         if isinstance(self.center, str):
             raise ValueError(
-                "'center' must be None (the origin) or a public point, such as `mean_` of a private "
-                f"model: the mean of X is private. Got center={self.center!r}."
+                "'center' must be None (the origin) or a public point, such as `mean_` of a fitted "
+                f"private model: the mean of X is private. Got center={self.center!r}."
             )
         center = np.zeros(d) if self.center is None else self.center
         center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
