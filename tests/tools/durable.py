@@ -4,8 +4,29 @@ import os
 import sqlite3
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 
 import pytest
+
+
+def stopping(strike, stop):
+    """Return an event that calls `stop(half)` from the one with this number on."""
+    number = count()
+
+    def event(name, half):
+        if next(number) >= strike:
+            stop(half)
+
+    return event
+
+
+def interrupted_at(strike):
+    """Return an event that interrupts from the one with this number on."""
+
+    def stop(half):
+        raise KeyboardInterrupt
+
+    return stopping(strike, stop)
 
 
 @contextmanager

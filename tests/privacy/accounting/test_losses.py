@@ -350,13 +350,6 @@ def test_pure_part_beyond_the_budget():
 # --- another library ------------------------------------------------------------------------
 
 
-def accountant(event, interval=1e-4):
-    dpa = pytest.importorskip("dp_accounting")
-    pld = pytest.importorskip("dp_accounting.pld")
-    relation = dpa.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return pld.PLDAccountant(relation, interval).compose(event)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "losses",
@@ -369,8 +362,10 @@ def accountant(event, interval=1e-4):
     ],
 )
 def test_against_the_pld_accountant(losses):
-    pytest.importorskip("dp_accounting")
-    other = accountant(to_dp_event(losses))
+    dpa = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    empty = pld.PLDAccountant(dpa.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    other = empty.compose(to_dp_event(losses))
     for delta in (1e-3, 1e-6, 1e-9):
         ours = epsilon_from_losses(losses, delta)
         assert ours - 1e-9 <= other.get_epsilon(delta) <= ours + 2e-4

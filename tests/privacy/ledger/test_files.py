@@ -24,7 +24,7 @@ from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import Book, FileBook
-from tools.ledgers import X, pca
+from tools.ledgers import X, attempt, pca
 
 TERMS = Terms(1.0, 1e-6)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -212,16 +212,8 @@ def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
 # -- other processes ------------------------------------------------------------------------------
 
 
-def in_child(queue, model=None):
-    try:
-        (model or pca(0.1)).fit(X)
-        queue.put("fitted")
-    except Exception as error:  # whatever it is: nobody waits for a child that has died
-        queue.put(str(error))
-
-
 def outcome(queue, model=None):
-    child = FORK.Process(target=in_child, args=(queue, model))
+    child = FORK.Process(target=lambda: queue.put(attempt((model or pca(0.1)).fit)))
     child.start()
     told = queue.get()
     child.join()
