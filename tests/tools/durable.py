@@ -9,7 +9,11 @@ from itertools import count
 import pytest
 
 
-def stopping(strike, stop):
+def interrupt(half):
+    raise KeyboardInterrupt
+
+
+def stopping(strike, stop=interrupt):
     """Return an event that calls `stop(half)` from the one with this number on."""
     number = count()
 
@@ -18,15 +22,6 @@ def stopping(strike, stop):
             stop(half)
 
     return event
-
-
-def interrupted_at(strike):
-    """Return an event that interrupts from the one with this number on."""
-
-    def stop(half):
-        raise KeyboardInterrupt
-
-    return stopping(strike, stop)
 
 
 @contextmanager

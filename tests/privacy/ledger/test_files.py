@@ -5,9 +5,9 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -244,18 +244,12 @@ def test_children_charge_the_file(path):
 
 def test_threads_share_the_file(path):
     size = PrivacyBudget(1.0, 1e-6).mu / np.sqrt(10.5)
-    book, done = FileBook(path, TERMS), []
+    book = FileBook(path, TERMS)
 
-    def run():
-        for _ in range(5):
-            try:
-                done.append(book.reserve(fit(Loss("gaussian", size))))
-            except BudgetExceededError:
-                return
+    def run(_):
+        with suppress(BudgetExceededError):
+            return book.reserve(fit(Loss("gaussian", size)))
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(done) == len(set(done)) == len(book.balance().entries) == 10
+    with ThreadPoolExecutor(4) as pool:
+        done = set(pool.map(run, range(20))) - {None}
+    assert len(done) == len(book.balance().entries) == 10

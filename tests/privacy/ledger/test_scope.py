@@ -17,11 +17,10 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from skdp import PrivacyError, PrivacyLedger
-from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
+from skdp.model_selection import IndependentKFold, search_cost
 from skdp.privacy.ledger import scope
-from tools.ledgers import X, attempt, pca
+from tools.ledgers import SCORER, X, attempt, pca
 
-SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
 LOKY = joblib.Parallel(2, backend="loky")
 
 

@@ -11,7 +11,7 @@ from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
-from tools.durable import interrupted_at, recorded
+from tools.durable import recorded, stopping
 from tools.gate import new_session
 
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 3)}
@@ -100,7 +100,7 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
             checkpoint(group, first)
         group.open()
         try:
-            with recorded(interrupted_at(strike)):
+            with recorded(stopping(strike)):
                 checkpoint(group, second)
             again = False
         except KeyboardInterrupt:
@@ -126,7 +126,7 @@ def test_interrupted_while_a_snapshot_is_written(tmp_path):
     for strike in range(8):
         group.open()
         group.keeper.store.disconnect()
-        with recorded(interrupted_at(strike)), contextlib.suppress(KeyboardInterrupt):
+        with recorded(stopping(strike)), contextlib.suppress(KeyboardInterrupt):
             checkpoint(group, path)
         released = group.open()
     close(group)
