@@ -60,21 +60,14 @@ def with_header(change, tail=b""):
 
 
 BROKEN = {
-    "empty": b"",
     "pickle": pickle.dumps({"calls": []}),
     "magic": b"skdp request 1\n" + request().encode()[len(MAGIC) :],
-    "short": request(Call("sums", (np.ones(9),))).encode()[:-1],
-    "long": request().encode() + b"x",
-    "length": MAGIC + struct.pack("<Q", 2**31) + b"{}",
-    "no json": MAGIC + struct.pack("<Q", 3) + b"\xff\xfe!",
     "more fields": with_header(lambda h: h.update(extra=1)),
     "fewer fields": with_header(lambda h: h.pop("step")),
     "no calls": with_header(lambda h: h.update(calls=[]), b""),
     "many calls": with_header(lambda h: h.update(calls=[["gram", []]] * 9)),
     "dtype": with_header(lambda h: h["calls"][0][1][0].update(dtype="|O")),
-    "negative shape": with_header(lambda h: h["calls"][0][1][0].update(shape=[-2, -2])),
     "three axes": with_header(lambda h: h["calls"][0][1][0].update(shape=[2, 2, 1])),
-    "huge shape": with_header(lambda h: h["calls"][0][1][0].update(shape=[2**40, 2**40])),
     "method": with_header(lambda h: h["calls"][0].__setitem__(0, 7)),
     "serial": with_header(lambda h: h.update(serial=-1)),
     "flag": with_header(lambda h: h.update(serial=True)),
@@ -82,9 +75,7 @@ BROKEN = {
     "step": with_header(lambda h: h.update(step=1)),
     "four bytes": with_header(lambda h: h["calls"][0][1][0].update(dtype="<f4", shape=[4, 2])),
     "argument": with_header(lambda h: h["calls"][0][1].append([1.0])),
-    "another array": with_header(lambda h: h["calls"][0][1][0].update(__array__=1)),
     "facts": with_header(lambda h: h.update(facts=["row", "add_remove", 5])),
-    "deep": MAGIC + struct.pack("<Q", 60_000) + b"[" * 60_000,
     "list": MAGIC + struct.pack("<Q", 2) + b"[]",
 }
 

@@ -20,6 +20,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.queries.rows import RowQuery
+from skdp.recommend import DPRecommender
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from tools.federation import Wire, asked, change_over_bound, plain_sum, secure_sum
@@ -489,15 +490,11 @@ def test_the_budget_of_a_client_is_its_own():
 # -- drop-outs and failures ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_too_many_dropouts_end_the_fit(secure):
+def test_too_many_dropouts_end_the_fit():
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
     clients = clients_of(estimator, split(X))
-    sums = plain_sum(clients[2:])
-    if secure:
-        sums = secure_sum(clients, CONFIG, lost=lambda i, kind: i < 2)
     with pytest.raises(PrivacyError):
-        fit(estimator, clients, aggregator=sums)
+        fit(estimator, clients, away=(0, 1))
     assert not hasattr(estimator, "components_")
 
 
@@ -558,23 +555,35 @@ def unit_of(estimator):
     return partial(federated.FederatedPowerMethod._checked_unit, estimator)
 
 
-def fit_of_width(width):
-    server = federated.FederatedPowerMethod(DPTruncatedSVD(), CONFIG)
-    return partial(server.fit, federated.UnmaskedAggregator([]), n_features=width)
+def fit_of(estimator, width, **public):
+    server = federated.FederatedPowerMethod(estimator, CONFIG)
+    return partial(server.fit, federated.UnmaskedAggregator([]), n_features=width, **public)
 
 
 BAD = [
     (unit_of(DPTruncatedSVD(epsilon=math.inf)), "finite 'epsilon'"),
     (unit_of(DPTruncatedSVD(delta=0)), "finite 'epsilon'"),
     (unit_of(DPPCA(1, privacy_unit="group")), "privacy_unit among"),
-    (unit_of(DPTruncatedSVD(privacy_unit="frobenius")), "privacy_unit among"),
+    *[
+        (unit_of(DPTruncatedSVD(privacy_unit=unit)), "privacy_unit among")
+        for unit in ("frobenius", "spectral", "mixed")
+    ],
+    (fit_of(DPRecommender(privacy_unit="interaction"), 12, n_samples=9), "whole users"),
+    (fit_of(DPRecommender(delta=0.0), 12), "'delta' above 0"),
     (unit_of(SimpleNamespace(epsilon=1.0)), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
-    *[(fit_of_width(width), "n_features") for width in (1, 0, -3, 2.0, True)],
+    *[(fit_of(DPTruncatedSVD(), width), "n_features") for width in (1, 0, -3, 2.0, True)],
     *[
         (partial(federated.PowerMethodClient, X, CONFIG, **{name: value}), name)
         for name, value in [
             ("privacy_unit", "frobenius"), ("adjacency", "both"), ("epsilon", math.inf),
-            ("delta", 0.0), ("epsilon", -1.0), ("n_retries", -1),
+            ("delta", 0.0), ("epsilon", -1.0), ("n_retries", -1), ("privacy_unit", "spectral"),
+            ("privacy_unit", "mixed"),
+        ]
+    ],
+    *[
+        (partial(federated.RecommenderClient, X, CONFIG, **{name: value}), name)
+        for name, value in [
+            ("adjacency", "swap"), ("value_cap", -1.0), ("value_cap", "stars"), ("value_cap", True),
         ]
     ],
 ]  # fmt: skip
