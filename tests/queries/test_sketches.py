@@ -253,6 +253,17 @@ def test_a_stream_has_the_state_of_one_batch(kind):
             np.testing.assert_array_equal(sum(blocks), whole)
 
 
+def test_duplicate_entries_are_summed_before_they_are_clipped():
+    unit = unit_of("entry", "add_remove")
+    sketch = maps_of("sparse", "two_sketch")[0]
+    doubled = sp.coo_array((np.full(9, 2.0), (np.zeros(9, int), np.zeros(9, int))), shape=SHAPE)
+    plain = sp.csr_array(([2.0], ([0], [0])), shape=SHAPE)
+    step = gaussian_step(unit.bound(sketch, random=False), 0.2)
+    X = sp.csr_array((doubled.data, doubled.coords[1], [0, 9, 9, 9, 9, 9, 9, 9]), shape=SHAPE)
+    a, b = (Whole(M, unit).answer(sketch)(step) for M in (X, plain))
+    np.testing.assert_array_equal(a, b)
+
+
 def test_dense_rows_of_any_budget_keep_their_noise():
     """A fine step is met by a multiple of the finest unit of a row, not by more noise."""
     unit = unit_of("row", "zero_out")
