@@ -39,6 +39,16 @@ _COUNT_SHARE = 0.25
 _ROW_UNITS = tuple(name for name, unit in UNITS.items() if unit.in_one_row or unit.of_groups)
 
 
+def scored_unit(name):
+    """Return a unit of which a change moves the loss of one row, or the mean loss of one group."""
+    unit = unit_named(name)
+    if unit.name not in _ROW_UNITS:
+        raise PrivacyError(
+            f"a change of one {name} can move the losses of many rows: no private score."
+        )
+    return unit
+
+
 def _squared(y, found):
     return (y - found) ** 2
 
@@ -204,12 +214,7 @@ class PrivateScorer:
         self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
     ) -> Any:
         """Return (score, total): the total orders models that are scored on the same rows."""
-        unit = unit_named(session.unit)
-        if unit.name not in _ROW_UNITS:
-            raise PrivacyError(
-                f"a change of one {session.unit} can move the losses of many rows: no private "
-                "score."
-            )
+        unit = scored_unit(session.unit)
         private_count = session.adjacency == "add_remove" and unit.by_rows
         try:
             routes.charge(session, "PrivateScorer", self._reservation_key)

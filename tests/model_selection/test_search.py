@@ -226,9 +226,10 @@ def test_estimators_have_a_score_of_their_own():
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
-def test_changes_of_a_norm_have_no_private_score():
-    with pytest.raises(PrivacyError, match="no private score"):
+def test_changes_of_a_norm_have_no_private_score_and_no_run():
+    with pytest.raises(PrivacyError, match="no private score"), record_transcript() as transcript:
         pca_search(estimator=DPTruncatedSVD(1, privacy_unit="spectral")).fit(X[:60])
+    assert not transcript
 
 
 # -- ledgers -------------------------------------------------------------------------------------
