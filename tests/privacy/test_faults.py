@@ -877,37 +877,3 @@ def test_a_fault_at_a_line(case, every):
             for what in found
         ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_a_fork_does_not_wait_for_a_thread_that_is_not_there():
-    session = Releases("release")._checked_session()
-    grant = session.grant(sums(DATA[0], "paid").bound, 0.5)
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with session.lock:
-            held.set()
-            over.wait(SECONDS)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(SECONDS)
-    if not (child := os.fork()):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(SECONDS)  # ends whoever waits
-        refused = 0
-        for ask in (
-            lambda: session.grant(sums(DATA[0]).bound, 0.1),
-            lambda: session.forfeit(0.1),
-            lambda: session.charge_draws(1),
-            lambda: grant.open(sums(DATA[0]).answer),
-        ):
-            with suppress(PrivacyError):
-                ask()
-                break
-            refused += 1
-        os._exit(0 if refused == 4 else 1)
-    _, status = os.waitpid(child, 0)
-    over.set()
-    thread.join()
-    assert status == 0

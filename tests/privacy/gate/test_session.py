@@ -20,6 +20,8 @@ from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivateQuer
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams import sketches
+from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.gate import VECTOR, constant, new_session
 from tools.gate import new_session as session
@@ -83,12 +85,6 @@ def moments(values, scale):
     z_mean = values.mean() / scale * math.sqrt(n)
     z_variance = (values.var() / scale**2 - 1) * math.sqrt(n / 2)
     return abs(z_mean), abs(z_variance)
-
-
-def test_gaussian_release_has_its_stated_law():
-    bound = Bound("x", (200_000,), 1.0, slack=0.0)
-    answer = session(source=SeededSource(1)).release(constant(bound), 1.0)
-    assert max(moments(answer.value, answer.noise_scale)) < 6
 
 
 def test_a_release_of_copies_is_the_mean_of_releases():
@@ -171,9 +167,6 @@ def test_an_accumulator_is_noisy_from_birth_and_opens_once():
     assert np.allclose(answer.value / step, born + 3, rtol=1e-12)
     with pytest.raises(PrivacyError, match="pays for one release"):
         accumulator.open()
-    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(PrivacyError, match="copied"):
-            copied(accumulator)
 
 
 SCORES = Bound("scores", (3,), 0.0, linf=1.0)
@@ -239,23 +232,17 @@ def test_the_receipt_adds_up():
         half.spent()
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_what_is_left_out_is_paid_all_the_same(delta):
+@pytest.mark.parametrize(("delta", "kind"), [(0.0, "pure"), (1e-6, "gaussian")])
+def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate = session(delta=delta)
-    gate.release(constant(VECTOR), 0.4)
+    for share in (0.25, 0.15):
+        gate.release(constant(VECTOR), share)
     gate.ask(object()).forfeit(0.6)
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
+    assert gate.spent().delta == delta
+    assert {entry.loss.kind for entry in gate.ledger} == {kind}
     with pytest.raises(BudgetExceededError):
         gate.forfeit(0.1)
-
-
-def test_pure_budget_shares_epsilon():
-    gate = session(delta=0.0)
-    for share in (0.25, 0.75):
-        gate.release(constant(VECTOR), share)
-    assert gate.spent().epsilon == pytest.approx(1.0)
-    assert gate.spent().delta == 0.0
-    assert {entry.loss.kind for entry in gate.ledger} == {"pure"}
 
 
 def test_seeded_noise_differs_between_budgets():
@@ -300,11 +287,17 @@ def test_huge_scales_get_their_noise():
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_grants_and_sessions_are_not_copied(copied):
+def test_what_holds_a_budget_or_noise_is_not_copied(copied):
     gate = session()
-    for secret in (gate, gate.grant(VECTOR, 0.1)):
-        with pytest.raises(PrivacyError, match="copied"):
+    stream = paid_stream(gate, VECTOR, 0.1, 4)
+    secrets = [gate, gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1), stream]
+    group = StreamGroup(gate, {"a": stream})
+    for secret in (*secrets, group, SketchSource(gate, SystemSource())):
+        with pytest.raises(PrivacyError, match="copied or pickled"):
             copied(secret)
+    if copied is not copy.copy:  # the same stream in another list
+        with pytest.raises(PrivacyError, match="copied or pickled"):
+            copied([stream])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
@@ -312,14 +305,31 @@ def test_a_grant_is_opened_in_the_process_that_paid():
     """A fork has a copy of everything: what was paid for once would be read in both."""
     gate = session()
     grant, state = gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1)
+    stream = paid_stream(gate, VECTOR, 0.1, 4)
     acts = (
-        lambda: gate.release(constant(VECTOR), 0.8),
+        lambda: gate.release(constant(VECTOR), 0.5),
+        lambda: gate.grant(VECTOR, 0.1),
+        lambda: gate.forfeit(0.1),
+        lambda: gate.charge_draws(1),
         lambda: grant.open(constant(VECTOR).answer),
         lambda: state.add(constant(VECTOR).answer),
         state.open,
+        stream.open,
     )
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with gate.lock:
+            held.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # ends whoever waits for a thread that is not there
         refused = 0
         for act in acts:
             try:
@@ -327,7 +337,10 @@ def test_a_grant_is_opened_in_the_process_that_paid():
             except PrivacyError as error:
                 refused += "another process" in str(error)
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(acts)
+    told = os.waitpid(child, 0)[1]
+    over.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(told) == len(acts)
     for act in acts:
         act()
 
@@ -450,8 +463,6 @@ def test_a_grant_without_noise_reads_nothing_of_a_private_session(epsilon, step)
 def test_sketches_of_the_system_have_no_key():
     with pytest.raises(PrivacyError, match="no key"):
         SketchSource(new_session(), SystemSource()).secret()
-    with pytest.raises(PrivacyError, match="secret sketch cannot be copied or pickled"):
-        pickle.dumps(SketchSource(new_session(), SystemSource()))
 
 
 def mixture(*degrees):

@@ -136,25 +136,19 @@ def test_kinds_that_come_first_only_come_outside_of_parts():
 
 
 def reserve(unit, adjacency, whole_groups=False, ledger=None):
-    ledger = ledger or PrivacyLedger(3, 1e-5)
-    with ledger:
-        parts = ledger.partition(key="k", parts=["a"], whole_groups=whole_groups)
-        with parts as part, part("a"):
-            try:
-                return ledger._book.reserve(
-                    fit(Loss("gaussian", 0.1), unit=unit, adjacency=adjacency)
-                )
-            finally:
-                ledger._refused.clear()
+    taken = fit(Loss("gaussian", 0.1), unit=unit, adjacency=adjacency)
+    ledger = PrivacyLedger(3, 1e-5, adjacency=ledger)
+    with ledger, ledger.partition("k", ["a"], whole_groups=whole_groups) as part, part("a"):
+        return ledger._book.reserve(taken)
 
 
 @pytest.mark.parametrize(
     ("unit", "adjacency"),
     [("row", "add_remove"), ("interaction", "add_remove"), ("entry", "add_remove"),
-     ("entry", "replace"), ("label", "replace")],
+     ("entry", "replace"), ("label", "replace"), ("group", "add_remove")],
 )  # fmt: skip
 def test_units_that_stay_in_their_part(unit, adjacency):
-    assert reserve(unit, adjacency) == 1
+    assert reserve(unit, adjacency, whole_groups=unit == "group") == 1
 
 
 @pytest.mark.parametrize(
@@ -168,16 +162,11 @@ def test_units_that_may_touch_two_parts_are_refused(unit, adjacency):
         reserve(unit, adjacency, whole_groups=True)
 
 
-def test_a_replaced_row_may_change_its_part():
-    ledger = PrivacyLedger(3, 1e-5, adjacency="replace")
+def test_a_replaced_row_and_a_group_that_nobody_declared_whole_are_refused():
     with pytest.raises(PrivacyError, match=r"one row \(replace\) may touch more than one part"):
-        reserve("row", "add_remove", ledger=ledger)
-
-
-def test_groups_are_whole_by_declaration_only():
+        reserve("row", "add_remove", ledger="replace")
     with pytest.raises(PrivacyError, match="whole_groups=True"):
         reserve("group", "add_remove")
-    assert reserve("group", "add_remove", whole_groups=True) == 1
 
 
 # -- who is inside --------------------------------------------------------------------------------

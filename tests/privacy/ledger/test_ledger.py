@@ -6,7 +6,6 @@ import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from sklearn.base import clone
 
@@ -194,7 +193,6 @@ REFUSED = {  # terms of a ledger, what is refused there, and why
     "no noise": ({}, lambda: pca(math.inf).fit(X), "epsilon=inf"),
     "a seed": ({}, lambda: pca(random_state=0).fit(X), "random_state=None"),
     "another unit": ({"unit": "group"}, lambda: pca().fit(X), "row, and this .* one group"),
-    "a delta": ({"delta": 0}, lambda: pca(0.1).fit(X), "asks for gaussian"),
     "too much": ({}, lambda: pca(2.0).fit(X), "room for"),
 }
 
@@ -281,17 +279,6 @@ def test_between_two_neighbours_a_failure_grows_by_what_lies_between():
 # -- failed fits ----------------------------------------------------------------------------------
 
 
-def test_fit_that_fails_before_a_release_spends_nothing():
-    with PrivacyLedger(1, 1e-6) as ledger:
-        for bad in (X[0], np.full((4, 2), np.nan), "text"):
-            with pytest.raises(ValueError):
-                pca().fit(bad)
-        with pytest.raises(ValueError, match="n_components"):
-            DPPCA(9, clip_norm=1.0).fit(X)
-    assert ledger.entries == ()
-    assert (ledger.spent.epsilon, ledger.remaining()) == (0, 1)
-
-
 def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
     def broken(self, *args):
         raise RuntimeError("late")
@@ -313,19 +300,6 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
 # -- threads and nesting ---------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
-def test_many_threads_never_overspend():
-    with forgiving(1, 1e-6) as ledger, ThreadPoolExecutor(8) as pool:
-        mu = mu_of(1) / math.sqrt(10.5)
-        epsilon = accounting.epsilon_from_mu_delta(mu, 1e-8)
-        futures = [pool.submit(pca(epsilon, delta=1e-8).fit, X) for _ in range(30)]
-        errors = [future.exception() for future in futures]
-        assert sum(error is None for error in errors) == len(ledger.entries) == 10
-        assert sum(isinstance(error, BudgetExceededError) for error in errors) == 20
-        assert len(ledger.rejected_fits) == 20
-    assert ledger.spent.mu == pytest.approx(mu * math.sqrt(10), rel=1e-9)
-
-
 def test_check_and_charge_are_one_step(monkeypatch):
     affords = Balance.affords
 
@@ -335,10 +309,12 @@ def test_check_and_charge_are_one_step(monkeypatch):
         return answer
 
     monkeypatch.setattr(Balance, "affords", slow)
-    monkeypatch.setattr(Balance, "remaining", lambda self: 0.0)
+    monkeypatch.setattr(Balance, "remaining", lambda *_, **__: 0.0)
     with forgiving(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(pca(0.6).fit, X) for _ in range(6)]
-        assert sum(future.exception() is None for future in futures) == 2
+        errors = [future.exception() for future in futures]
+        assert [type(error) for error in errors if error] == [BudgetExceededError] * 4
+        assert len(ledger.entries) == 2 and len(ledger.rejected_fits) == 4
     assert ledger.spent.epsilon <= 1
 
 

@@ -68,18 +68,6 @@ def test_workers_charge_the_file(tmp_path):
     assert ledger.spent.epsilon <= 2
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("kept", [True, False])
-def test_spawned_workers_of_dask_charge_the_file_or_refuse(kept, tmp_path):
-    dask = pytest.importorskip("dask")
-    path = tmp_path / "a.ledger" if kept else None
-    with PrivacyLedger(3, 1e-5, path=path) as ledger:
-        built = dask.delayed(attempt)()
-        (told,) = dask.compute(built, scheduler="processes", num_workers=1)
-    assert told == "fitted" if kept else "another process" in told
-    assert len(ledger.entries) == kept
-
-
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
@@ -120,26 +108,18 @@ SCRIPT = inspect.getsource(fates) + "\nimport sys\nprint(*fates(sys.argv[1]))"
 fates.__module__ = "__main__"
 
 
-def pickled():
-    return pickle.dumps([pca(), clone(pca())]).hex()
+def fates_elsewhere(inside):
+    """In a worker that was there before, and in a program that is started now."""
+    run = [sys.executable, "-W", "ignore", "-c", SCRIPT, inside]
+    told = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    return [*LOKY([joblib.delayed(fates)(inside)]), told]
 
 
 def test_what_was_pickled_inside_stays_inside():
     with PrivacyLedger(3, 1e-5):
-        inside = pickled()
-        assert LOKY([joblib.delayed(fates)(inside)]) == [["refused"] * 3]
-    assert LOKY([joblib.delayed(fates)(inside)]) == [["fitted", "refused", "refused"]]
-
-
-@pytest.mark.thorough
-def test_a_program_that_is_started_inside_is_inside():
-    with PrivacyLedger(3, 1e-5):
-        inside = pickled()
-        run = [sys.executable, "-W", "ignore", "-c", SCRIPT, inside]
-        first = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    later = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert first.split() == ["refused"] * 3
-    assert later.split() == ["fitted", "refused", "refused"]
+        inside = pickle.dumps([pca(), clone(pca())]).hex()
+        assert fates_elsewhere(inside) == [["refused"] * 3] * 2
+    assert fates_elsewhere(inside) == [["fitted", "refused", "refused"]] * 2
 
 
 def refused_in_child(queue, estimator):

@@ -48,20 +48,6 @@ def test_child_and_parent_draw_different_words_after_a_fork():
     assert not np.intersect1d(theirs, words(8)).size
 
 
-def test_numpy_seed_has_no_effect():
-    state = np.random.get_state()
-    try:
-        np.random.seed(0)
-        before = np.random.get_state()[1].copy()
-        first = make_source(None).words("gram")(8)
-        np.random.seed(0)
-        second = make_source(None).words("gram")(8)
-        assert np.array_equal(np.random.get_state()[1], before)
-    finally:
-        np.random.set_state(state)
-    assert not np.intersect1d(first, second).size
-
-
 @pytest.mark.parametrize("state", [0, 7, np.int64(7), np.uint8(3), 2**100])
 def test_integers_seed(state):
     source = make_source(state, "DPPCA", 0)
