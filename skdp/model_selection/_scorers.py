@@ -208,12 +208,12 @@ class PrivateScorer:
             budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit,
             observer=routes.Account(),
         )  # fmt: skip
-        return self.release(model, X, y, groups, session)[0]
+        return self.score_of(*self.release(model, X, y, groups, session))
 
     def release(
         self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
     ) -> Any:
-        """Return (score, total): the total orders models that are scored on the same rows."""
+        """Return (total, number of units): the total orders models scored on the same rows."""
         unit = scored_unit(session.unit)
         private_count = session.adjacency == "add_remove" and unit.by_rows
         try:
@@ -227,9 +227,12 @@ class PrivateScorer:
         except BaseException:
             routes.settle(session, "failed")
             raise
+        return -float(total.value), n
+
+    def score_of(self, total: float, n: float) -> float:
+        """Return the mean score of n units whose losses lie about the middle of their bounds."""
         low, high = self.bounds
-        mean = low + (high - low) / 2 + float(total.value) / n
-        return -min(max(mean, low), high), -float(total.value)
+        return -min(max(low + (high - low) / 2 - total / n, low), high)
 
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""
