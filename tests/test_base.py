@@ -67,15 +67,6 @@ def test_failed_fit_returns_its_own_charges_only():
     assert {fit.state for fit in ledger.entries} == {"fitted"}
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_closing_sets_the_receipt():
-    estimator = TwoFits().fit(X)
-    assert estimator.value_ == 1.0
-    assert estimator.releases_ == ()
-    assert estimator.privacy_spent_.epsilon == 0
-    assert "TwoFits" in str(estimator.privacy_report())
-
-
 def test_session_without_an_atomic_fit_stays_charged():
     """Nobody reports that it failed, so its whole budget counts."""
     with PrivacyLedger(3, 1e-5) as ledger:

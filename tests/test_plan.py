@@ -3,7 +3,6 @@
 import math
 import pickle
 import statistics
-import warnings
 
 import numpy as np
 import pytest
@@ -194,7 +193,7 @@ def of_table(estimator, n, d):
     classes = isinstance(estimator, DPRidgeClassifier)
     y = (y > np.median(y)).astype(int) if classes else y
     gauge = accuracy_score if classes else r2_score
-    best, trivial = gauge(y, fit_quietly(own, X, y).predict(X)), 0.5 if classes else 0.0
+    best, trivial = gauge(y, own.fit(X, y).predict(X)), 0.5 if classes else 0.0
     share = np.corrcoef(f, y)[0, 1] ** 2
     if classes:
         share = np.mean([np.mean(scaled[y == label], axis=0) ** 2 for label in (0, 1)])
@@ -202,26 +201,20 @@ def of_table(estimator, n, d):
     plan = estimator.plan(n, d, spectrum=np.linalg.eigvalsh(np.cov(scaled.T)), **facts)
 
     def lost():
-        found = gauge(y, fit_quietly(refit(estimator), X, y).predict(X))
+        found = gauge(y, refit(estimator).fit(X, y).predict(X))
         return (best - found) / (best - trivial)
 
     return plan.error, lost
-
-
-def fit_quietly(model, *data, **more):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model.fit(*data, **more)
 
 
 def of_matrix(estimator, n, shape):
     X, y = datasets.make_trace_regression(n, shape, 1, noise_sd=1.0, random_state=5)
     plan = estimator.plan(n, shape, signal=1.0)
     own = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
-    best = r2_score(y, fit_quietly(own, X, y).predict(X))
+    best = r2_score(y, own.fit(X, y).predict(X))
     return (
         plan.error,
-        lambda: 1 - r2_score(y, fit_quietly(refit(estimator), X, y).predict(X)) / best,
+        lambda: 1 - r2_score(y, refit(estimator).fit(X, y).predict(X)) / best,
     )
 
 
@@ -233,7 +226,7 @@ def of_users(estimator, n, d, m):
     gauge, trivial = (accuracy_score, 0.5) if classes else (r2_score, 0.0)
 
     def found(model):
-        fit_quietly(model, X[shown], y[shown], groups=groups[shown])
+        model.fit(X[shown], y[shown], groups=groups[shown])
         return gauge(y[~shown], model.predict(X[~shown], groups=groups[~shown]))
 
     best = found(type(estimator)(**estimator.get_params() | {"epsilon": math.inf}))
@@ -246,7 +239,7 @@ def of_graph(estimator, n):
     plan = estimator.plan(n, signal=30.0)
 
     def lost():
-        rows = fit_quietly(refit(estimator), A).embedding_
+        rows = refit(estimator).fit(A).embedding_
         return 1 - adjusted_rand_score(
             labels, KMeans(2, n_init=3, random_state=0).fit_predict(rows)
         )
@@ -267,9 +260,7 @@ def of_factors(estimator, shape, value):
     plan = estimator.plan(*shape, signal=value)
 
     def lost():
-        return np.linalg.norm(A - fit_quietly(refit(estimator), A).reconstruct()) / np.linalg.norm(
-            A
-        )
+        return np.linalg.norm(A - refit(estimator).fit(A).reconstruct()) / np.linalg.norm(A)
 
     return plan.error, lost
 
@@ -309,16 +300,10 @@ def of_stream(estimator, n, d):
     def lost():
         model = refit(estimator)
         for part in np.array_split(X, estimator.max_releases):
-            fit_part(model, part)
+            model.partial_fit(part)
         return lost_rows(model, X)
 
     return plan.error, lost
-
-
-def fit_part(model, part):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.partial_fit(part)
 
 
 def _share(X, k):

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 
-from skdp import DPIncrementalPCA, PrivacyLedger, testing
+from skdp import DPIncrementalPCA, testing
 from skdp.decomposition import _incremental_pca
-from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning, UtilityWarning
+from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
 from tools.outcomes import difference, fitted_attributes, messages_of
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -353,22 +353,6 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
     assert np.array_equal(pca.mean_, mean)
     assert np.array_equal(pca._private.notes["facts"]["about"], about)
     assert np.allclose(pca.partial_fit(FAR).mean_, FAR.mean(axis=0), atol=0.5)
-
-
-def test_ledgers_are_charged_once_and_later_ones_too():
-    pca = DPIncrementalPCA(2, clip_norm=5.0, max_releases=6)
-    with PrivacyLedger(3.0, 1e-5) as first:
-        pca.partial_fit(X[:100]).partial_fit(X[100:200])
-    assert len(first.entries) == 1
-    assert first.spent.mu == pytest.approx(pca.privacy_spent_.mu)
-    pca.partial_fit(X[200:300])
-    with PrivacyLedger(3.0, 1e-5) as second:
-        pca.partial_fit(X[300:400]).partial_fit(X[400:])
-    assert (len(first.entries), len(second.entries)) == (1, 1)
-    assert second.spent.mu == pytest.approx(pca.privacy_spent_.mu)
-    with pytest.raises(BudgetExceededError), PrivacyLedger(0.5, 1e-6):
-        pca.partial_fit(X)
-    assert pca.n_stream_releases_ == 5
 
 
 def test_public_sizes_bound_the_components():

@@ -15,7 +15,7 @@ from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.testing import record_transcript, seeded_entropy
+from skdp.testing import record_transcript
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -96,20 +96,6 @@ def test_the_released_rows_and_entries():
 # -- streams ---------------------------------------------------------------------------------------
 
 STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "unit_bound": (-3.0, 3.0)}
-
-
-@pytest.mark.parametrize("method", ["two_sketch", "dense"])
-def test_any_order_of_updates_gives_the_same_release(method):
-    rng = np.random.default_rng(0)
-    rows, columns = rng.integers(0, 60, 500), rng.integers(0, 40, 500)
-    deltas, found = rng.choice([-2.0, 0.5, 3.0], 500), []
-    for parts in ([np.arange(500)], np.array_split(rng.permutation(500), 6)):
-        with seeded_entropy(0):
-            model = DPLowRankFactorizer(2, method=method, sensitivity_mode="worst_case", **STREAM)
-            for part in parts:
-                model.update(rows[part], columns[part], deltas[part])
-            found.append(model.release().left_singular_vectors_)
-    np.testing.assert_array_equal(*found)
 
 
 def test_memory_does_not_grow_and_one_release_is_all():

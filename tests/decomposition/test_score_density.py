@@ -58,18 +58,6 @@ def test_auto_chooses_by_released_sizes(n, kind):
         assert picture.density_.shape[0] == 2
 
 
-def test_a_finer_picture_for_more_rows_and_budget():
-    sides = [
-        len(
-            DPScoreDensity(limits=LIMITS, kind="density", epsilon=epsilon)
-            .fit(rows(n))
-            .histogram_[0]
-        )
-        for n, epsilon in ((1000, 1.0), (4000, 1.0), (4000, 4.0))
-    ]
-    assert sides[0] < sides[1] < sides[2]
-
-
 def test_other_labels_are_left_out():
     X, y = rows(3000), np.array(["a", "b", "c"] * 1000)
     params = {"kind": "ellipse", "limits": LIMITS, "epsilon": 5.0}

@@ -146,11 +146,6 @@ def test_what_is_no_sum_of_entries():
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
         with pytest.raises(ValueError, match="no sum over clients"):
             fit("entry", aggregator, **options)
-    for unit in ("frobenius", "spectral", "mixed"):
-        with pytest.raises(ValueError, match="privacy_unit among"):
-            fit(unit, aggregator)
-        with pytest.raises(ValueError, match="privacy_unit"):
-            federated.PowerMethodClient(np.eye(N), CONFIG, privacy_unit=unit)
     for options in (
         {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
         {"privacy_unit": "entry_change", "adjacency": "replace"},
@@ -159,7 +154,3 @@ def test_what_is_no_sum_of_entries():
             federated.PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
     with pytest.raises(ValueError, match="n_samples"):
         federated.FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)
-    with pytest.raises((ValueError, PrivacyError)):
-        federated.FederatedPowerMethod(estimator("entry", delta=0.0), CONFIG).fit(
-            aggregator, n_features=N, n_samples=M
-        )

@@ -20,6 +20,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.queries.rows import RowQuery
+from skdp.recommend import DPRecommender
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from tools.federation import Wire, asked, change_over_bound, plain_sum, secure_sum
@@ -558,23 +559,35 @@ def unit_of(estimator):
     return partial(federated.FederatedPowerMethod._checked_unit, estimator)
 
 
-def fit_of_width(width):
-    server = federated.FederatedPowerMethod(DPTruncatedSVD(), CONFIG)
-    return partial(server.fit, federated.UnmaskedAggregator([]), n_features=width)
+def fit_of(estimator, width, **public):
+    server = federated.FederatedPowerMethod(estimator, CONFIG)
+    return partial(server.fit, federated.UnmaskedAggregator([]), n_features=width, **public)
 
 
 BAD = [
     (unit_of(DPTruncatedSVD(epsilon=math.inf)), "finite 'epsilon'"),
     (unit_of(DPTruncatedSVD(delta=0)), "finite 'epsilon'"),
     (unit_of(DPPCA(1, privacy_unit="group")), "privacy_unit among"),
-    (unit_of(DPTruncatedSVD(privacy_unit="frobenius")), "privacy_unit among"),
+    *[
+        (unit_of(DPTruncatedSVD(privacy_unit=unit)), "privacy_unit among")
+        for unit in ("frobenius", "spectral", "mixed")
+    ],
+    (fit_of(DPRecommender(privacy_unit="interaction"), 12, n_samples=9), "whole users"),
+    (fit_of(DPRecommender(delta=0.0), 12), "'delta' above 0"),
     (unit_of(SimpleNamespace(epsilon=1.0)), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
-    *[(fit_of_width(width), "n_features") for width in (1, 0, -3, 2.0, True)],
+    *[(fit_of(DPTruncatedSVD(), width), "n_features") for width in (1, 0, -3, 2.0, True)],
     *[
         (partial(federated.PowerMethodClient, X, CONFIG, **{name: value}), name)
         for name, value in [
             ("privacy_unit", "frobenius"), ("adjacency", "both"), ("epsilon", math.inf),
-            ("delta", 0.0), ("epsilon", -1.0), ("n_retries", -1),
+            ("delta", 0.0), ("epsilon", -1.0), ("n_retries", -1), ("privacy_unit", "spectral"),
+            ("privacy_unit", "mixed"),
+        ]
+    ],
+    *[
+        (partial(federated.RecommenderClient, X, CONFIG, **{name: value}), name)
+        for name, value in [
+            ("adjacency", "swap"), ("value_cap", -1.0), ("value_cap", "stars"), ("value_cap", True),
         ]
     ],
 ]  # fmt: skip

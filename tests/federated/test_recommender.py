@@ -64,17 +64,6 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
         assert [line.name for line in client.releases_][-1] == "pairs"
 
 
-@pytest.mark.parametrize(
-    ("params", "message"), [({"privacy_unit": "interaction"}, "whole users"),
-                            ({"delta": 0.0}, "'delta' above 0")],
-)  # fmt: skip
-def test_what_has_no_federated_fit_is_refused(params, message):
-    """Single interactions, and pure counts."""
-    server = FederatedPowerMethod(DPRecommender(**params), CONFIG)
-    with pytest.raises(ValueError, match=message):
-        server.fit(lambda *_: None, n_features=300, n_samples=4000)
-
-
 KEPT = np.arange(3)
 MOMENT = KEPT, 1.0, np.zeros(3)
 LIES = {  # of an honest question: place -> values that do not fit
@@ -101,13 +90,3 @@ def test_clients_refuse_what_does_not_fit():
     assert client.releases_ == ()
     ask(client, Call("moment", MOMENT))
     assert len(client.releases_) == 1
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [({"adjacency": "swap"}, "adjacency"), ({"value_cap": -1.0}, "value_cap"),
-     ({"value_cap": "stars"}, "value_cap"), ({"value_cap": True}, "value_cap")],
-)  # fmt: skip
-def test_bad_clients(params, message):
-    with pytest.raises(ValueError, match=message):
-        RecommenderClient(np.eye(6), CONFIG, **params)

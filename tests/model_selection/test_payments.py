@@ -26,7 +26,6 @@ from sklearn.model_selection import (
     HalvingGridSearchCV,
     KFold,
     LeaveOneOut,
-    StratifiedKFold,
     TunedThresholdClassifierCV,
     cross_val_predict,
     cross_validate,
@@ -153,10 +152,7 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught, n_jobs):
     ("search", "match"),
     [
         (grid(KFold(4), pca(), scoring=SCORER), "IndependentKFold"),
-        (grid(StratifiedKFold(4), scoring=SCORER), "IndependentKFold"),
         (grid(KFold(3)), "selects by exact scores"),
-        (grid(KFold(3), scoring=lambda model, X, y=None: 0.0), "selects by exact scores"),
-        (grid(KFold(3), scoring=SCORER), "do not add up"),
         (OwnSearch(pca(), {}, cv=IndependentKFold(2), scoring=SCORER), "cannot be counted"),
         (GridSearchCV(BaggingRegressor(ridge()), {}, cv=IndependentKFold(2)), "how often"),
     ],

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -163,38 +164,6 @@ TEXT = [
 ]  # fmt: skip
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("layout", ["C", "F"])
-@pytest.mark.parametrize("step", NUMERIC, ids=repr)
-def test_dense_rows(step, layout):
-    assert not list(concerns(step))
-    assert differences(step, numbers(layout), layout) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("step", FOR_CSR, ids=repr)
-def test_sparse_rows(step):
-    assert differences(step, numbers("csr")) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("layout", ["C", "F", "csr"])
-def test_missing_values(layout):
-    assert not list(concerns(IMPUTER))
-    assert differences(IMPUTER, numbers(layout, missing=True), layout) == []
-
-
-@pytest.mark.parametrize("step", CATEGORICAL, ids=["sparse", "dense"])
-def test_categories(step):
-    assert not list(concerns(step))
-    assert differences(step, categories()) == []
-
-
-def test_categories_of_words():
-    step = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
-    assert differences(step, words()) == []
-
-
 def frames():
     """Yield data frames of a column of words, with a missing one, and two of numbers."""
     for (X, row), (Z, other) in zip(numbers("C", seed=6), categories(), strict=False):
@@ -204,23 +173,6 @@ def frames():
             pd.DataFrame({"w": z[:, 0], "x": x[:, 0].astype(float), "y": -x[:, 0].astype(float)})
             for x, z in tables
         )
-
-
-@pytest.mark.thorough
-def test_data_frames():
-    one_hot = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
-    step = ColumnTransformer(
-        [("w", one_hot, ["w"]), ("x", Normalizer("max"), ["x", "y"]), ("y", RowClipper(), ["y"])],
-        sparse_threshold=0,
-    )
-    assert not list(concerns(step))
-    assert differences(step, frames()) == []
-
-
-@pytest.mark.parametrize("step", TEXT, ids=["default", "characters", "words"])
-def test_texts(step):
-    assert not list(concerns(step))
-    assert differences(step, texts()) == []
 
 
 class Recorder(RegressorMixin, TransformerMixin, BaseEstimator):
@@ -251,12 +203,34 @@ VOTE = VotingRegressor([("a", Recorder()), ("b", Recorder())], weights=[1, 2])
 TRIED = [*NUMERIC, IMPUTER, *CATEGORICAL, *TEXT, *COMPOSITIONS, VOTE]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("layout", ["C", "csr"])
-@pytest.mark.parametrize("step", COMPOSITIONS, ids=lambda step: type(step).__name__)
-def test_compositions(step, layout):
+WORD_COLUMN = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
+OF_FRAMES = ColumnTransformer(
+    [("w", WORD_COLUMN, ["w"]), ("x", Normalizer("max"), ["x", "y"]), ("y", RowClipper(), ["y"])],
+    sparse_threshold=0,
+)
+# (step, made pairs of neighbours, layouts)
+OF_NUMBERS = [
+    *((step, numbers, ["C", "F"]) for step in NUMERIC),
+    *((step, numbers, ["csr"]) for step in FOR_CSR),
+    (IMPUTER, partial(numbers, missing=True), ["C", "F", "csr"]),
+    *((step, partial(numbers, seed=3), ["C", "csr"]) for step in COMPOSITIONS),
+]
+OF_WORDS = [
+    *((step, lambda _: categories(), ["C"]) for step in CATEGORICAL),
+    *((step, lambda _: texts(), ["C"]) for step in TEXT),
+    (WORD_COLUMN, lambda _: words(), ["C"]),
+    (OF_FRAMES, lambda _: frames(), ["C"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "pairs", "layouts"),
+    [*(pytest.param(*case, marks=pytest.mark.thorough) for case in OF_NUMBERS), *OF_WORDS],
+)
+def test_the_other_rows_come_out_bit_for_bit(step, pairs, layouts):
     assert not list(concerns(step))
-    assert differences(step, numbers(layout, seed=3)) == []
+    for layout in layouts:
+        assert differences(step, pairs(layout), layout) == []
 
 
 def test_parts_of_a_vote_get_the_rows_and_targets_as_they_are():

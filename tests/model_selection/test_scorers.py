@@ -12,11 +12,9 @@ from sklearn.pipeline import make_pipeline
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
-from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.regression import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
-from tools.gate import new_session
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -279,21 +277,3 @@ def test_a_derived_class_gets_one_row_at_a_time():
         return scorer._losses_of(model, X[:n], Y[:n])()
 
     np.testing.assert_array_equal(losses(40)[:39], losses(39))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("share", [0.02, 0.25, 0.9])
-def test_a_score_looks_at_the_rows_through_its_noise_alone(share, monkeypatch):
-    """Nothing read, and the noise fixed: whatever the rows, and however many, the score is one."""
-    read = PrivacySession._read
-    monkeypatch.setattr(PrivacySession, "_read", lambda *args: 0 * np.asarray(read(*args)))
-    scorer = make_private_scorer("squared_error", (0.0, 2.0))
-
-    def score(X, y, seed):
-        with seeded_entropy(seed):
-            return scorer.release(Constant(), X, y, None, new_session(), share)
-
-    scores = {seed: score(X, Y, seed) for seed in range(30)}
-    assert len(set(scores.values())) > 10  # it has power
-    for n in (1, 7, 40, 1999):
-        assert {seed: score(9 * X[:n], Y[:n] - 1, seed) for seed in scores} == scores

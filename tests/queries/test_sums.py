@@ -21,7 +21,6 @@ from skdp.queries.sums import (
 )
 from skdp.queries.users import UserQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
-from tools.fit_checks import check_order_invariance
 
 RNG = np.random.default_rng(0)
 BOTH = ["add_remove", "replace"]
@@ -160,14 +159,6 @@ def test_numbers_are_left_out_alone():
     query = KEPT["numbers"](HOSTILE, "add_remove")
     assert query.kept_below(0.7).answer(0.0) == (3 - 4) / 2  # inf is a number above everything
     assert query.kept_below(0.7).bound.name == "number_centered_rank"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["rows", "users", "numbers"])
-def test_kept_below_depends_on_no_order(kind):
-    X = RNG.standard_normal((333, 3)) * 10.0 ** RNG.uniform(-6, 6, (333, 1))
-    X[::3] = 0.0
-    check_order_invariance(partial(KEPT[kind], adjacency="add_remove"), "kept_below", 1.0, data=X)
 
 
 columns_of = partial(ColumnQuery, adjacency="add_remove")

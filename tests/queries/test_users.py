@@ -29,9 +29,13 @@ U = np.linalg.qr(RNG.standard_normal((D, K)))[0]
 W = np.diag([1.0, 2.0, 0.5, 1.0, 3.0])
 
 
+FOUND = np.arange(D) < D - 1  # one of them was not found
+SCALE = np.linspace(1.0, 2.0, D)
+
+
 @functools.cache
-def make_local(name, p=1):
-    """The function that the solver hands to the query, and how it is summed."""
+def contributions(p):
+    """The functions that the solver hands to the query, and how they are summed."""
     loss = "squared" if p == 1 else "softmax"
     view = shared.View(W, True, loss)
     model = GlobalModel(np.ones((D, p)), np.full(p, 0.5))
@@ -59,7 +63,10 @@ def make_local(name, p=1):
         ),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
         "count": lambda q: q.count(),
-    }[name]
+    }
+
+
+NAMES = list(contributions(1))
 
 
 class Asked(Exception):
@@ -82,18 +89,9 @@ class Recorder:
         return ask
 
 
-FOUND = np.arange(D) < D - 1  # one of them was not found
-SCALE = np.linspace(1.0, 2.0, D)
-NAMES = [
-    "second_moment", "scaled", "votes", "head_votes", "class_frequency_sum", "mean_head",
-    "kept_below", "target_ranks", "target_places", "pooled", "column_centered_ranks",
-    "moments", "count",
-]  # fmt: skip
-
-
 def bounded(name, query, p=1):
     try:
-        return make_local(name, p)(query)
+        return contributions(p)[name](query)
     except Asked as asked:
         return asked.args[0]
 

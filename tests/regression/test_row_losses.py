@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.base import clone
 
 from skdp import DPPersonalizedRegressor
 from skdp.regression import QuantileLoss
@@ -97,12 +96,6 @@ def test_a_local_fit_minimises_the_loss(loss):
     found = objective(np.array([*theta, fit.intercept[0, 0]]))
     none = objective(np.zeros(3))
     assert found - best < 0.05 * (none - best)
-
-
-def test_it_is_a_parameter_like_others():
-    model = DPPersonalizedRegressor(loss=QuantileLoss(0.3))
-    assert clone(model).loss == model.loss
-    assert "QuantileLoss(quantile=0.3)" in repr(model)
 
 
 def altered(**changes):

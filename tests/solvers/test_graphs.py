@@ -30,41 +30,12 @@ def test_degrees_are_shrunk_as_far_as_they_are_noise(noise, share_of_plain):
     assert np.mean(loss) < share_of_plain * np.mean(plain)
 
 
-def test_degree_direction():
-    degrees = np.array([3.0, 0.0, 4.0])
-    assert np.allclose(graphs.degree_direction(degrees), [0.6, 0.0, 0.8])
-    assert np.allclose(graphs.degree_direction(np.zeros(4)), 0.5)
-
-
-def test_scaled_graph_answers_for_the_scaled_matrix():
-    A, scale = symmetric(12), np.linspace(0.5, 2.0, 12)
-    S = np.diag(scale)
-    X = np.random.default_rng(1).standard_normal((12, 3))
-    ask = graphs.ScaledGraph(Graph(A), scale)
-    assert np.allclose(ask.right(X, share=0.1).value, S @ A @ S @ X)
-    assert np.allclose(ask.left(X, share=0.1).value, S @ A @ S @ X)
-    assert np.allclose(ask.ritz(X, share=0.1).value, X.T @ S @ A @ S @ X)
-
-
 def test_scaled_graph_reports_the_noise_of_its_answers():
     scale = np.linspace(0.5, 2.0, 400)
     ask = graphs.ScaledGraph(Graph(np.zeros((400, 400)), 3.0), scale)
     answer = ask.right(np.eye(400)[:, :50], share=0.1)
     assert answer.value.std() == pytest.approx(answer.noise_scale, rel=0.03)
     assert ask._ask.shares == [0.1]
-
-
-def test_angular_rows_do_not_depend_on_size():
-    """A node with twice the degree has rows twice as long: the same angle."""
-    rng = np.random.default_rng(0)
-    X, direction = rng.standard_normal((8, 2)), rng.random(8) + 0.1
-    size = rng.uniform(0.5, 4.0, 8)
-    assert np.allclose(
-        graphs.angular_rows(X, direction), graphs.angular_rows(X * size[:, None], direction * size)
-    )
-    lengths = np.hypot(direction, np.linalg.norm(X, axis=1))
-    assert np.allclose(graphs.angular_rows(X, direction), X / lengths[:, None])
-    assert np.isfinite(graphs.angular_rows(np.zeros((3, 2)), np.zeros(3))).all()
 
 
 def across(A, k=1, noise=0.0, seed=0):

@@ -203,15 +203,6 @@ def test_heads_undo_scale_and_whitener():
     assert np.mean((predicted - batch.Y[:, :, 0]) ** 2) < 0.5 * np.mean(batch.Y**2)
 
 
-def test_heads_shrink_towards_the_global_model():
-    U, _, batch = users(n=20)
-    model = shared.GlobalModel(np.full((8, 1), 2.0), np.array([5.0]))
-    rule = heads.HeadRule(1.0, 1e9, 0.0, True)
-    view = shared.View(None, True, "squared")
-    found = heads.Heads(view, U, model).fit(batch, choice_of(rule))
-    assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)
-
-
 def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     """Whatever the model of all says; also of one row, and heads lie about that mean."""
     U, _, batch = users(n=20, m=9)

@@ -25,17 +25,6 @@ def moment_of(X, noise_scale=0.0):
 # -- from moments to attributes ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [None, 1, 3, 8, 0.5, 0.9, 0.9999, "mle", "auto"])
-def test_pca_attributes(rule):
-    ours = postprocess.pca_attributes(moment_of(X), rule, 8, 8)
-    theirs = PCA(None if rule == "auto" else rule, svd_solver="full").fit(X)
-    for name in ATTRIBUTES:
-        assert np.allclose(ours[name], getattr(theirs, name)), name
-    cosines = np.abs(np.sum(ours["components_"] * theirs.components_, axis=1))
-    assert np.allclose(cosines, 1.0)
-    assert np.array_equal(ours["mean_"], X.mean(axis=0))
-
-
 def test_subspace_attributes():
     for k in (1, 3, 8):
         moment = moment_of(X)
