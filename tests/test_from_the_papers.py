@@ -60,10 +60,3 @@ def test_what_the_page_names_exists(cells):
     path, _, function = test.partition("::")
     assert (ROOT / path).is_file()
     assert not function or function in functions(ROOT / path)
-
-
-def test_the_page_is_in_the_navigation():
-    more = (ROOT / "docs" / "more.md").read_text(encoding="utf-8")
-    assert "\nfrom_the_papers\n" in more
-    guide = (ROOT / "docs" / "user_guide" / "index.md").read_text(encoding="utf-8")
-    assert "(../from_the_papers.md)" in guide

@@ -128,7 +128,6 @@ SAID = {
     DPIncrementalPCA: [
         ({"n_components": 8}, "between 1 and n_features=5"),
         ({"n_components": 2.0}, "n_components"),
-        ({"max_releases": 0}, "max_releases"),
         ({"delta": 0.0, "clip_norm": 1.0}, "pure differential privacy"),
         ({"clip_norm": math.inf}, "clip_norm=inf"),
         ({"center": True}, NO_CENTRE),

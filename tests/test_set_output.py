@@ -26,9 +26,7 @@ TRANSFORMERS = [
 @pytest.mark.parametrize("transformer", TRANSFORMERS, ids=lambda each: type(each).__name__)
 def test_frames_come_in_and_go_out(transformer, library):
     frames = pytest.importorskip(library)
-    frame = frames.DataFrame(X, columns=NAMES) if library == "pandas" else frames.DataFrame(
-        X, schema=NAMES
-    )  # fmt: skip
+    frame = frames.DataFrame(dict(zip(NAMES, X.T, strict=True)))
     transformer.set_output(transform=library)
     found = transformer.fit(frame).transform(frame)
     assert isinstance(found, frames.DataFrame)

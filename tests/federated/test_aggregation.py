@@ -745,9 +745,7 @@ def test_sums_without_some_states_are_not_opened():
     asked = []
 
     def connect(callbacks):
-        sums = simulated_aggregator(
-            callbacks, AggregationConfig(S, 2, 1), lost=lambda i, kind: i == 0
-        )
+        sums = simulated_aggregator(callbacks, LOSSY, lost=lambda i, kind: i == 0)
         original = sums._finish
         sums._finish = lambda messages: asked.append(messages) or original(messages)
         return sums

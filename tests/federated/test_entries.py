@@ -31,10 +31,7 @@ def matrix(unit, seed=0):
 def parts_of(A, unit):
     """Entries at random holders; rows of a graph at the server of each node, so edges at two."""
     rng = np.random.default_rng(1)
-    if "edge" in unit:
-        home = rng.integers(0, S, len(A))
-        return [sp.csr_array(A * (home == i)[:, None]) for i in range(S)]
-    home = rng.integers(0, S, A.shape)
+    home = rng.integers(0, S, (len(A), 1) if "edge" in unit else A.shape)
     return [sp.csr_array(A * (home == i)) for i in range(S)]
 
 

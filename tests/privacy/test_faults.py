@@ -37,6 +37,7 @@ from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, res
 from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import NoisyGroup, grant_sketches
 from skdp.recommend import DPRecommender
+from tools.federation import first_request
 
 HOME = Path(skdp.__file__).parent
 TRACED = (
@@ -738,47 +739,29 @@ def elsewhere(helper, make, place):
 CONFIG = federated.AggregationConfig(n_clients=3, n_colluders=1)
 
 
-def _client(X):
-    return federated.PowerMethodClient(X, CONFIG, epsilon=1.0)
-
-
-def _holder(X):
-    return federated.RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0)
-
-
 def _device(X):
-    groups = np.arange(len(X)) // 3
-    return federated.PersonalizedClient(
-        DPPersonalizedRegressor(1), X, X[:, 0], CONFIG, groups=groups
-    )
-
-
-def _first_request(server, client):
-    """Return the first request that a server makes."""
-
-    class Heard(Exception):
-        pass
-
-    def respond(request):
-        raise Heard(request)
-
-    try:
-        server.fit(federated.UnmaskedAggregator([respond] * 3), n_features=3)
-    except Heard as heard:
-        return heard.args[0], client
-    raise AssertionError("nothing was asked")
+    model, groups = DPPersonalizedRegressor(1), np.arange(len(X)) // 3
+    return federated.PersonalizedClient(model, X, X[:, 0], CONFIG, groups=groups)
 
 
 CLIENTS = {
-    "power method": (federated.FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG), _client),
-    "recommender": (federated.FederatedPowerMethod(DPRecommender(1), CONFIG), _holder),
+    "power method": (
+        federated.FederatedPowerMethod(DPPCA(1, clip_norm=1.0), CONFIG),
+        lambda X: federated.PowerMethodClient(X, CONFIG, epsilon=1.0),
+    ),
+    "recommender": (
+        federated.FederatedPowerMethod(DPRecommender(1), CONFIG),
+        lambda X: federated.RecommenderClient((X > 0) * 1.0, CONFIG, epsilon=1.0),
+    ),
     "personalized": (federated.FederatedRounds(DPPersonalizedRegressor(1), CONFIG), _device),
 }
 
 
 @cache
 def requests(kind):
-    return _first_request(*CLIENTS[kind])
+    """Return the first request of a server, and what makes a client."""
+    server, make = CLIENTS[kind]
+    return first_request(partial(server.fit, n_features=3)).encode(), make
 
 
 ENDS = "opening and closing"

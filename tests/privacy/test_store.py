@@ -38,7 +38,7 @@ from skdp.privacy.store import CacheStore, Store
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
 from skdp.privacy.streams.continual import paid_stream
-from tools.durable import recorded
+from tools.durable import recorded, stopping
 from tools.gate import new_session
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -252,19 +252,17 @@ def check(user, path, expected, acknowledged):
 def test_killed_at_each_durable_event(user, folder):
     """Also in the middle of a write; the next one ends where one that nobody killed does."""
     events = []
+
+    def kill(half):
+        half()
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with recorded(lambda name, half: events.append(name)):
         expected, state = uninterrupted(user, folder / "whole")
     killed = 0
     for strike in range(len(events)):
-        left, path = [strike], folder / str(strike)
-
-        def event(name, half, left=left):
-            left[0] -= 1
-            if left[0] < 0:
-                half()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        acknowledged, died = run_child(user, path, event)
+        path = folder / str(strike)
+        acknowledged, died = run_child(user, path, stopping(strike, kill))
         killed += died
         check(user, path, expected, acknowledged)
         this = user(path)

@@ -105,34 +105,32 @@ def answers(client, requests):
     return [client.respond(request) for request in requests], client.releases_, client.close()
 
 
-def power_client(X, n_samples=None):
-    adjacency = "add_remove" if n_samples is None else "replace"
-    return PowerMethodClient(X, CONFIG, epsilon=1.0, delta=1e-6, adjacency=adjacency)
+def power_client(rows):
+    return PowerMethodClient(rows, CONFIG, epsilon=1.0, delta=1e-6)
 
 
-def federated(algorithm):
-    def run(X, y, groups):
-        return answers(power_client(X), requests)
+def recommender_client(rows):
+    return RecommenderClient(rows, CONFIG, epsilon=8.0)
 
-    server = FederatedPowerMethod(DPTruncatedSVD(2, algorithm=algorithm, clip_norm=1.0), CONFIG)
-    parts = [power_client(part) for part in np.array_split(X, 4)]
+
+def over_clients(client, rows, estimator):
+    """Return what a client says to the requests that a fit of these rows over four sends."""
+    server = FederatedPowerMethod(estimator, CONFIG)
+    parts = [client(part) for part in np.array_split(rows, 4)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few rows show nothing, and say so
         requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
-    return run
-
-
-def recommended():
-    def client(rows):
-        return RecommenderClient(rows, CONFIG, epsilon=8.0)
-
-    # By name: what users like is asked for too, however little of it 1,600 rows would show.
-    server = FederatedPowerMethod(DPRecommender(2, epsilon=8.0, algorithm="gram"), CONFIG)
-    parts = [client(part) for part in np.array_split(np.tile(X, (40, 1)), 4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a few items show no factors, and say so
-        requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
     return lambda X, y, groups: answers(client(X), requests)
+
+
+# By name: what users like is asked for too, however little of it 1,600 rows would show.
+FEDERATED = {
+    "power method": (power_client, X, DPTruncatedSVD(2, algorithm="power", clip_norm=1.0)),
+    "moment": (power_client, X, DPTruncatedSVD(2, algorithm="gram", clip_norm=1.0)),
+    "recommender": (
+        recommender_client, np.tile(X, (40, 1)), DPRecommender(2, epsilon=8.0, algorithm="gram"),
+    ),
+}  # fmt: skip
 
 
 def csr_if_large(rows):
@@ -177,9 +175,7 @@ READERS = {
     },
     "local report": (reported(), SAME_SIZE),
     "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
-    "client of the power method": (federated("power"), ANY_SIZE),
-    "client of the moment": (federated("gram"), ANY_SIZE),
-    "client of a recommender": (recommended(), ANY_SIZE),
+    **{f"client of a {name}": (over_clients(*fit), ANY_SIZE) for name, fit in FEDERATED.items()},
     "batches": (batches(), ANY_SIZE),
     "batches, sparse or not": (batches(csr_if_large), ANY_SIZE),
     "batches, not centred": (batches(center="none"), ANY_SIZE),

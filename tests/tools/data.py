@@ -117,7 +117,8 @@ def _in_units(X, constant=1.0):
     }
 
 
-def _with_bad(X, value, where):
+def _with(X, value, where):
+    """Return a copy with a value in some places."""
     X = X.copy()
     X[where] = value
     return X
@@ -145,7 +146,7 @@ def _row_data(estimator, rng):
         "largest floats": np.full_like(X, 1.7e308),
         "smallest floats": np.full_like(X, 5e-324),
         "rank one": np.outer(X[:, 0], X[0]),
-        "one huge row": _with_bad(X, 1e12, 0),
+        "one huge row": _with(X, 1e12, 0),
     }
     if adjacency == "add_remove":
         matrices["n + 1 rows"] = np.vstack([X, X[:1]])
@@ -155,7 +156,7 @@ def _row_data(estimator, rng):
     dense = {name: FitData(M, _target(estimator, M, rng)) for name, M in matrices.items()}
     y = dense["ordinary"].y
     for name, value in (("NaN row", np.nan), ("infinite row", np.inf)):
-        dense[name] = FitData(_with_bad(X, value, n // 2), y, assume_finite=True)
+        dense[name] = FitData(_with(X, value, n // 2), y, assume_finite=True)
     families = {"dense": dense}
     if get_tags(estimator).input_tags.sparse:
         S = sp.csr_array(rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.4))
@@ -230,7 +231,7 @@ def _entry_data(estimator, rng):
         "mixed sizes": mixed_sizes(n, d),
         "one row of mixed sizes": np.vstack([mixed_sizes(2, d)[1:], X[1:]]),
     }
-    return _as_families(estimator, matrices, _with_bad(X, np.nan, (2, 1)))
+    return _as_families(estimator, matrices, _with(X, np.nan, (2, 1)))
 
 
 @register_data("edge")
@@ -246,22 +247,17 @@ def _edge_data(estimator, rng):
     mixed = mixed_sizes(n, n)
     matrices = {"ordinary": A, "empty": np.zeros((n, n)), "star": star, "complete": full}
     matrices["mixed sizes"] = np.triu(mixed, 1) + np.triu(mixed, 1).T
-    bad = A.copy()
-    bad[1, 2] = bad[2, 1] = np.nan
-    return _as_families(estimator, matrices, bad)
+    return _as_families(estimator, matrices, _with(A, np.nan, ([1, 2], [2, 1])))
 
 
 @register_data("interaction")
 def _interaction_data(estimator, rng):
     _, _, d, n = settings_of(estimator)
     A = (rng.random((n, d)) < 0.3).astype(float)
-    one = np.zeros((n, d))
-    one[0] = 1.0
+    one = _with(np.zeros((n, d)), 1.0, 0)
     matrices = {"ordinary": A, "empty": np.zeros((n, d)), "full": np.ones((n, d)), "one row": one}
     matrices["mixed sizes"] = mixed_sizes(n, d)
-    bad = A.copy()
-    bad[1, 2] = np.nan
-    return _as_families(estimator, matrices, bad)
+    return _as_families(estimator, matrices, _with(A, np.nan, (1, 2)))
 
 
 @register_data("edge_change")

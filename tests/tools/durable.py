@@ -4,8 +4,24 @@ import os
 import sqlite3
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 
 import pytest
+
+
+def interrupt(half):
+    raise KeyboardInterrupt
+
+
+def stopping(strike, stop=interrupt):
+    """Return an event that calls `stop(half)` from the one with this number on."""
+    number = count()
+
+    def event(name, half):
+        if next(number) >= strike:
+            stop(half)
+
+    return event
 
 
 @contextmanager

@@ -80,7 +80,9 @@ def check_receipt(name, estimator):
     if hasattr(fitted, "best_estimator_"):
         _check_runs(name, fitted, transcript)
     else:
-        _check_lines(name, ledger, transcript)
+        read = [line for line in ledger if line.mechanism != "paid, not read"]
+        if len(transcript) != len(read):
+            raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
     losses = accounting.compose(line.loss for line in ledger)
     if not _same_losses(losses, spent.losses):
         raise AssertionError(f"{name}: the ledger has {losses}, the receipt {spent.losses}")
@@ -99,13 +101,6 @@ def check_receipt(name, estimator):
     for line in ledger:
         if line.noise_scale * _SLACK < _needed_noise(line):
             raise AssertionError(f"{name}: too little noise for its loss: {line}")
-
-
-def _check_lines(name, ledger, transcript):
-    """Each opening of the gate has one line."""
-    read = [line for line in ledger if line.mechanism != "paid, not read"]
-    if len(transcript) != len(read):
-        raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
 
 
 def _check_runs(name, search, transcript):

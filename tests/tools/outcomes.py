@@ -57,13 +57,10 @@ def outcome(estimator, data) -> Outcome:
 def _array_difference(a, b):
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"{a.dtype}{a.shape} and {b.dtype}{b.shape}"
-    same = np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-    return None if same else f"values differ, for instance {_first(a, b)}"
-
-
-def _first(a, b):
-    where = np.flatnonzero(np.ravel(a != b))[:1]
-    return ", ".join(f"{np.ravel(a)[i]!r} and {np.ravel(b)[i]!r}" for i in where)
+    if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+        return None
+    first = np.ravel(a != b).argmax()
+    return f"values differ, for instance {np.ravel(a)[first]!r} and {np.ravel(b)[first]!r}"
 
 
 def _as_mapping(value):

@@ -238,27 +238,22 @@ def test_pure_composition_is_the_enumerated_one(values):
     assert delta_from_losses([("pure", v) for v in values], sum(values) + 1e-12) == 0.0
 
 
-def integrated_delta(mu, pure, epsilon):
-    """Delta of N(mu, 1) x randomised response against N(0, 1) x its mirror, by quadrature."""
+@pytest.mark.thorough
+@pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
+@pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
+def test_gaussian_beside_pure_by_integration(mu, pure, epsilon):
+    """N(mu, 1) x randomised response against N(0, 1) x its mirror, by quadrature."""
     truth, lie = 1 / (1 + math.exp(-pure)), 1 / (1 + math.exp(pure))
-    total = 0.0
+    exact = 0.0
     for p, q in ((truth, lie), (lie, truth)):
         start = (epsilon - math.log(p / q)) / mu + mu / 2  # where p N(mu) exceeds e^eps q N(0)
 
         def excess(z, p=p, q=q):
             return p * norm.pdf(z, mu) - math.exp(epsilon) * q * norm.pdf(z)
 
-        total += quad(excess, start, max(start, mu) + 15, epsabs=0, epsrel=1e-10, limit=200)[0]
-    return total
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
-@pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
-@pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
-def test_gaussian_beside_pure_by_integration(mu, pure, epsilon):
+        exact += quad(excess, start, max(start, mu) + 15, epsabs=0, epsrel=1e-10, limit=200)[0]
     got = delta_from_losses([("gaussian", mu), ("pure", pure)], epsilon)
-    exact = integrated_delta(mu, pure, epsilon)
     assert got == pytest.approx(exact, rel=1e-7, abs=1e-30)
 
 
@@ -350,13 +345,6 @@ def test_pure_part_beyond_the_budget():
 # --- another library ------------------------------------------------------------------------
 
 
-def accountant(event, interval=1e-4):
-    dpa = pytest.importorskip("dp_accounting")
-    pld = pytest.importorskip("dp_accounting.pld")
-    relation = dpa.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return pld.PLDAccountant(relation, interval).compose(event)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "losses",
@@ -369,8 +357,10 @@ def accountant(event, interval=1e-4):
     ],
 )
 def test_against_the_pld_accountant(losses):
-    pytest.importorskip("dp_accounting")
-    other = accountant(to_dp_event(losses))
+    dpa = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    empty = pld.PLDAccountant(dpa.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    other = empty.compose(to_dp_event(losses))
     for delta in (1e-3, 1e-6, 1e-9):
         ours = epsilon_from_losses(losses, delta)
         assert ours - 1e-9 <= other.get_epsilon(delta) <= ours + 2e-4

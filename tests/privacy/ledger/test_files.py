@@ -5,9 +5,9 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import Book, FileBook
-from tools.ledgers import X, pca
+from tools.ledgers import X, attempt, pca
 
 TERMS = Terms(1.0, 1e-6)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -212,16 +212,8 @@ def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
 # -- other processes ------------------------------------------------------------------------------
 
 
-def in_child(queue, model=None):
-    try:
-        (model or pca(0.1)).fit(X)
-        queue.put("fitted")
-    except Exception as error:  # whatever it is: nobody waits for a child that has died
-        queue.put(str(error))
-
-
 def outcome(queue, model=None):
-    child = FORK.Process(target=in_child, args=(queue, model))
+    child = FORK.Process(target=lambda: queue.put(attempt((model or pca(0.1)).fit)))
     child.start()
     told = queue.get()
     child.join()
@@ -252,18 +244,12 @@ def test_children_charge_the_file(path):
 
 def test_threads_share_the_file(path):
     size = PrivacyBudget(1.0, 1e-6).mu / np.sqrt(10.5)
-    book, done = FileBook(path, TERMS), []
+    book = FileBook(path, TERMS)
 
-    def run():
-        for _ in range(5):
-            try:
-                done.append(book.reserve(fit(Loss("gaussian", size))))
-            except BudgetExceededError:
-                return
+    def run(_):
+        with suppress(BudgetExceededError):
+            return book.reserve(fit(Loss("gaussian", size)))
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(done) == len(set(done)) == len(book.balance().entries) == 10
+    with ThreadPoolExecutor(4) as pool:
+        done = set(pool.map(run, range(20))) - {None}
+    assert len(done) == len(book.balance().entries) == 10

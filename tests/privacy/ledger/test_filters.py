@@ -56,16 +56,18 @@ def test_a_range_needs_most_in_its_middle(eta):
 # -- trees ----------------------------------------------------------------------------------------
 
 
-def affordable(ledger, kind):
-    """Return the largest further fit of a kind that the ledger would take."""
-    low, high = 0.0, 20.0
+def largest(enough, high):
+    """Return the largest number below `high` that is enough."""
+    low = 0.0
     for _ in range(45):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if ledger._book.balance().affords(fit_of(Loss(kind, middle)))
-            else (low, middle)
-        )
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low
+
+
+def affordable(ledger, kind):
+    """Return the largest further fit of a kind that the ledger would take."""
+    low = largest(lambda x: ledger._book.balance().affords(fit_of(Loss(kind, x))), 20.0)
     return [Loss(kind, low)] if low > 1e-9 else []
 
 
@@ -100,12 +102,12 @@ def test_no_tree_of_pure_fits_exceeds_the_ledger():
     epsilon, delta, first = 2.0, 1e-3, Loss("pure", 0.1)
     options = []
     for n in (1, 2, 3, 5, 8, 12, 20, 50, 100):
-        low, high = 0.0, epsilon
-        for _ in range(25):
-            middle = (low + high) / 2
-            later = [(Loss("pure", middle),)] * n
-            enough = spent_delta((first,), later, epsilon, (epsilon, delta)) <= delta
-            low, high = (middle, high) if enough else (low, middle)
+
+        def enough(size, n=n):
+            later = [(Loss("pure", size),)] * n
+            return spent_delta((first,), later, epsilon, (epsilon, delta)) <= delta
+
+        low = largest(enough, epsilon)
         options.append([Loss("pure", low)] * n)
     assert true_delta(first, options, epsilon) <= delta
     by_path = [delta_from_losses([first, *option], epsilon) for option in options]

@@ -17,28 +17,11 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from skdp import PrivacyError, PrivacyLedger
-from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
+from skdp.model_selection import IndependentKFold, search_cost
 from skdp.privacy.ledger import scope
-from tools.ledgers import X, pca
+from tools.ledgers import SCORER, X, attempt, pca
 
-SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
 LOKY = joblib.Parallel(2, backend="loky")
-
-
-def attempt(task=None):
-    """Run a task, or build an estimator from nothing (by value: workers have not this module)."""
-    import numpy
-
-    from skdp import DPPCA, PrivacyError
-
-    try:
-        (task or DPPCA(1, clip_norm=1.0).fit)(numpy.ones((50, 3)))
-    except PrivacyError as error:
-        return str(error)
-    return "fitted"
-
-
-attempt.__module__ = "__main__"  # then it is sent by value
 
 
 def in_workers(*tasks):
@@ -123,14 +106,8 @@ def test_what_was_pickled_inside_stays_inside():
 
 
 def refused_in_child(queue, estimator):
-    results = []
-    for candidate in (pca(), estimator, clone(estimator), pickle.loads(pickle.dumps(pca()))):
-        try:
-            candidate.fit(X)
-            results.append("fitted")
-        except Exception as error:  # whatever it is: nobody waits for a child that has died
-            results.append(str(error))
-    queue.put(results)
+    candidates = (pca(), estimator, clone(estimator), pickle.loads(pickle.dumps(pca())))
+    queue.put([attempt(candidate.fit) for candidate in candidates])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -208,10 +185,7 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
 
 def told_later(queue, go):
     go.get()
-    try:
-        queue.put(attempt())
-    except Exception as error:  # whatever it is: nobody waits for a child that has died
-        queue.put(str(error))
+    queue.put(attempt())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -11,7 +11,7 @@ from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
-from tools.durable import recorded
+from tools.durable import recorded, stopping
 from tools.gate import new_session
 
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 3)}
@@ -95,18 +95,12 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
     strikes, again = itertools.count(), True
     while again:
         first, second = (tmp_path / f"{name}{(strike := next(strikes))}" for name in "ab")
-        group, left = new_group(), [strike]
+        group = new_group()
         if kept:
             checkpoint(group, first)
         group.open()
-
-        def event(name, half, left=left):
-            left[0] -= 1
-            if left[0] < 0:
-                raise KeyboardInterrupt
-
         try:
-            with recorded(event):
+            with recorded(stopping(strike)):
                 checkpoint(group, second)
             again = False
         except KeyboardInterrupt:
@@ -132,14 +126,7 @@ def test_interrupted_while_a_snapshot_is_written(tmp_path):
     for strike in range(8):
         group.open()
         group.keeper.store.disconnect()
-        left = [strike]
-
-        def event(name, half, left=left):
-            left[0] -= 1
-            if left[0] < 0:
-                raise KeyboardInterrupt
-
-        with recorded(event), contextlib.suppress(KeyboardInterrupt):
+        with recorded(stopping(strike)), contextlib.suppress(KeyboardInterrupt):
             checkpoint(group, path)
         released = group.open()
     close(group)

@@ -49,33 +49,25 @@ def window_sums(X, window):
 # -- exactness --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
 @pytest.mark.parametrize("kind", KINDS)
-def test_releases_are_exact_sums_without_noise(kind):
+def test_releases_are_exact_sums_without_noise(kind, epsilon):
     X = np.random.default_rng(0).integers(-(2**40), 2**40, (23, 3))
-    stream = new_stream(kind)
+    stream = new_stream(kind, session=new_session(epsilon))
+    unit = stream.step or 1.0
     with no_noise():
         for t, expected in enumerate(window_sums(X, KINDS[kind][1]), 1):
             x = X[t - 1]
-            stream.add(lambda step, x=x: x // 2)
-            stream.add(lambda step, x=x: x - x // 2)
-            answer = stream.open()
-            exact = expected * stream.step
-            assert np.allclose(answer.value, exact, rtol=1e-11, atol=1e-11 * 2**45 * stream.step)
+            for part in (x // 2, x - x // 2):
+                stream.add(lambda step, part=part: part if step else part.astype(float))
+            value, scale = stream.open()
+            assert np.allclose(value, expected * unit, rtol=1e-11, atol=1e-11 * 2**45 * unit)
+            assert (scale == 0.0) is (epsilon == math.inf)
             for n in range(1, min(5, t) + 1) if kind == "window" else ():
-                found = np.rint(stream.span(n).value / stream.step)
+                found = np.rint(stream.span(n).value / unit)
                 assert np.array_equal(found, X[t - n : t].sum(0))
     with pytest.raises(ValueError, match="window"):
         stream.span(6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_infinite_epsilon_is_exact(kind):
-    X = np.random.default_rng(0).standard_normal((23, 3))
-    stream = new_stream(kind, session=new_session(math.inf))
-    for x, expected in zip(X, window_sums(X, KINDS[kind][1]), strict=True):
-        stream.add(answer_of(x))
-        value, noise_scale = stream.open()
-        assert np.allclose(value, expected) and noise_scale == 0.0
 
 
 # -- sensitivity by force ---------------------------------------------------------------------
@@ -203,17 +195,12 @@ def test_releases_are_correlated_as_theory_says(kind):
             ]
             expected[s, t] = len(covers[0] & covers[1])
     np.testing.assert_allclose(scales, node * np.sqrt(np.diag(expected)))  # as each answer says
+    assert stats.kstest(noise[-1] / scales[-1], "norm").pvalue > 1e-9
     seen = noise @ noise.T / size / node**2
     spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / size)
     assert (np.abs(seen - expected) / spread).max() < SIX
     if kind == "window":
         assert (expected == 0).any() and (expected - np.diag(np.diag(expected)) > 0).any()
-
-
-def test_noise_is_gaussian():
-    with seeded_entropy(0):
-        noise, scales, _ = noises("sqrt", 9, 5000)
-    assert stats.kstest(noise[-1] / scales[-1], "norm").pvalue > 1e-9
 
 
 def test_streams_differ_and_seeded_ones_repeat():
