@@ -52,10 +52,6 @@ def run(steps, **params):
     return model
 
 
-def product(model):
-    return (model.left_singular_vectors_ * model.singular_values_) @ model.components_
-
-
 @NOT_PRIVATE
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ["dense sqrt", "dense tree", "dense window", "isometry"])
@@ -69,9 +65,9 @@ def test_without_noise_a_release_is_the_best_factorisation(way):
         window = WAYS[way].get("window") or T
         exact = sum(STEPS[max(0, t - window) : t])
         if way == "isometry":  # a sketch of all columns finds all of the matrix
-            assert np.linalg.norm(product(model) - exact) < 0.3 * np.linalg.norm(exact)
+            assert np.linalg.norm(model.reconstruct() - exact) < 0.3 * np.linalg.norm(exact)
         else:
-            assert np.allclose(product(model), exact, atol=1e-8)
+            assert np.allclose(model.reconstruct(), exact, atol=1e-8)
         assert model.n_stream_releases_ == t
 
 
@@ -82,7 +78,7 @@ def test_a_large_budget_finds_the_matrix(way):
     with testing.seeded_entropy(0):
         model = run(steps, epsilon=20.0, **WAYS[way])
     exact = sum(steps[-WAYS[way].get("window", T) :])
-    assert np.linalg.norm(product(model) - exact) < 0.1 * np.linalg.norm(exact)
+    assert np.linalg.norm(model.reconstruct() - exact) < 0.1 * np.linalg.norm(exact)
 
 
 @pytest.mark.thorough

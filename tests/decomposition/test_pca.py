@@ -89,11 +89,15 @@ def test_auto_components_count_what_rises_above_the_noise():
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_more_components_than_public_rows():
-    with pytest.raises(ValueError, match="min\\(n_samples, n_features\\)=3"):
-        DPPCA(4, adjacency="replace").fit(X[:3])
-    with pytest.warns(UtilityWarning, match="scale of the rows"):
-        assert DPPCA(4).fit(X[:3]).n_components_ == 4  # the number of rows is private
+@pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
+def test_more_components_than_public_rows(kind):
+    units = ({"adjacency": "replace"}, *[{"privacy_unit": "entry"}] * (kind is DPTruncatedSVD))
+    for public in units:
+        with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)(=3|\(3\))"):
+            kind(4, **public).fit(X[:3])
+    with pytest.warns(UtilityWarning, match="could not find the scale"):
+        few = kind(4).fit(X[:3])
+    assert few.components_.shape == (4, 19)  # the number of rows is private
 
 
 def test_budget_split():

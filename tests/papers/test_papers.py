@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPLowRankFactorizer, DPPersonalizedRegressor, DPTruncatedSVD
-from skdp.datasets import make_block_graph, make_interactions
+from skdp.datasets import make_block_graph, make_interactions, make_user_tasks
 from skdp.exceptions import PrivacyError
 from skdp.papers import (
     PersonalizedRegression,
@@ -310,12 +310,9 @@ def test_factors_beside_ours():
 
 def users_of(n, d=8, m=8, seed=0, k=2):
     """Users with heads in a subspace of k dimensions; rows, targets, users, and the subspace."""
-    rng = np.random.default_rng(seed)
-    U = np.linalg.qr(rng.standard_normal((d, k)))[0]
-    heads = rng.standard_normal((n, k)) @ U.T
-    X = rng.standard_normal((n, m, d))
-    y = np.einsum("nmd,nd->nm", X, heads) + 0.3 * rng.standard_normal((n, m))
-    return X.reshape(-1, d), y.ravel(), np.repeat(np.arange(n), m), U
+    options = {"rows_per_user": m, "noise_sd": 0.3, "coef": True, "random_state": seed}
+    *data, heads = make_user_tasks(n, d, k, **options)
+    return *data, np.linalg.svd(heads, full_matrices=False)[2][:k].T
 
 
 def missed(model, U):

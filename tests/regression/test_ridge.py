@@ -187,14 +187,6 @@ def test_records_with_other_labels_count_as_zeros():
     np.testing.assert_array_equal(some.coef_, all_.coef_)
 
 
-def test_labels_may_be_strings_and_keep_their_kind():
-    X, y = load_digits(return_X_y=True)
-    X, names = normalize(X), np.array(["even", "odd"])[y % 2]
-    model = DPRidgeClassifier(classes=["odd", "even"], clip_norm=1.0, epsilon=8.0).fit(X, names)
-    assert model.classes_.tolist() == ["even", "odd"]
-    assert model.score(X, names) > 0.8
-
-
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_classes_of_y_are_made_public_with_a_warning():
     X, y = load_digits(return_X_y=True)

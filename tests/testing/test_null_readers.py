@@ -186,9 +186,14 @@ READERS = {
 }
 
 
-@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "reader",
+    [
+        name if name == "scorer, row" else pytest.param(name, marks=pytest.mark.deep)
+        for name in READERS
+    ],
+)
 def test_a_reader_of_private_rows_shows_its_noise_alone(reader):
     run, data = READERS[reader]
     seeds = SEEDS if reader.startswith("scorer") else SEEDS[:3]
