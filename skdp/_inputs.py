@@ -6,6 +6,7 @@ checked, and a row that is not finite contributes nothing.
 """
 
 import math
+import os
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -56,6 +57,11 @@ def advised(estimator, check, *data, **options):
     function, by its name, in place of an estimator.
     """
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
+    if any(isinstance(part, str | os.PathLike) for part in data):
+        raise ValueError(
+            f"{name} takes an array or a list of files, and found a text or a path: pass [path], "
+            "or np.load(path, mmap_mode='r')."
+        )
     if any(_holds_dates(part) for part in data):
         raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
     text = (

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skdp import DPPCA
 from skdp.base import _NARROW, atomic
 from skdp.data.blocks import one_blas_thread, quietly
 
@@ -87,10 +86,3 @@ def test_fits_of_few_columns_take_one(width, expected, tmp_path):
     assert blas_threads() == {2}
     for unknown in ([], [0.0], ["missing.npy"], [X], None):  # their errors come from the fit
         assert _Seen().fit(unknown).threads_ == {2}
-
-
-def test_a_fit_gives_them_back():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        DPPCA(2, n_jobs=2).fit(np.random.default_rng(0).standard_normal((500, 5)))
-    assert blas_threads() == {2}

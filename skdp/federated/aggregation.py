@@ -471,7 +471,7 @@ class AggregationServer:
             raise AggregationAbortedError(
                 f"Only {len(clients)} of {self._config.n_clients} clients answered, and at most "
                 f"{self._config.n_dropouts} may drop out. No sum was computed. Call "
-                "wait_for_clients() of the transport before the fit.",
+                "wait_for_clients() of the transport before the fit; clients that refuse say why.",
                 opened=False,
             )
 

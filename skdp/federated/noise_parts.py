@@ -88,7 +88,8 @@ def granted_step(bound: Bound, mu: float, parts: AggregationConfig, step: float 
     elif not _covers(bound, step, allowed):
         raise PrivacyError(
             f"{bound.name!r} was asked for at a step that is too fine for this client's budget: "
-            "its noise would be too small. Nothing was sent."
+            "its noise would be too small. Nothing was sent. Give the server's fit at most the "
+            "'epsilon' and 'delta' of its clients."
         )
     if bound.l2_steps(step) > _LARGEST_CHANGE:
         raise PrivacyError(

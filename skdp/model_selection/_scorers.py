@@ -39,6 +39,16 @@ _COUNT_SHARE = 0.25
 _ROW_UNITS = tuple(name for name, unit in UNITS.items() if unit.in_one_row or unit.of_groups)
 
 
+def scored_unit(name):
+    """Return a unit of which a change moves the loss of one row, or the mean loss of one group."""
+    unit = unit_named(name)
+    if unit.name not in _ROW_UNITS:
+        raise PrivacyError(
+            f"a change of one {name} can move the losses of many rows: no private score."
+        )
+    return unit
+
+
 def _squared(y, found):
     return (y - found) ** 2
 
@@ -198,18 +208,13 @@ class PrivateScorer:
             budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit,
             observer=routes.Account(),
         )  # fmt: skip
-        return self.release(model, X, y, groups, session)[0]
+        return self.score_of(*self.release(model, X, y, groups, session))
 
     def release(
         self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
     ) -> Any:
-        """Return (score, total): the total orders models that are scored on the same rows."""
-        unit = unit_named(session.unit)
-        if unit.name not in _ROW_UNITS:
-            raise PrivacyError(
-                f"a change of one {session.unit} can move the losses of many rows: no private "
-                "score."
-            )
+        """Return (total, number of units): the total orders models scored on the same rows."""
+        unit = scored_unit(session.unit)
         private_count = session.adjacency == "add_remove" and unit.by_rows
         try:
             routes.charge(session, "PrivateScorer", self._reservation_key)
@@ -222,9 +227,12 @@ class PrivateScorer:
         except BaseException:
             routes.settle(session, "failed")
             raise
+        return -float(total.value), n
+
+    def score_of(self, total: float, n: float) -> float:
+        """Return the mean score of n units whose losses lie about the middle of their bounds."""
         low, high = self.bounds
-        mean = low + (high - low) / 2 + float(total.value) / n
-        return -min(max(mean, low), high), -float(total.value)
+        return -min(max(low + (high - low) / 2 - total / n, low), high)
 
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""

@@ -17,7 +17,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of
 from skdp.model_selection._pipelines import check_searchable
-from skdp.model_selection._scorers import PrivateScorer, own_scorer
+from skdp.model_selection._scorers import PrivateScorer, own_scorer, scored_unit
 from skdp.model_selection.selection_laws import LAWS, Runs, draw_below, plan_selection
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
@@ -62,6 +62,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def _checked_meaning(self, candidates, fit_params):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
+        scored_unit(meaning[0])
         for params in candidates:  # which of them will be run is drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)

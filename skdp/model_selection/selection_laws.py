@@ -404,8 +404,8 @@ class Run:
 
     params: dict
     model: Any
-    score: float
     total: float  # orders the runs: the noisy sum of losses, without the noise of the count
+    n: float  # of units, as it was released for this run
     warnings: list = field(default_factory=list)
 
 
@@ -443,13 +443,15 @@ class Results:
     plan: Any
     published: list
     best: int
+    scorer: Any
 
     def attributes(self, spent):
         """Return the fitted attributes."""
         best = self.published[self.best]
         for part in _all_parts(best.model):
             part.privacy_spent_ = spent  # its own would leave the search out
-        scores = np.array([run.score for run in self.published])
+        n = np.mean([run.n for run in self.published])  # one for all: scores are ordered as totals
+        scores = np.array([self.scorer.score_of(run.total, n) for run in self.published])
         totals = np.array([run.total for run in self.published])
         results = {
             f"param_{name}": _column([run.params.get(name) for run in self.published])
@@ -461,7 +463,7 @@ class Results:
         return {
             "best_estimator_": best.model,
             "best_params_": dict(best.params),
-            "best_score_": best.score,
+            "best_score_": float(scores[self.best]),
             "best_index_": self.best,
             "cv_results_": results,
             "selection_plan_": self.plan,
@@ -516,7 +518,7 @@ class Runs:
             for part in dp_parts(run.model):  # later fits of the model are fits of its own
                 vars(part).pop("_reservation_key", None)
         best = max(range(len(published)), key=lambda i: published[i].total)
-        return Results(self.plan, published, best)
+        return Results(self.plan, published, best, self.search._scorer)
 
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; nothing else of them survives."""
@@ -540,8 +542,8 @@ class Runs:
             size = value * (math.sqrt(for_fit) if kind == "gaussian" else for_fit)
             set_budget(dp_parts(model), kind, size, search.delta)
             model.fit(X, y, **fit_params)
-            score, total = self._score(model, X, y, fit_params, kind, value)
-        return Run(params, model, score, total, caught)
+            total, n = self._score(model, X, y, fit_params, kind, value)
+        return Run(params, model, total, n, caught)
 
     def _fresh(self, params):
         model = candidate_of(self.search.estimator, params)
@@ -581,5 +583,4 @@ class Runs:
             size = self.limit.run.value * (1 - self.search.score_budget_fraction)
             set_budget(dp_parts(model), self.limit.run.kind, size, self.search.delta)
             model.fit(rows, target, **extra)
-        low, high = self.search._scorer.bounds
-        return Run(params, model, -(low + high) / 2, -math.inf)
+        return Run(params, model, 0.0, 1.0)  # a score in the middle of its bounds

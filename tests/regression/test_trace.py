@@ -255,12 +255,12 @@ def test_few_ratings_are_predicted_by_means(params, epsilon):
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")  # some have no matrix
 def test_a_matrix_is_found_beside_means():
-    """Median squared errors: .96 by exact means, .95 by a matrix of rank 2, .85 next to means."""
-    X, column, y = ratings(1, (60, 60), 40_000)
+    """Median squared errors: .97 by exact means, 1.0 by a matrix of rank 2, .83 next to means."""
+    X, column, y = ratings(2, (60, 60), 40_000)
     found = {}
     for fit_biases in (False, True):
         model = DPTraceRegressor(2, matrix_shape=(60, 60), epsilon=20.0, fit_biases=fit_biases)
-        fits = [clone(model).set_params(random_state=i).fit(X, y) for i in range(15)]
+        fits = [clone(model).set_params(random_state=i).fit(X, y) for i in range(40)]
         found[fit_biases] = float(np.median([np.mean((m.predict(X) - y) ** 2) for m in fits]))
         assert np.median([fit.rank_ for fit in fits]) == 2 + 2 * fit_biases
     exact = (np.bincount(column, y) / np.maximum(np.bincount(column), 1))[column]

@@ -34,14 +34,9 @@ def test_record_changes_nothing():
         with testing.record_transcript():
             recorded = DPPCA(clip_norm=1.0).fit(X)
     assert np.array_equal(plain.components_, recorded.components_)
-    assert original == (gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw)
-
-
-def test_record_survives_errors():
-    original = gate.PrivacySession._read
     with pytest.raises(ZeroDivisionError), testing.record_transcript():
         raise ZeroDivisionError
-    assert gate.PrivacySession._read is original
+    assert original == (gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw)
 
 
 def test_replay_hands_out_the_first_answers():
