@@ -18,8 +18,7 @@ PLANTED = {
     ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
-        "queries/sums.py", "return math.sqrt(self.units) * level if size > 1 else level",
-        "return level",
+        "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",
     ),
     "tangent product under replace": (
         "queries/sums.py", "self.neighbours.array(level) * WIDER,", "level * WIDER,",
@@ -33,24 +32,18 @@ PLANTED = {
     "ellipse of one class under replace": (
         "queries/plane.py", "2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS", "_ONE_ROW",
     ),
-    "cells under replace": (
-        "queries/plane.py", "        units = self.neighbours.units\n", "        units = 1.0\n",
-    ),
+    "cells under replace": ("queries/plane.py", "self.neighbours.units\n", "1.0\n"),
     "shares of histories under replace": (
-        "queries/interactions.py", "slack=0.0, l1=units, l1_slack=0.0",
-        "slack=0.0, l1=1.0, l1_slack=0.0",
+        "queries/interactions.py", "=units, l1_slack", "=1.0, l1_slack",
     ),
     "pairs of items under replace": (
-        "queries/interactions.py", "l2 = self.neighbours.positive(1.0, d * (d - 1) // 2)",
-        "l2 = 1.0",
+        "queries/interactions.py", "self.neighbours.positive(1.0, d * (d - 1) // 2)", "1.0",
     ),
     "moment of entries under replace": (
-        "queries/entries.py", "return against_zero(sizes[0]) + against_zero(sizes[1])",
-        "return against_zero(max(sizes))",
+        "queries/entries.py", "sizes[0]) + against_zero(sizes[1]", "max(sizes)",
     ),
     "entry under replace": (
-        "queries/entries.py", "return Neighbours(self.adjacency).number(self.low, self.high)",
-        'return Neighbours("add_remove").number(self.low, self.high)',
+        "queries/entries.py", "Neighbours(self.adjacency", 'Neighbours("add_remove"',
     ),
     # Of ledgers, of what is paid by name, of clients, and of what runs below the gate.
     "private eigenvalues that are called public": (
@@ -58,64 +51,51 @@ PLANTED = {
         "        s, P = of_public(np.linalg.eigh, K)\n",
     ),
     "any way to lie in parts is affordable": (
-        "privacy/ledger/balances.py", "return all(map(self.terms.cap.affords, self._seen(*more)))",
-        "return any(map(self.terms.cap.affords, self._seen(*more)))",
+        "privacy/ledger/balances.py", "return all(map(self", "return any(map(self",
     ),
     "parts of equal Gaussians are one": (
-        "privacy/ledger/balances.py",
-        "{(part.gaussian, frozenset(part.others.items())): part for part in parts}",
-        "{part.gaussian: part for part in parts}",
+        "privacy/ledger/balances.py", "(part.gaussian, frozenset(part.others.items()))",
+        "part.gaussian",
     ),
     "whole groups are no part of a rule": (
-        "privacy/ledger/balances.py", "other.key == part.key and other.rule() != part.rule()",
-        "other.key == part.key and other.parts != part.parts",
+        "privacy/ledger/balances.py", "rule() != part.rule()", "parts != part.parts",
     ),
     "noise of the part that draws least": (
-        "privacy/ledger/balances.py", "sum(max(part.drawn for part in parts) for",
-        "sum(min(part.drawn for part in parts) for",
+        "privacy/ledger/balances.py", "sum(max(part.drawn", "sum(min(part.drawn",
     ),
     "noise of a search is drawn once": (
-        "privacy/ledger/balances.py", "return Sum.of(fit.losses, fit.sessions)",
-        "return Sum.of(fit.losses, 1)",
+        "privacy/ledger/balances.py", "losses, fit.sessions", "losses, 1",
     ),
     "any line stands for the one that was seen": (
-        "privacy/store.py", "not gone and found != (head,):",
-        "not gone and found is None:",
+        "privacy/store.py", "found != (head,)", "found is None",
     ),
     "remembered before it is committed": (
         "privacy/store.py", "                    yield chain\n",
         "                    yield chain\n                    _SEEN[self.path] = chain.last\n",
     ),
     "a lock that is left when its last copy is closed": (
-        "privacy/store.py", "                _apply(self._descriptor, False)",
-        "                pass",
+        "privacy/store.py", "_apply(self._descriptor, False)", "pass",
     ),
     "a late ledger pays for what was granted alone": (
-        "privacy/ledger/routes.py", "accounting.compose([*granted, *more])",
-        "accounting.compose(granted)",
+        "privacy/ledger/routes.py", "[*granted, *more]", "granted",
     ),
     "a search whose file is gone was never fitted": (
         "privacy/ledger/routes.py", "self._drawn_on = True  #", "self._drawn_on = False  #",
     ),
     "an answer of another form is told": (
-        "federated/_clients.py", "return found if grant.fits(found) else grant.nothing()",
-        "return found",
+        "federated/_clients.py", "found if grant.fits(found) else grant.nothing()", "found",
     ),
     "errors of hostile requests come out": (
-        "federated/_clients.py", "except Exception as error:  # of whatever kind",
-        "except PrivacyError as error:  # of whatever kind",
+        "federated/_clients.py", "except Exception as", "except PrivacyError as",
     ),
     "the size of a change is not named in a ledger": (
         "federated/_clients.py", "name, sensitivity=self._sensitivity)", "name)",
     ),
     # The rest of the bounds.
     "gram of interactions under replace": (
-        "queries/interactions.py", "return math.sqrt(2 * (2 * d0 - 1)) / d0",
-        "return math.sqrt(2 * d0 - 1) / d0",
+        "queries/interactions.py", "2 * (2 * d0 - 1)", "2 * d0 - 1",
     ),
-    "flipped cells under replace": (
-        "queries/interactions.py", "moved = int(self._units)", "moved = 1",
-    ),
+    "flipped cells under replace": ("queries/interactions.py", "int(self._units)", "1"),
     "counts of items under replace": (
         "queries/interactions.py", "moved = self._units\n", "moved = 1.0\n",
     ),
@@ -123,25 +103,17 @@ PLANTED = {
         "queries/regression.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
     ),
     "exact count of rows in a picture": (
-        "decomposition/_score_density.py",
-        'n = float(query.n_rows) if self.adjacency == "replace" else None',
-        "n = float(source.n_rows())",
+        "decomposition/_score_density.py", 'query.n_rows) if self.adjacency == "replace" else None',
+        "source.n_rows())",
     ),
     "moment with a large bias under replace": (
         "queries/rows.py", "if self.neighbours.replace and c > C:", "if False:",
     ),
-    "rounding of one row where two change": (
-        "queries/rows.py", "cross=self.neighbours.units * C * math.sqrt(k) / 2",
-        "cross=C * math.sqrt(k) / 2",
-    ),
+    "rounding of one row where two change": ("queries/rows.py", "self.neighbours.units * C", "C"),
     "sums of rows of both signs as positive ones": (
-        "queries/rows.py",
-        "return self._sums(change, partial(entrywise, partial(np.maximum, 0.0)))",
-        "return self._sums(change, lambda rows: rows)",
+        "queries/rows.py", "partial(entrywise, partial(np.maximum, 0.0))", "lambda rows: rows",
     ),
-    "whole pairs in l1, once": (
-        "queries/entries.py", "both = 2.0 if symmetric else 1.0", "both = 1.0",
-    ),
+    "whole pairs in l1, once": ("queries/entries.py", "2.0 if symmetric else 1", "1"),
     "mean of private records as public": (
         "queries/records.py",
         '`records`; public under the unit "label" only."""\n        if not self.unit.of_targets:',
@@ -149,17 +121,13 @@ PLANTED = {
     ),
     # Sums over several payers, files, reports or units.
     "what is left counts by its square": (
-        "privacy/ledger/routes.py",
-        'rest[k] * (math.sqrt(s) if k == "gaussian" else s)', "rest[k] * s",
+        "privacy/ledger/routes.py", '(math.sqrt(s) if k == "gaussian" else s)', "s",
     ),
     "a stream of a search goes on after it": (
-        "privacy/ledger/routes.py",
-        "        if not Path(self.path).exists():\n            raise refused(f\"a fit",
-        "        if False:\n            raise refused(f\"a fit",
+        "privacy/ledger/routes.py", "not Path(self.path).exists()", "False",
     ),
     "ledgers that open during a paid fit are not charged": (
-        "privacy/ledger/routes.py", "in own.items() if token not in covered]",
-        "in own.items() if False]",
+        "privacy/ledger/routes.py", "token not in covered", "False",
     ),
     "delta of two neighbours is twice delta": (
         "privacy/ledger/fits.py", "growth = 1.0 + math.exp(min(epsilon, 700.0))", "growth = 2.0",
@@ -168,58 +136,43 @@ PLANTED = {
         "privacy/streams/continual.py", "else 2 * self.horizon", "else self.horizon",
     ),
     "a score of groups over the number of their rows": (
-        "model_selection/_scorers.py", "n_rows(X) if owners is None else owners.max() + 1",
-        "n_rows(X)",
+        "model_selection/_scorers.py", ") if owners is None else owners.max() + 1", ")",
     ),
     "a step that integers cannot hold": (
-        "federated/noise_parts.py", "smallest = max(sys.float_info.min, bound.min_step)",
-        "smallest = sys.float_info.min",
+        "federated/noise_parts.py", "max(sys.float_info.min, bound.min_step)", "sys.float_info.min",
     ),
     "moments of records under replace": (
-        "queries/records.py", "both = self.neighbours.positive(math.sqrt(2.0))",
-        "both = math.sqrt(2.0)",
+        "queries/records.py", "self.neighbours.positive(math.sqrt(2.0)", "math.sqrt(2.0",
     ),
     "owners of a score are its rows": (
-        "model_selection/_scorers.py",
-        "            owners=owners,\n        )\n        return query",
-        "            owners=None,\n        )\n        return query",
+        "model_selection/_scorers.py", "owners,\n        )", "None,\n        )",
     ),
-    "one person in one file counts as several": (
-        "data/units.py", "    return placed.joined(form, whole_files=True)",
-        "    return placed.joined(form)",
-    ),
+    "one person in one file counts as several": ("data/units.py", ", whole_files=True", ""),
     "score of labels under add_remove": (
         "model_selection/_scorers.py", 'adjacency="add_remove" if private_count else "replace"',
         'adjacency="add_remove" if private_count or unit.of_targets else "replace"',
     ),
     "pure losses of one run added like Gaussians": (
-        "privacy/ledger/routes.py",
-        'math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)',
-        "math.hypot(*values)",
+        "privacy/ledger/routes.py", ') if self.run.kind == "gaussian" else math.fsum(values)', ")",
     ),
     "parts of a sum in any ledger as in one of all": (
-        "privacy/ledger/routes.py", "len(sessions) / math.sqrt(len(keys))",
-        "math.sqrt(len(sessions))",
+        "privacy/ledger/routes.py", "len(sessions) / math.sqrt(len(keys", "math.sqrt(len(sessions",
     ),
     "sketches in a replace ledger at half price": (
-        "privacy/ledger/store.py", "costs = fit.costs(losses)\n            balance.put",
-        "costs = replace(fit, factor=1.0).costs(losses)\n            balance.put",
+        "privacy/ledger/store.py", "fit.costs(losses", "replace(fit, factor=1.0).costs(losses",
     ),
     "receipt of the report that says least": (
         "decomposition/_local_reports.py", "most = max(receipts", "most = min(receipts",
     ),
     "a paid fit drawn on by another adjacency": (
-        "privacy/ledger/routes.py", "repr((fit.unit, fit.adjacency, tuple(fit.losses)))",
-        "repr((fit.unit, tuple(fit.losses)))",
+        "privacy/ledger/routes.py", "fit.adjacency, tuple", "tuple",
     ),
     "of disjoint parts the dearest Gaussian alone": (
-        "privacy/ledger/balances.py",
-        'return mixed + sorted(plain, key=attrgetter("gaussian"))[-1:]',
-        'return (mixed + sorted(plain, key=attrgetter("gaussian")))[-1:]',
+        "privacy/ledger/balances.py", 'mixed + sorted(plain, key=attrgetter("gaussian"',
+        '(mixed + sorted(plain, key=attrgetter("gaussian")',
     ),
     "a paid search is charged to one ledger alone": (
-        "privacy/ledger/routes.py", "_charge_all(_payers(None, fit.estimator), fit",
-        "_charge_all(_payers(None, fit.estimator)[:1], fit",
+        "privacy/ledger/routes.py", "None, fit.estimator)", "None, fit.estimator)[:1]",
     ),
     "lines of a ledger are hashed alone": (
         "privacy/store.py", 'sha256(b"%s\\n%s" % (before.encode(), record))', "sha256(record)",
@@ -232,26 +185,17 @@ PLANTED = {
         "n = max(1.0, min(float(ask.count(share=count_share).value), float(n_rows(as_rows(X)))))",
     ),
     "a client that ends early keeps its rest": (
-        "federated/_clients.py", "        forfeit_rest(self._session)\n        routes.settle",
-        "        routes.settle",
+        "federated/_clients.py", "forfeit_rest(self._session)\n        routes", "routes",
     ),
-    "noise of honest clients and of colluders": (
-        "federated/config.py",
-        "return self.n_clients - self.n_colluders - self.n_dropouts",
-        "return self.n_clients - self.n_dropouts",
-    ),
+    "noise of honest clients and of colluders": ("federated/config.py", "n_colluders - self.", ""),
     "noise of clients that may be away": (
-        "federated/config.py",
-        "return self.n_clients - self.n_colluders - self.n_dropouts",
-        "return self.n_clients",
+        "federated/config.py", "n_clients - self.n_colluders - self.n_dropouts", "n_clients",
     ),
     "half of a client's noise": (
-        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
-        "words, self.bound.shape, noise.PART_LEVELS) // 2",
+        "federated/noise_parts.py", "noise.PART_LEVELS)", "noise.PART_LEVELS) // 2",
     ),
     "a client that adds noise to its first answer alone": (
-        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
-        "words, self.bound.shape, noise.PART_LEVELS) * (self.serial == 0)",
+        "federated/noise_parts.py", "noise.PART_LEVELS)", "noise.PART_LEVELS) * (self.serial == 0)",
     ),
     "the step of the server is believed": (
         "federated/noise_parts.py", "elif not _covers(bound, step, allowed):", "elif False:",
@@ -265,21 +209,13 @@ PLANTED = {
     "arguments of a server are believed": (
         "federated/_clients.py", "sound = all(check(", "sound = True or all(check(",
     ),
-    "a request is answered twice": (
-        "federated/_clients.py", "if parsed.serial <= self._serial:",
-        "if parsed.serial < self._serial:",
-    ),
-    "a total of too few clients": (
-        "federated/_clients.py", "if not needed <= opened.n_survivors",
-        "if not 0 <= opened.n_survivors",
-    ),
+    "a request is answered twice": ("federated/_clients.py", "parsed.serial <=", "parsed.serial <"),
+    "a total of too few clients": ("federated/_clients.py", "needed <= opened", "0 <= opened"),
     "coefficients of shares are all equal": (
-        "federated/_crypto.py", "os.urandom(_DRAW_BYTES * (threshold - 1))",
-        "os.urandom(_DRAW_BYTES) * (threshold - 1)",
+        "federated/_crypto.py", "_DRAW_BYTES * (threshold - 1)", "_DRAW_BYTES) * (threshold - 1",
     ),
     "one clip of residuals for a batch of users": (
-        "solvers/local_fits.py", "np.median(np.abs(R), axis=(1, 2))[:, None, None]",
-        "np.median(np.abs(R)) * np.ones((len(R), 1, 1))",
+        "solvers/local_fits.py", ", axis=(1, 2))[:, None, None]", ") * np.ones((len(R), 1, 1))",
     ),
     "public design without records of a bad target": (
         "queries/records.py", "found = self.of_rows_alone()", "found = self.moment_sizes",
@@ -289,71 +225,52 @@ PLANTED = {
         "session.random_signs((d, sketch_size(k, d))) + np.arange(d)[:, None] / X.n_rows())",
     ),
     "power steps that start from rows": (
-        "decomposition/_base.py", "start = session.random_signs((d, min(d, k + extra)))",
-        "start = session.random_signs((d, min(d, k + extra))) + np.arange(d)[:, None] / "
-        "ask._query.n_rows",
+        "decomposition/_base.py", "(d, k + extra)))",
+        "(d, k + extra))) + np.arange(d)[:, None] / ask._query.n_rows",
     ),
     "route by what a CSR matrix stores": (
         "decomposition/_pca.py", "sparse = is_sparse(source) and (",
         "sparse = is_sparse(source) and source.whole().nnz < source.n_rows() * d and (",
     ),
     "law of one chi-square for two": (
-        "queries/sketches.py", "law=SketchLaw(tuple(degrees))",
-        "law=SketchLaw(tuple(degrees[:1]))",
+        "queries/sketches.py", "SketchLaw(tuple(degrees", "SketchLaw(tuple(degrees[:1]",
     ),
     "records that are not made durable": (
-        "privacy/store.py", '"locking_mode = EXCLUSIVE", "synchronous = EXTRA"',
-        '"locking_mode = EXCLUSIVE", "synchronous = NORMAL"',
+        "privacy/store.py", ', "synchronous = EXTRA', ', "synchronous = NORMAL',
     ),
-    "a marker over the newest one": (
-        "privacy/store.py", "slots.index(min(slots))", "slots.index(max(slots))",
-    ),
+    "a marker over the newest one": ("privacy/store.py", "slots.index(min(", "slots.index(max("),
     "a stream that goes on beside its first file": (
         "privacy/streams/checkpoints.py",
-        "                group.interrupted = True  # a file that can be resumed is the stream now",
-        "                pass",
+        "group.interrupted = True  # a file that can be resumed is the stream now", "pass",
     ),
-    "a marker that is not made durable": (
-        "privacy/store.py", "        os.fsync(self.opened())", "        pass",
-    ),
+    "a marker that is not made durable": ("privacy/store.py", "os.fsync(self.opened())", "pass"),
     "a marker that says where a stream begins alone": (
         "privacy/store.py", "if chain.last not in (START, lock.marker()):", "if False:",
     ),
-    "a database that stays open in a child": (
-        "privacy/store.py", "        store.disconnect()", "        pass",
-    ),
+    "a database that stays open in a child": ("privacy/store.py", "store.disconnect()", "pass"),
     "a stream that goes on at two paths": (
-        "privacy/streams/checkpoints.py", "                    old.append(_MOVED)",
-        "                    pass",
+        "privacy/streams/checkpoints.py", "old.append(_MOVED)", "pass",
     ),
     "streams without the highest level of their tree": (
-        "privacy/streams/continual.py", "return math.sqrt(self.levels)",
-        "return math.sqrt(self.levels - 1)",
+        "privacy/streams/continual.py", "sqrt(self.levels", "sqrt(self.levels - 1",
     ),
     "nodes of a stream without noise": (
-        "privacy/streams/continual.py", "return wrapping_sum(exact, self._grant.draw(*node))",
-        "return wrapping_sum(exact, self._grant.draw(*node) * (node[0] < 2))",
+        "privacy/streams/continual.py", "_grant.draw(*node)", "_grant.draw(*node) * (node[0] < 2)",
     ),
     "one noise for all nodes of a stream": (
         "privacy/streams/continual.py", "self._grant.draw(*node)", "self._grant.draw()",
     ),
     # Noise and ledger lines.
     "noise over sqrt 2": (
-        "privacy/gate/bounds.py", "room = _room(bound, bound.l2_slack, mu * sigma)",
-        "room = _room(bound, bound.l2_slack, mu * sigma * math.sqrt(2))",
+        "privacy/gate/bounds.py", "l2_slack, mu * sigma", "l2_slack, mu * sigma * math.sqrt(2)",
     ),
     "a share that is paid by half": (
-        "privacy/gate/session.py", "self.spending.shares[kind] += share",
-        "self.spending.shares[kind] += share / 2",
+        "privacy/gate/session.py", "shares[kind] += share", "shares[kind] += share / 2",
     ),
     "one kind of noise for two openings": (
-        "privacy/gate/session.py", "bound.name, self.noise_scale, *index)\n        if self._pure",
-        "bound.name, self.noise_scale)\n        if self._pure",
+        "privacy/gate/session.py", ", *index)\n        if", ")\n        if",
     ),
-    "rows that are not cut": (
-        "data/integers.py", "over = np.flatnonzero(~(squares <= bound))",
-        "over = np.flatnonzero(~(squares <= 4 * bound))",
-    ),
+    "rows that are not cut": ("data/integers.py", "squares <= bound", "squares <= 4 * bound"),
     "rows that are a unit longer than their bound": (
         "data/integers.py", "bound = self.square_bound\n        over",
         "bound = (self.clip_norm / self.unit + 1) ** 2\n        over",
@@ -385,8 +302,7 @@ PLANTED = {
         "    return total.view(np.int64).reshape(exact.shape) + (drawn & 0xFFFF) / 2**16",
     ),
     "a tiny budget with the noise of a larger one": (
-        "privacy/gate/session.py", "step = gaussian_step(bound, mu / copies)",
-        "step = gaussian_step(bound, max(mu, 0.01) / copies)",
+        "privacy/gate/session.py", "gaussian_step(bound, mu", "gaussian_step(bound, max(mu, 0.01)",
     ),
     "a line at half of its price": (
         "privacy/gate/session.py", "self.ledger += (line,)",
@@ -398,13 +314,11 @@ PLANTED = {
         "        return lambda n: numpy.random.randint(0, 2**64, n, dtype=np.uint64)",
     ),
     "one seed at two budgets": (
-        "privacy/noise/words.py", '_hash(b"words", self._key, public_key)',
-        '_hash(b"words", self._key, public_key[:1])',
+        "privacy/noise/words.py", "_key, public_key", "_key, public_key[:1]",
     ),
     "any epsilon for NaN": (
-        "base.py", 'epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")',
-        'epsilon = 1.0 if self.epsilon != self.epsilon else check_real(self, "epsilon", 0, '
-        'math.inf, closed="right")',
+        "base.py", "epsilon = check_real",
+        "epsilon = 1.0 if self.epsilon != self.epsilon else check_real",
     ),
     # Queries that look too early, or claim what does not hold.
     "iterate that is taken for orthonormal": (
@@ -425,54 +339,32 @@ PLANTED = {
         '        return self._square("gram", d, self.neighbours.positive(C * C, d), answer)',
     ),
     "sum over rows in float32": (
-        "queries/rows.py", "block_gram(rows(block)), (d, d), step)",
-        "block_gram(rows(block).astype(np.float32)), (d, d), step)",
+        "queries/rows.py", "block_gram(rows(block)", "block_gram(rows(block).astype(np.float32)",
     ),
     # Formulas and plans: a wrong factor, a root or a square that is missing.
     "a plan lets others fit for nothing": (
-        "privacy/ledger/routes.py", "_ON_MADE_DATA.get() is estimator",
-        "_ON_MADE_DATA.get() is not None",
+        "privacy/ledger/routes.py", "get() is estimator", "get() is not None",
     ),
-    "noise of fewer made rows": (
-        "theory/_plan.py", "mu_from_epsilon_delta(epsilon, delta) * behind",
-        "mu_from_epsilon_delta(epsilon, delta)",
-    ),
+    "noise of fewer made rows": ("theory/_plan.py", ", delta) * behind", ", delta)"),
     "deltas of fits that are not added": (
-        "privacy/accounting/losses.py", "return min(1.0, failure + curve(epsilon))",
-        "return min(1.0, curve(epsilon))",
+        "privacy/accounting/losses.py", "failure + curve(", "curve(",
     ),
     "printed targets that are not cut": (
-        "papers/_jain_2021.py", "return np.clip(batch.Y[:, :, 0], -zeta, zeta)",
-        "return batch.Y[:, :, 0]",
+        "papers/_jain_2021.py", "np.clip(batch.Y[:, :, 0], -zeta, zeta)", "batch.Y[:, :, 0]",
     ),
     "losses of a plan": ("theory/_plan.py", "self.best - score) / gain", "self.best - score)"),
     "noise of printed power steps": (
         "theory/_power.py", "math.log(2 * n_iter))", "math.log(1 + n_iter))",
     ),
-    "what a guess of several units is worth": (
-        "theory/_power.py", "ndtr(changes * mu / 2)", "ndtr(mu / 2)",
-    ),
+    "what a guess of several units is worth": ("theory/_power.py", "ndtr(changes * mu", "ndtr(mu"),
     "ratio at a random start": ("theory/_power.py", "2 * n**2 * (n - 1)", "2 * n**2 * n / 2"),
-    "longest row of any iterate": (
-        "theory/_power.py", "mu0 * math.sqrt(width * math.log(n))", "mu0 * math.sqrt(math.log(n))",
-    ),
-    "noise of the printed start": (
-        "theory/_trace.py", "math.sqrt(rank) * d * logs", "rank * d * logs",
-    ),
-    "error of the printed descent": (
-        "theory/_trace.py", "noise_sd * math.sqrt(q * math.log(d) / n) + private",
-        "noise_sd * math.sqrt(q / n) + private",
-    ),
-    "lower bound of theorem 5": (
-        "theory/_trace.py", "(rank * d / (n * epsilon)) ** 2)", "(rank * d / (n * epsilon)))",
-    ),
-    "lower bound of theorem 2": (
-        "theory/_trace.py", "math.sqrt(rank) * power * d", "power * d",
-    ),
+    "longest row of any iterate": ("theory/_power.py", "sqrt(width * math", "sqrt(math"),
+    "noise of the printed start": ("theory/_trace.py", "math.sqrt(rank) * d", "rank * d"),
+    "error of the printed descent": ("theory/_trace.py", "q * math.log(d) /", "q /"),
+    "lower bound of theorem 5": ("theory/_trace.py", "* epsilon)) ** 2", "* epsilon))"),
+    "lower bound of theorem 2": ("theory/_trace.py", "math.sqrt(rank) * power", "power"),
     "useful records": ("theory/_trace.py", "3 * k * math.sqrt(r) * size**3", "3 * k * size**3"),
-    "records of the printed start": (
-        "theory/_trace.py", "base * (condition**2 if descent", "base * (condition if descent",
-    ),
+    "records of the printed start": ("theory/_trace.py", "(condition**2 if", "(condition if"),
 }  # fmt: skip
 
 
