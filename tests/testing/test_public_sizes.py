@@ -39,7 +39,7 @@ SIZES = {
     "MAX_ROWS": 3, "_WHOLE": 1,
     "_MOST_KEPT": 4, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
     "_SMALL": 2, "MOST_DENSE": 2,
-    "FEWEST_KEPT": 1, "_FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
+    "FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_MOST_SHARED": 2,
     "_FEWEST": 1, "MOST_FLIPS": 16.0,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
@@ -66,7 +66,7 @@ OTHERS = {
     "100": "rows of made data",
     "2000": "points of a fixed net",
     "1000": "columns of a public start",
-    "_MOST_CELLS": "a plan, which reads nothing private", "_MOST_ONES": "a plan",
+    "_MOST_CELLS": "a plan, which reads nothing private",
     "MOST_NUMBERS": "a plan",
     "_MOST_NODES": "a plan", "_FEWEST_USERS": "a plan", "400000": "a plan", "500": "a plan",
 }  # fmt: skip
