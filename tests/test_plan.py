@@ -387,3 +387,9 @@ def test_bounds_by_column_name_need_no_columns():
         by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
         in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
         assert str(by_name) == str(in_order)
+
+
+def test_a_loss_is_a_share_of_what_can_be_gained():
+    data = theory.PlanData(None, None, (), trivial=0.3, best=0.8)
+    assert data.lost_fraction(0.55) == pytest.approx(0.5)
+    assert math.isnan(data._replace(best=0.3).lost_fraction(0.3))
