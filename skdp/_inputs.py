@@ -62,12 +62,13 @@ def advised(estimator, check, *data, **options):
             f"{name} takes an array or a list of files, and found a text or a path: pass [path], "
             "or np.load(path, mmap_mode='r')."
         )
-    if any(_holds_dates(part) for part in data):
-        raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
+    if any((dates := _columns(part, "Mm")) is not None for part in data):
+        raise ValueError(f"{name} needs numbers, and found dates{dates}: {_DATES}.")
+    texts = "".join(_columns(part, "OUST") or "" for part in data)
     text = (
-        f"{name} needs numbers, and found text: encode categories by a public list first, with "
-        "OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, with "
-        "PublicScaler for the numbers."
+        f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
+        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, "
+        "with PublicScaler for the numbers."
     )
     advice = {
         "could not convert string": text,
@@ -94,11 +95,13 @@ def advised(estimator, check, *data, **options):
     raise ValueError(said)  # outside the except block: no context, which would hold the value
 
 
-def _holds_dates(data):
-    """Whether an array or a column of a frame has dates, which numpy would cast to numbers."""
-    framed = hasattr(data, "columns") and hasattr(data, "dtypes")
-    kinds = data.dtypes if framed else [getattr(data, "dtype", None)]
-    return any(getattr(kind, "kind", None) in ("M", "m") for kind in kinds)
+def _columns(data, kinds):
+    """Name columns of a frame that are of these kinds: "" for an array of them, None for none."""
+    if not (hasattr(data, "columns") and hasattr(data, "dtypes")):
+        return "" if getattr(getattr(data, "dtype", None), "kind", " ") in kinds else None
+    columns = zip(data.columns, data.dtypes, strict=True)
+    found = [repr(name) for name, dtype in columns if getattr(dtype, "kind", " ") in kinds]
+    return " in " + ", ".join(found) if found else None
 
 
 def check_numbers(y, name="y"):
@@ -592,8 +595,8 @@ def split_users(X, column):
         return X.drop(columns=[name]), X[name].to_numpy()
     if not _is_index(column):
         raise ValueError(
-            "'group_column' must be the index of a column unless X is a data frame. "
-            f"Got {column!r}."
+            f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "
+            "let the step in front keep names, with set_output(transform='pandas')."
         )
     if not sp.issparse(X) and not hasattr(X, "dtype"):
         X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later

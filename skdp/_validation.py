@@ -156,26 +156,15 @@ def check_range(estimator, name):
     value = getattr(estimator, name)
     if isinstance(value, str) and value == "auto":
         return None
-    unbounded = estimator.epsilon == math.inf
     try:
-        low, high = (np.asarray(end) for end in value)
-        numeric = low.dtype.kind in "iuf" and high.dtype.kind in "iuf"
-        low, high = low.astype(np.float64), high.astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            width, largest = high - low, np.maximum(np.abs(low), np.abs(high))
-        fine = numeric and max(low.ndim, high.ndim) <= 1 and width.size > 0
-        fine = fine and bool(np.all(width > 0 if unbounded else width >= 1e-60))
-        fine = fine and (unbounded or bool(np.all(largest <= 1e60)))
+        return _low_and_high(value, _widest(estimator))
     except (TypeError, ValueError, OverflowError):
-        fine = False
-    if not fine:
-        kind = "numbers" if unbounded else "finite numbers"
+        kind = "numbers" if estimator.epsilon == math.inf else "finite numbers"
         expected = (
             f"'auto' or a pair (low, high) of {kind}, or two arrays (lows, highs) with one of them "
             "for each column, with low < high"
         )
-        _fail(estimator, name, expected, value)
-    return low, high
+    return _fail(estimator, name, expected, value)
 
 
 def spread_range(estimator, name, bounds, size, of):
@@ -230,7 +219,8 @@ def check_column_bounds(estimator: Any, name: str) -> None:
     value = getattr(estimator, name)
     try:
         by_name = isinstance(value, Mapping)
-        _low_and_high([tuple(pair) for pair in value.values()] if by_name else value)
+        pairs = [tuple(pair) for pair in value.values()] if by_name else value
+        _low_and_high(pairs, _widest(estimator))
     except (TypeError, ValueError, OverflowError):
         _refuse(estimator, name, value)
 
@@ -246,7 +236,7 @@ def column_bounds(
     check_column_bounds(estimator, name)
     if isinstance(value, Mapping):
         value = _by_name(estimator, name, value, names)
-    low, high = _low_and_high(value)
+    low, high = _low_and_high(value, _widest(estimator))
     if any(end.ndim and end.size != n_features for end in (low, high)):
         _refuse(estimator, name, value, f" for {n_features} columns")
     return (
@@ -255,7 +245,12 @@ def column_bounds(
     )
 
 
-def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
+def _widest(estimator: Any) -> float:
+    """Return the largest size of a bound: without noise there is none."""
+    return math.inf if getattr(estimator, "epsilon", None) == math.inf else _LARGEST
+
+
+def _low_and_high(value: Any, widest: float) -> tuple[FloatArray, FloatArray]:
     """Read a pair, two arrays, or a list of tuples."""
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         value = list(zip(*value, strict=True))
@@ -263,8 +258,9 @@ def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
     if low.dtype.kind not in "iuf" or high.dtype.kind not in "iuf" or max(low.ndim, high.ndim) > 1:
         raise TypeError("not numbers")
     low, high = low.astype(np.float64), high.astype(np.float64)
-    largest = np.maximum(np.abs(low), np.abs(high))
-    if not (low.size and np.all(high - low >= _NARROWEST) and np.all(largest <= _LARGEST)):
+    with np.errstate(over="ignore", invalid="ignore"):
+        width, largest = high - low, np.maximum(np.abs(low), np.abs(high))
+    if not (low.size and np.all(width >= _NARROWEST) and np.all(largest <= widest)):
         raise ValueError("not in order")
     return low, high
 

@@ -200,7 +200,7 @@ SAID = {
         ({"budget_split": {"subspace": 1}}, "whitener"),
         ({"group_column": "who"}, "group_column"),
     ],
-    DPStandardScaler: [({"bounds": ([0, 0], [1, 1])}, "2 bounds, but there are 5 columns")],
+    DPStandardScaler: [({"bounds": ([0, 0], [1, 1])}, "low < high for 5 columns")],
 }  # fmt: skip
 CASES = [(cls, *case) for cls, cases in SAID.items() for case in cases]
 

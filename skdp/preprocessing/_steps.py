@@ -8,11 +8,18 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._inputs import GroupUnitMixin, advised, as_blocks, checked, column_number, map_blocks
+from skdp._inputs import (
+    GroupUnitMixin,
+    advised,
+    as_blocks,
+    checked,
+    column_number,
+    feature_names,
+    map_blocks,
+)
 from skdp._limits import CACHED
 from skdp._validation import (
     FLOATS,
@@ -22,11 +29,9 @@ from skdp._validation import (
     check_bool,
     check_column_bounds,
     check_n_jobs,
-    check_range,
     check_real,
     check_split,
     column_bounds,
-    spread_range,
 )
 from skdp.base import (
     BaseDPEstimator,
@@ -41,6 +46,7 @@ from skdp.data.products import saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import PlanData, PlansMixin
+from skdp.theory._made import bare_copy
 from skdp.theory._plan import check_share, fit_rows, rows_of
 
 _AWAY = 2.0  # deviations of made columns from 0
@@ -346,7 +352,7 @@ class ScalerPlans(PlansMixin):
         rows, signal = rows_of(n, d), check_share("signal", signal)
         size, center = np.exp(rng.standard_normal(d)), _AWAY * rng.standard_normal(d)
         said = "normal columns some deviations from 0"
-        if (bounds := check_range(self, "bounds")) is not None:
+        if (bounds := bare_copy(self)._public_bounds(d)) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2
             said = f"normal columns, whose deviation is {signal:g} of the half-width of the bounds"
@@ -390,11 +396,11 @@ class DPStandardScaler(
         Whether ``transform`` centres the columns.
     with_std : bool, default=True
         Whether ``transform`` scales the columns.
-    bounds : (low, high) or "auto", default="auto"
-        Public bounds of the entries, numbers or arrays of one number for each column; entries are
-        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
-        where each column lies and how far it reaches, from ranks of its entries: almost half of the
-        budget. Where a column does not show its scale, a warning says so.
+    bounds : pair, two arrays, list of tuples, dict or "auto", default="auto"
+        Public bounds of the entries, as `PublicScaler` takes them; entries are cut to them, by
+        ``transform`` too. They make the fit much more accurate. "auto" learns where each column
+        lies and how far it reaches, from ranks of its entries: almost half of the budget. Where a
+        column does not show its scale, a warning says so.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -455,7 +461,7 @@ class DPStandardScaler(
         group_column: Any = None,
         with_mean: bool = True,
         with_std: bool = True,
-        bounds: ArrayLike | str = "auto",
+        bounds: ColumnBounds | str = "auto",
         budget_split: Split = "auto",
         random_state: Seed = None,
         n_jobs: int | None = None,
@@ -495,7 +501,6 @@ class DPStandardScaler(
         session = self._open_session()
         accepted = False if self._by_group else self._accepted()
         X = self._checked_rows(X, groups, accept_sparse=accepted)
-        self._check_zero(X)
         attributes = self._fit_session(session, X)
         if self.group_column is not None:
             attributes = handed_on(attributes, column_number(self))
@@ -503,9 +508,11 @@ class DPStandardScaler(
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        shares, bounds = self._check_parameters()
+        shares = self._check_parameters()
         X = row_source(X)
-        bounds = spread_range(self, "bounds", bounds, X.n_features, "columns")
+        bounds = self._public_bounds(X.n_features)
+        if getattr(X, "sparse", False) and bounds is not None:
+            self._check_zero(*bounds)
         query = self._asked(ColumnQuery, X)
         n = float(query.n_rows) if self._total_is_public() else None
         ask = session.ask(query)
@@ -527,34 +534,38 @@ class DPStandardScaler(
         }
 
     def _check_parameters(self):
-        """Return the shares of the releases, and the public bounds if there are any."""
+        """Return the shares of the releases."""
         self._check_unit()
         check_bool(self, "with_mean")
         check_bool(self, "with_std")
         check_n_jobs(self)
-        return check_split(self, self._default_shares()), check_range(self, "bounds")
+        if not self._learns_bounds():
+            check_column_bounds(self, "bounds")
+        return check_split(self, self._default_shares())
+
+    def _public_bounds(self, d):
+        """Return the bounds of each column, or None where they are learnt."""
+        if self._learns_bounds():
+            return None
+        return column_bounds(self, "bounds", d, feature_names(self))
 
     def _accepted(self):
         """Return the sparse format that is accepted: means would fill in what is not stored."""
         return False if self.with_mean else "csr"
 
-    def _check_zero(self, X):
+    def _check_zero(self, low, high):
         """Refuse public bounds that would cut what a sparse X does not store."""
-        bounds = check_range(self, "bounds")
-        if not getattr(X, "sparse", False) or bounds is None:
-            return
-        if not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
+        if not ((low <= 0) & (high >= 0)).all():
             raise ValueError(
                 "a sparse X needs 'bounds' with 0 between them: zeros are not stored, and "
                 f"stay zeros. Got {self.bounds!r}."
             )
 
+    def _learns_bounds(self):
+        return isinstance(self.bounds, str) and self.bounds == "auto"
+
     def _default_shares(self):
-        if isinstance(self.bounds, str):
-            shares = {"columns": 0.45, "moments": 0.55}
-        else:
-            shares = {"moments": 1.0}
-        return shares
+        return {"columns": 0.45, "moments": 0.55} if self._learns_bounds() else {"moments": 1.0}
 
     def _range(self, session, ask, d, bounds, shares, n):
         """Return centre and half-width of each column, public or learnt, and what was found."""

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import feature_names
 from skdp.base import atomic
 from skdp.exceptions import PartialSignalWarning, PrivacyError, warn_caller
 
@@ -186,7 +187,8 @@ class PublicationMixin:
         self._check_published()
         public = self._copy()
         if public.group_column is not None:  # a device has no column of users
+            if (names := feature_names(self)) is not None:
+                public.feature_names_in_ = names
             public.group_column = None
             public.n_features_in_ = public.components_.shape[1]
-            vars(public).pop("feature_names_in_", None)
         return UserHead(public)

@@ -131,10 +131,11 @@ def test_bounds_that_do_not_fit_the_columns():
 
 
 def test_the_way_back_quotes_no_text():
-    X = np.random.default_rng(0).standard_normal((500, 2))
-    scaler = DPStandardScaler(bounds=(-9, 9)).fit(X)
-    with pytest.raises(ValueError, match="found text") as error:
-        scaler.inverse_transform(np.full((2, 2), "Rome"))
+    X = pd.DataFrame(np.random.default_rng(0).standard_normal((500, 2)), columns=[*"ab"])
+    scaler = DPStandardScaler(bounds={"b": (-9, 9), "a": (-8, 9)}).fit(X)
+    assert scaler.feature_bounds_[0].tolist() == [-8, -9]  # in the order of the columns
+    with pytest.raises(ValueError, match="found text in 'b'") as error:
+        scaler.inverse_transform(X.assign(b="Rome"))
     assert "Rome" not in str(error.value)
 
 

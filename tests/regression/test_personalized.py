@@ -550,10 +550,11 @@ def test_head_for_a_device():
     with pytest.warns(PrivacyWarning, match="keep it like the data"):  # which are on the device
         again = pickle.loads(pickle.dumps(head))
     assert np.allclose(again.predict(SMALL.X[rows]), expected)
-    X = np.insert(SMALL.X, 0, SMALL.groups, axis=1)
-    with seeded_entropy(7):
-        column = quiet(DPPersonalizedRegressor(epsilon=3.0, group_column=0).fit, X, SMALL.y)
-    assert np.allclose(column.make_head().fit(SMALL.X[rows], SMALL.y[rows]).coef_, head.coef_)
+    X = pd.DataFrame(SMALL.X, columns=[*"abcde"])
+    with seeded_entropy(7):  # names are those of the columns of X but for the users
+        model = DPPersonalizedRegressor(epsilon=3.0, group_column="who")
+        quiet(model.fit, X.assign(who=SMALL.groups), SMALL.y)
+    assert np.allclose(model.make_head().fit(X[rows], SMALL.y[rows]).coef_, head.coef_)
 
 
 # -- labels ----------------------------------------------------------------------------------------

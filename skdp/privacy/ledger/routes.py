@@ -284,9 +284,9 @@ _UNPAID = (
     "which rows it gets, and how often, is not known. Write\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
-    "where 'search' is the object that makes the clones, and call its own 'fit'; or pay for a "
-    "private estimator with 'cv', for cross_validate. To fit it yourself, make a new one from its "
-    "parameters (outside: sklearn.base.clone)."
+    "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...), and call "
+    "its own 'fit'; or pay for a private estimator with 'cv', for cross_validate. To fit it "
+    "yourself, make a new one from its parameters (outside: sklearn.base.clone)."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "

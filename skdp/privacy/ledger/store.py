@@ -85,9 +85,10 @@ class Book:
                 fit, losses=losses, factor=factor, promised=losses, part=part, note=self.note
             )
             if not balance.affords(charged):
+                alone = Balance(self.terms, {0: charged}).spent()
                 raise BudgetExceededError(
-                    f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room for "
-                    f"epsilon={balance.remaining(part=part):.4g} at "
+                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; this PrivacyLedger has "
+                    f"room for epsilon={balance.remaining(part=part):.4g}, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
                     "'epsilon', fewer fits, or a larger ledger."
                 )
