@@ -326,6 +326,7 @@ def test_what_is_needed_halves_the_loss():
     pca = DPPCA(3, clip_norm=1.0)
     plan = pca.plan(1000, 40)
     assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
+    assert math.isinf(DPRidge(epsilon=0.1).plan(100, 30).required_samples)
 
 
 @pytest.mark.thorough
@@ -383,7 +384,7 @@ def test_plan_text():
 
 
 def test_bounds_by_column_name_need_no_columns():
-    for kind in (DPPCA, DPRidge):
+    for kind in (DPPCA, DPRidge, DPStandardScaler):
         by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
         in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
         assert str(by_name) == str(in_order)

@@ -105,9 +105,9 @@ class FitPlan:
         Scores of a fit without noise, and of none.
     error : float
         Share of ``best - trivial`` that is lost, the median; nan if nothing can be gained.
-    required_samples : int
-        Number of samples that would lose half as much; 0 if more than 16 times as many, or if
-        next to nothing is lost.
+    required_samples : float
+        Number of samples that would lose half as much: infinity if more than 16 times as many do,
+        0 if next to nothing is lost.
     assumptions : tuple of str
         What the made data are.
     releases : tuple of PlannedRelease
@@ -128,7 +128,7 @@ class FitPlan:
     best: float
     trivial: float
     error: float
-    required_samples: int
+    required_samples: float
     assumptions: tuple[str, ...]
     releases: tuple[PlannedRelease, ...] = field(repr=False)
 
@@ -146,7 +146,10 @@ class FitPlan:
             ("Lost", lost),
         ]
         if self.required_samples:
-            facts.append(("Half as much", f"lost by about {self.required_samples} samples"))
+            most = math.isinf(self.required_samples)
+            few = f"about {self.required_samples} samples"
+            said = f"more than {_MORE[-1] * self.n_samples:.0f} samples" if most else few
+            facts.append(("Half as much", f"lost by {said}"))
         return facts + [("Made data", text) for text in self.assumptions]
 
     def _head(self) -> tuple[str, ...]:
@@ -239,7 +242,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         fits.append((made.lost_fraction(score), score, made, model))
     errors, scores, mades, models = zip(*fits, strict=True)
     middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
-    made, error, needed = mades[middle], statistics.median(errors), 0
+    made, error = mades[middle], statistics.median(errors)
+    needed: float = 0
     if error > _SEEN and math.isfinite(budget.epsilon):
         needed = _needed(
             n, error, lambda times: made.lost_fraction(made.score(fit(made, middle, times)))
@@ -333,8 +337,8 @@ def check_share(name: str, signal: Any) -> float:
     return float(signal)
 
 
-def _needed(n: int, error: float, lost: Callable[[float], float]) -> int:
-    """Return about the number of samples that loses half as much, or 0."""
+def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
+    """Return about the number of samples that loses half as much."""
     before, seen = 1.0, error
     for times in _MORE:
         now = lost(times)
@@ -343,7 +347,7 @@ def _needed(n: int, error: float, lost: Callable[[float], float]) -> int:
             exact = n * before * (times / before) ** min(max(part, 0.0), 1.0)
             return int(float(f"{exact:.2g}"))
         before, seen = times, now
-    return 0
+    return math.inf
 
 
 def _grouped(ledger: tuple[LedgerEntry, ...], behind: float) -> tuple[PlannedRelease, ...]:
