@@ -27,13 +27,17 @@ from skdp.theory._made import (
     shares_of,
     spread_rows,
 )
-from skdp.theory._plan import MOST_NUMBERS, USUAL_ONES, check_entries, fit_rows, rows_of
+from skdp.theory._plan import (
+    MOST_NUMBERS,
+    USUAL_ONES,
+    check_entries,
+    fit_rows,
+    histories_of,
+    rows_of,
+)
 from skdp.units import DEGREE, INTERVAL, unit_of
 
 MEASURE = "share of the best captured squared length"
-_MOST_CELLS = 1_000_000  # of a made matrix
-_APART = 20  # factors, where they share no column
-_SPREAD = 0.3  # next to that of normal rows, where nothing is stated and the clip norm is learnt
 
 
 def n_planned(estimator: Any, d: int) -> int:
@@ -63,14 +67,14 @@ class DecompositionPlans(PlansMixin):
             return self._made_rows(rng, n, shares_of(d, k, signal, spectrum), spread)
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
             nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
-            return self._made_histories(rng, (n, d), nnz, signal, _APART * bool(apart))
+            return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         return made_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
 
     def _made_rows(self, rng, n, shares, spread):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
         rows, clip = rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
-        X = made_rows(rng, rows, shares, _SPREAD if spread is None and not given else 0.0)
+        X = made_rows(rng, rows, shares)
         if given or spread is not None:
             X = spread_rows(rng, X, 0.0 if spread is None else float(spread))
             X *= clip if given else 1.0
@@ -88,13 +92,11 @@ class DecompositionPlans(PlansMixin):
     def _made_histories(self, rng, shape, nnz, signal, apart):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
         (n, d), unit = shape, unit_of(self)
-        rows = (
-            n if nnz <= MOST_NUMBERS or not unit.in_one_row else max(n * MOST_NUMBERS // nnz, 500)
-        )
-        draw = partial(made_histories, n=rows, d=d, nnz=max(nnz * rows // n, 1), apart=apart)
+        rows, ones = histories_of(n, nnz) if unit.in_one_row else (n, nnz)
+        draw = partial(made_histories, n=rows, d=d, nnz=ones, apart=apart)
         tail, k = TAIL, n_planned(self, d)
         if signal is not None:
-            few = partial(draw, n=min(rows, 2000), nnz=max(nnz * min(rows, 2000) // n, 1))
+            few = partial(draw, n=min(rows, 2000), nnz=max(ones * min(rows, 2000) // rows, 1))
             tail = exponent(lambda a: _held(few(np.random.default_rng(0), tail=a), k), signal, 2.5)
         X = draw(rng, tail=tail)
         if unit.symmetric:
@@ -139,7 +141,7 @@ def made_matrix(estimator, rng, shape, values):
 def drawn_matrix(estimator, rng, shape, values):
     """Return (matrix, what it is)."""
     unit, k = unit_of(estimator), n_planned(estimator, min(shape))
-    smaller = min(1.0, math.sqrt(_MOST_CELLS / math.prod(shape)))
+    smaller = min(1.0, math.sqrt(MOST_NUMBERS / math.prod(shape)))
     sizes = tuple(max(k, round(size * smaller)) for size in shape)
     ends = bound_of(estimator) if unit.bound is INTERVAL else None
     change = max(map(abs, ends)) if ends else float(bound_of(estimator) or 1.0)

@@ -28,6 +28,7 @@ from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
+from skdp.theory._plan import MOST_NUMBERS
 from skdp.theory._subspaces import choose_one_shot, flipped_threshold, products_threshold
 from skdp.units import INTERVAL, offered
 
@@ -79,7 +80,6 @@ _DEGREE_SHARE = 1 / 17  # one product among seventeen
 # Noise of an average of products with k columns, over k times the variance of released degrees:
 # what the threshold of products comes to.
 _AVERAGED = 0.68
-_MOST_NODES, _USUAL_DEGREE = 1500, 40.0  # of a made graph
 
 
 class GraphPlans(PlansMixin):
@@ -98,8 +98,8 @@ class GraphPlans(PlansMixin):
 
     def _made(self, rng, n, d, signal=None):
         self._check_square((n, n))
-        nodes, groups = min(n, _MOST_NODES), max(2, self.n_components)
-        gap = min(_USUAL_DEGREE, nodes / 4) if signal is None else signal * math.sqrt(nodes / n)
+        nodes, groups = min(n, math.isqrt(MOST_NUMBERS)), max(2, self.n_components)
+        gap = min(40.0, nodes / 4) if signal is None else signal * math.sqrt(nodes / n)
         if isinstance(signal, bool) or not gap > 0:
             raise ValueError(f"'signal' must be None or a positive number. Got {signal!r} instead.")
         labels = rng.permutation(np.arange(nodes) % groups)

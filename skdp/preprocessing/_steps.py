@@ -49,8 +49,6 @@ from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import bare_copy
 from skdp.theory._plan import check_share, fit_rows, rows_of
 
-_AWAY = 2.0  # deviations of made columns from 0
-
 # Scaling down of long rows.
 
 
@@ -350,7 +348,7 @@ class ScalerPlans(PlansMixin):
 
     def _made(self, rng, n, d, signal=0.25):
         rows, signal = rows_of(n, d), check_share("signal", signal)
-        size, center = np.exp(rng.standard_normal(d)), _AWAY * rng.standard_normal(d)
+        size, center = np.exp(rng.standard_normal(d)), rng.standard_normal(d)
         said = "normal columns some deviations from 0"
         if (bounds := bare_copy(self)._public_bounds(d)) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2

@@ -363,6 +363,15 @@ class ListsMixin:
 _UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
 
 
+def parted(rows):
+    """Return the items of histories that are hidden, as ones, and the others as they are."""
+    hidden, known, chosen = rows.copy(), rows.copy(), hidden_cells(rows)
+    hidden.data, known.data = chosen.astype(np.float64), np.where(chosen, 0.0, rows.data)
+    hidden.eliminate_zeros()
+    known.eliminate_zeros()
+    return hidden, known
+
+
 def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     """Share of the hidden items of each row that are not in the list for the others.
 
@@ -371,10 +380,7 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     see `make_private_scorer`, whose "missed_items" it is.
     """
     rows = model._histories(X)
-    hidden, known, chosen = rows.copy(), rows.copy(), hidden_cells(rows)
-    hidden.data, known.data = chosen.astype(np.float64), np.where(chosen, 0.0, rows.data)
-    hidden.eliminate_zeros()
-    known.eliminate_zeros()
+    hidden, known = parted(rows)
     judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
     losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
     for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company

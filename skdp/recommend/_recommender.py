@@ -6,7 +6,6 @@ import math
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,12 +25,13 @@ from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
-from skdp.recommend._lists import ListsMixin, PublishedListsMixin, recall_at_n
+from skdp.recommend._lists import ListsMixin, PublishedListsMixin, parted, recall_at_n
+from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
-from skdp.theory._plan import MOST_NUMBERS, USUAL_ONES, check_entries
+from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
 from skdp.theory._subspaces import MOST_FLIPS
 from skdp.units import offered
 
@@ -148,28 +148,20 @@ _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is privat
 # Plans: made histories of which some items are hidden, and what a recommender finds of them.
 
 
-_HIDDEN, _N_ITEMS, _JUDGED = 0.2, 20, 1000  # share of items; of a list; histories that are judged
-
-
 class RecommenderPlans(PlansMixin):
     """Plans of recommenders.
 
     Fact: `nnz`, the number of interactions (None: ten of each user).
     """
 
-    _measure = f"share of hidden items in lists of {_N_ITEMS}"
+    _measure = "share of hidden items in lists of 20"
 
     def _made(self, rng, n, d, nnz=None):
         nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
         check_entries(self, nnz, n, d)
-        rows = n if nnz <= MOST_NUMBERS else max(n * MOST_NUMBERS // nnz, 500)
-        whole = made_histories(rng, rows, d, max(nnz * rows // n, 1))
-        users, hides = np.repeat(np.arange(rows), np.diff(whole.indptr)), rng.random(whole.nnz)
-        shown, hidden = (
-            sp.csr_array((whole.data[part], (users[part], whole.indices[part])), shape=whole.shape)
-            for part in (hides >= _HIDDEN, hides < _HIDDEN)
-        )
-        judged, size = slice(0, _JUDGED), min(_N_ITEMS, d)
+        rows, ones = histories_of(n, nnz)
+        hidden, shown = parted(made_histories(rng, rows, d, ones))
+        judged, size = slice(0, rows_of(rows, d)), list_length(d)
         known = shown[judged].toarray() > 0
         order = np.argsort(np.where(known, -1.0, shown.sum(axis=0)), axis=1)[:, ::-1]
 
@@ -177,9 +169,7 @@ class RecommenderPlans(PlansMixin):
             return recall_at_n(model.recommend(shown[judged], size)[0], hidden[judged])
 
         popular = recall_at_n(order[:, :size], hidden[judged])
-        said = (
-            f"{rows} histories with {nnz / n:.3g} items each, popular ones and those of factors; "
-        )
+        said = f"{rows} histories with {nnz / n:.3g} items each, popular and of factors; "
         said += f"the most popular items, without noise, would find {popular:.2g}"
         return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 

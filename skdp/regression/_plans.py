@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 
 from skdp._validation import check_classes, check_range
 from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import fill_bounds, made_histories, made_rows, shares_of
-from skdp.theory._plan import check_counts, check_share, fit_rows, rows_of
-
-_AWAY = 1.0  # deviations: how far from 0 columns and targets lie, where places are learnt
-_USUAL_BETWEEN, _USUAL_LINEAR = 0.1, 0.7  # shares of variance that tell classes apart
-_FILLED = 1 / 3  # of the half-width of public bounds: a deviation of a target
-_USUAL_ROWS, _FRESH_ROWS, _FEWEST_USERS = 20, 5, 300  # of a user; that judge a head; that are drawn
+from skdp.theory._made import FILLED, fill_bounds, made_histories, made_rows, shares_of
+from skdp.theory._plan import check_counts, check_share, fit_rows, histories_of, rows_of
 
 
 def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, between=0.0):
@@ -27,7 +22,7 @@ def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, betwe
 
     A share `between` of the variance of dense rows lies between the means of their classes.
     """
-    rows, clip = rows_of(n, d if nnz is None else max(1, nnz // n)), estimator.clip_norm
+    rows, clip = rows_of(n, d), estimator.clip_norm
     given = not isinstance(clip, str) and math.isfinite(clip)
     if length is not None and not given:
         raise ValueError(
@@ -36,13 +31,14 @@ def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, betwe
         )
     if nnz is not None:
         check_counts(type(estimator).__name__, nnz=nnz)
-        X = made_histories(rng, rows, d, max(nnz * rows // n, 1))
+        rows, ones = histories_of(n, nnz)
+        X = made_histories(rng, rows, d, ones)
         if given:
             size = clip / np.sqrt(np.maximum(np.diff(X.indptr), 1))
             X = sp.csr_array(sp.diags_array(size) @ X)
         return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns", None
     labels = rng.integers(0, n_classes, rows)
-    drawn = made_rows(rng, rows + n_classes, shares_of(d, 1, None, spectrum), 0.0)
+    drawn = made_rows(rng, rows + n_classes, shares_of(d, 1, None, spectrum))
     X = math.sqrt(1 - between) * drawn[n_classes:] + math.sqrt(between) * drawn[labels]
     if estimator.bounds is not None:
         return fill_bounds(estimator, X), f"{rows} normal rows that fill a part of 'bounds'", labels
@@ -50,13 +46,12 @@ def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, betwe
         share = 1.0 if length is None else float(length)
         said = f"{rows} normal rows, {share:.2g} times as long as the clip norm"
         return X * clip * share, said, labels
-    away = _AWAY * rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
+    away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
     return X + away, f"{rows} normal rows, columns some deviations from 0", labels
 
 
-def explained(model: Any, X: Any, y: Any) -> float:
-    """Return the R2 on made records."""
-    return float(r2_score(y, model.predict(X)))
+def _quality(of, model, X, y, **who):
+    return float(of(y, model.predict(X, **who)))
 
 
 class RidgePlans(PlansMixin):
@@ -74,15 +69,10 @@ class RidgePlans(PlansMixin):
         signal = check_share("signal", signal)
         X, said, _ = made_records(self, rng, n, d, spectrum, length, nnz)
         y = linear_targets(rng, X, n_targets, signal)
-        bounds = check_range(self, "target_bounds")
-        if bounds is not None:
-            low, high = bounds
-            y = low + (high - low) / 2 * (1 + _FILLED * y)
-        elif self.fit_intercept:
-            y = y + _AWAY * rng.standard_normal(n_targets)
+        away = rng.standard_normal(n_targets) * self.fit_intercept
+        y = in_target_bounds(self, y, away)
         y = y[:, 0] if n_targets == 1 else y
-        fit = partial(fit_rows, X=X, y=y)
-        score = partial(explained, X=X, y=y)
+        fit, score = partial(fit_rows, X=X, y=y), partial(_quality, r2_score, X=X, y=y)
         linear = f"targets of which {signal:g} of the variance is linear in the rows"
         return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan)
 
@@ -102,8 +92,8 @@ class RidgeClassifierPlans(PlansMixin):
             n_classes = 2 if self.classes is None else len(check_classes(self))
         check_counts(type(self).__name__, n_classes=n_classes)
         names = np.arange(n_classes) if self.classes is None else check_classes(self)
-        usual = _USUAL_BETWEEN if nnz is None else _USUAL_LINEAR
-        signal = usual if signal is None else check_share("signal", signal)
+        usual = 0.1 if nnz is None else 0.7
+        signal = check_share("signal", usual if signal is None else signal)
         facts = (spectrum, length, nnz, len(names), signal)
         X, said, labels = made_records(self, rng, n, d, *facts)
         between = f"{len(names)} classes, between whose means {signal:g} of the variance lies"
@@ -112,12 +102,17 @@ class RidgeClassifierPlans(PlansMixin):
             between = f"{len(names)} classes, {signal:g} of what decides is linear in the rows"
         y = np.asarray(names)[labels]
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
-
-        def score(model):
-            return float(np.mean(model.predict(X) == y))
-
-        fit = partial(fit_rows, X=X, y=y)
+        fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
         return PlanData(fit, score, (said, between), n / X.shape[0], trivial, math.nan)
+
+
+def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
+    """Return targets of variance 1 that fill a usual part of public bounds, or lie away from 0."""
+    bounds = check_range(estimator, "target_bounds")
+    if bounds is None:
+        return y + away
+    low, high = bounds
+    return low + (high - low) / 2 * (1 + FILLED * y)
 
 
 def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:
@@ -135,21 +130,23 @@ class PersonalPlans(PlansMixin):
     coefficients explain).
     """
 
-    def _made(self, rng, n, d, n_rows=_USUAL_ROWS, signal=1.0, noise=0.25):
+    def _made(self, rng, n, d, n_rows=20, signal=1.0, noise=0.25):
         check_counts(type(self).__name__, n_rows=n_rows)
         signal = check_share("signal", signal)
-        users = int(min(n, max(_FEWEST_USERS, 400_000 // (d * n_rows))))
+        users = rows_of(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]
         own = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
         own += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
-        (X, y, groups), fresh = (
-            self._made_tasks(rng, own, m, noise) for m in (n_rows, _FRESH_ROWS)
-        )
+        tasks, fresh = (self._made_tasks(rng, own, n_rows, noise) for _ in range(2))
         said = f"{users} users of {n_rows} rows, coefficients in {k} dimensions up to "
         said += f"{1 - signal:g} of their square, noise of {noise:g} of what they explain"
-        score, trivial = partial(self._score_tasks, fresh), self._trivial_tasks(fresh)
-        fit = partial(_fit_tasks, X=X, y=y, groups=groups)
+        of, trivial = (r2_score, 0.0) if self._starts_from_a_model else (accuracy_score, 0.5)
+        score = partial(_quality, of, **fresh)
+
+        def fit(model):
+            return model.fit(**tasks)
+
         return PlanData(fit, score, (said,), n / users, trivial, math.nan)
 
     def _made_tasks(self, rng, own, m, noise):
@@ -158,34 +155,13 @@ class PersonalPlans(PlansMixin):
         y = np.einsum("ij,ij->i", X, own[groups]) + math.sqrt(noise) * rng.standard_normal(len(X))
         if not self._starts_from_a_model:
             names = np.arange(2) if self.classes is None else check_classes(self)
-            return X, np.asarray(names)[(y > 0).astype(int)], groups
-        bounds = check_range(self, "target_bounds")
-        if bounds is not None:
-            low, high = bounds
-            y = low + (high - low) / 2 * (1 + _FILLED * y / math.sqrt(1 + noise))
-        return X, y, groups
-
-    def _score_tasks(self, fresh, model):
-        X, y, groups = fresh
-        said = model.predict(X, groups=groups)
-        return explained_by(said, y) if self._starts_from_a_model else float(np.mean(said == y))
-
-    def _trivial_tasks(self, fresh):
-        return 0.0 if self._starts_from_a_model else 0.5
+            return {"X": X, "y": np.asarray(names)[(y > 0).astype(int)], "groups": groups}
+        return {"X": X, "y": in_target_bounds(self, y / math.sqrt(1 + noise)), "groups": groups}
 
     @property
     def _measure(self):
         of = "R2" if self._starts_from_a_model else "accuracy"
         return f"{of} of users' own models on fresh rows"
-
-
-def explained_by(said: Any, y: Any) -> float:
-    """Return the R2 of predictions."""
-    return float(r2_score(y, said))
-
-
-def _fit_tasks(model, X, y, groups):
-    return model.fit(X, y, groups=groups)
 
 
 def shape_of(given, parameter):
@@ -240,7 +216,8 @@ class TracePlans(PlansMixin):
             model.matrix_shape = d
             return model.fit(X, y)
 
-        return PlanData(fit, partial(explained, X=X, y=y), (said,), n / rows, best=math.nan)
+        score = partial(_quality, r2_score, X=X, y=y)
+        return PlanData(fit, score, (said,), n / rows, best=math.nan)
 
     def _made_design(self, rng, rows, d):
         X = rng.standard_normal((rows, *d))

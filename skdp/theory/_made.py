@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from skdp._validation import column_bounds
 FloatArray = NDArray[np.float64]
 _SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
 # Of histories that plans are made with: between blocks of factors and popularity alone.
-_FILLED = 0.3  # of the half-width of public bounds: a deviation of a column
+FILLED = 0.3  # of the half-width of public bounds: a deviation of a column or target
 _FACTORS, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
 
@@ -34,7 +35,7 @@ def fill_bounds(estimator: Any, X: Any) -> Any:
     if getattr(estimator, "bounds", None) is None:
         return X
     low, high = column_bounds(bare_copy(estimator), "bounds", X.shape[1])
-    part = _FILLED * X / np.maximum(X.std(axis=0), 1e-300)
+    part = FILLED * X / np.maximum(X.std(axis=0), 1e-300)
     return low + (high - low) / 2 * (1 + np.clip(part, -1, 1))
 
 
@@ -75,15 +76,15 @@ def exponent(held: Callable[[float], float], share: float, most: float) -> float
     return float(brentq(lambda a: held(a) - share, 0.0, most, xtol=0.01))
 
 
-def made_rows(rng: np.random.Generator, n: int, shares: FloatArray, spread: float) -> FloatArray:
-    """Draw normal rows of mean square length 1 with a spectrum; log lengths vary by `spread`.
+def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArray:
+    """Draw normal rows of mean square length 1 with a spectrum.
 
     The directions have no zeros: signs and cosines turn them, twice.
     """
     X = rng.standard_normal((n, len(shares))) * np.sqrt(rng.permutation(shares))
     for _ in range(2):
         X = dct(X * rng.choice([-1.0, 1.0], len(shares)), norm="ortho")
-    return np.asarray(X * np.exp(spread * rng.standard_normal((n, 1))))
+    return np.asarray(X)
 
 
 def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> FloatArray:
@@ -98,22 +99,20 @@ def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> Float
 
 
 def made_histories(
-    rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: int = 0
+    rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: bool = False
 ) -> Any:
     """Draw histories as a CSR array of n x d with about `nnz` ones.
 
-    The column of rank i is drawn with weight ``i ** -tail``. `apart` factors share no column, and a
-    row has one of them; 0 are factors that overlap, and rows that mix them.
+    The column of rank i is drawn with weight ``i ** -tail``. Factors that lie `apart` share no
+    column, and a row has one of them; else they overlap, and rows mix them.
     """
     popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
     activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
     for _ in range(8):  # what the longest rows cannot hold goes to the others
         lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
-    if apart:
-        return apart_histories(rng, lengths.astype(np.int64), popularity, apart, overlap=_OVERLAP)
-    options = {"overlap": _OVERLAP, "spread": _SPREAD}
-    return drawn_histories(rng, lengths.astype(np.int64), popularity, _FACTORS, **options)
+    draw = apart_histories if apart else partial(drawn_histories, spread=_SPREAD)
+    return draw(rng, lengths.astype(np.int64), popularity, _FACTORS, overlap=_OVERLAP)
 
 
 def made_blocks(

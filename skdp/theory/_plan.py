@@ -297,6 +297,12 @@ def rows_of(n: int, d: int) -> int:
     return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 200, MOST_NUMBERS // d)))
 
 
+def histories_of(n: int, nnz: int) -> tuple[int, int]:
+    """Return how many of n histories with `nnz` ones are drawn, and with how many ones."""
+    rows = min(n, max(500, n * MOST_NUMBERS // nnz))
+    return rows, max(nnz * rows // n, 1)
+
+
 def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
     """Return the epsilon at which noise is smaller by so much as there are fewer rows."""
     if behind == 1 or math.isinf(epsilon):

@@ -66,9 +66,7 @@ OTHERS = {
     "100": "rows of made data",
     "2000": "points of a fixed net",
     "1000": "columns of a public start",
-    "_MOST_CELLS": "a plan, which reads nothing private",
-    "MOST_NUMBERS": "a plan",
-    "_MOST_NODES": "a plan", "_FEWEST_USERS": "a plan", "400000": "a plan", "500": "a plan",
+    "MOST_NUMBERS": "a plan, which reads nothing private", "500": "a plan",
 }  # fmt: skip
 
 
