@@ -137,7 +137,7 @@ class FirstFitUsers(PrivateQuery):
         """Return votes for rules of heads."""
         whitener, coef, intercept, U, rules = view_and_rules
         model = self._model(coef, intercept)
-        based = self._estimator._starts_from_a_model
+        based = self._estimator._y_numeric
         view = self._view(whitener, coef if based else None, intercept if based else None)
         given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))

@@ -165,9 +165,6 @@ def _as_objects(names: dict[Any, int]) -> NDArray[Any]:
 # The best items of each user, in bounded memory.
 
 
-_GROUP = 64  # items, of which the largest is looked at first
-
-
 def best_items(score, rows, n, *, exclude_known, items=None):
     """Return (item numbers, scores), best first, for each row of a CSR array.
 
@@ -195,41 +192,20 @@ def best_items(score, rows, n, *, exclude_known, items=None):
 
 def _largest(scores, n):
     """Return (columns, values) of the n largest scores of each row, largest first."""
-    best, among = _candidates(scores, n)
-    if n < among.shape[1]:
-        places = np.argpartition(among, among.shape[1] - n, axis=1)[:, -n:]
-        best = np.take_along_axis(best, places, axis=1)
-    best.sort(axis=1)  # equal scores: by number
+    best = np.sort(np.argpartition(scores, -n, axis=1)[:, -n:], axis=1)  # equal scores: by number
     top = np.take_along_axis(scores, best, axis=1)
     order = np.argsort(-top, axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1), np.take_along_axis(top, order, axis=1)
 
 
-def _candidates(scores, n):
-    """Return (columns, values) that hold the n largest of each row.
+# What a fitted public filter is asked for: lists for users, popular items, similar items.
 
-    They are in the n groups with the largest maxima, or among the last items, which have no group:
-    a pass for maxima is far cheaper than one that parts all scores. A group is every so manieth
-    item, so that maxima are taken of whole stretches of memory.
+
+class ListsMixin:
+    """Lists from `filter_`, `item_counts_`, `selected_items_`; `_histories` gives rows its form.
+
+    Those of all users of a fit, from `randomized_interactions_`, may be published.
     """
-    count, width = scores.shape
-    n_groups = width // _GROUP
-    if n_groups < 4 * n:
-        return np.broadcast_to(np.arange(width), scores.shape).copy(), scores
-    inside = n_groups * _GROUP
-    most = scores[:, :inside].reshape(count, _GROUP, n_groups).max(axis=1)
-    groups = np.argpartition(most, n_groups - n, axis=1)[:, -n:]
-    within = (groups[:, None, :] + np.arange(0, inside, n_groups)[:, None]).reshape(count, -1)
-    rest = np.broadcast_to(np.arange(inside, width), (count, width - inside))
-    best = np.hstack([within, rest])
-    return best, np.take_along_axis(scores, best, axis=1)
-
-
-# Lists of all users of a fit that may be published: from flipped histories.
-
-
-class PublishedListsMixin:
-    """Lists from `filter_` and `randomized_interactions_`, both of which are released."""
 
     def recommend_all(self, n: int = 20) -> Any:
         """Recommend to all users of the fit, from their flipped histories: publishable.
@@ -259,13 +235,6 @@ class PublishedListsMixin:
         rows = sp.csr_array((rows.data, columns, rows.indptr), shape=shape)
         score = self.filter_.scorer(self.randomized_interactions_.unbiased)
         return best_items(score, rows, self._checked_number(n), exclude_known=True)
-
-
-# What a fitted public filter is asked for: lists for users, popular items, similar items.
-
-
-class ListsMixin:
-    """Lists from `filter_`, `item_counts_`, `selected_items_`; `_histories` gives rows its form."""
 
     def recommend(
         self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None

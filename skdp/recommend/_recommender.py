@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -25,7 +25,7 @@ from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
-from skdp.recommend._lists import ListsMixin, PublishedListsMixin, parted, recall_at_n
+from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, fit_filter, kept_items
@@ -104,39 +104,31 @@ def _usual_signal(route, n_items, degree):
     return signal
 
 
-class Choice(NamedTuple):
-    """A route, and why."""
-
-    name: str
-    reason: str
-
-
 def choose_route(estimator, shape):
-    """Return the route for the settings of an estimator and a public shape.
+    """Return the name of the route, and why, for the settings of an estimator and a public shape.
 
     For interactions the larger signal at a usual history decides; nothing is read for it.
     """
     name = estimator.algorithm
     if estimator._is_pure_for_rows():
-        return Choice("popularity", "popularity: delta is 0")
+        return "popularity", "popularity: delta is 0"
     if name != "auto":
-        return Choice(name, f"{name}: as asked for")
+        return name, f"{name}: as asked for"
     if estimator._whole:
-        return Choice("gram", "gram: rows have no other release of factors")
+        return "gram", "gram: rows have no other release of factors"
     degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
     ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
-        return Choice(name, f"{name}: delta is 0")
+        return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), False, shape[0])
     other = _usual_signal(moment, shape[1], degree)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
-        return Choice("popularity", "popularity: only a factor of a tenth of all could be read")
+        return "popularity", "popularity: only a factor of a tenth of all could be read"
     name = "one_shot" if ours > other else "gram"
-    reason = f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
-    return Choice(name, reason)
+    return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
 
 
 # A private recommender: noisy popularity, and the factors that can be read next to it.
@@ -177,7 +169,6 @@ class RecommenderPlans(PlansMixin):
 class DPRecommender(
     RecommenderPlans,
     ListsMixin,
-    PublishedListsMixin,
     FitsElsewhereMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -344,7 +335,7 @@ class DPRecommender(
     def _is_pure(self, R):
         if self._is_pure_for_rows():
             return True
-        return not self._whole and self._route(R).name != "gram"
+        return not self._whole and self._route(R)[0] != "gram"
 
     def _fit_elsewhere(self, schema, connect):
         if not self._whole:
@@ -438,16 +429,11 @@ class DPRecommender(
 
     @property
     def _floor(self):
-        given = self.degree_floor
-        return None if isinstance(given, str) and given == "auto" else given
+        return None if str(self.degree_floor) == "auto" else self.degree_floor
 
     @property
     def _cap(self):
-        return (
-            None
-            if isinstance(self.value_cap, str) and self.value_cap == "binary"
-            else self.value_cap
-        )
+        return None if str(self.value_cap) == "binary" else self.value_cap
 
     def _offers_pure_dp(self):
         return self.algorithm != "gram"
@@ -484,8 +470,7 @@ class DPRecommender(
         return np.asarray(weighted_rows(rows, self._cap) @ self.components_.T)
 
     def _histories(self, R):
-        R = checked(self, R, accept_sparse="csr", reset=False)
-        return weighted_rows(R, self._cap)
+        return weighted_rows(checked(self, R, accept_sparse="csr", reset=False), self._cap)
 
     @property
     def _n_features_out(self):

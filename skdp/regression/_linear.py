@@ -152,13 +152,7 @@ def warn_undetected_targets(estimator, targets):
 # Wide rows of the linear regression: few columns are kept, by noisy sums.
 
 
-_SUMS, _COUNT = 0.2, 0.01  # the sums are bought in stages; what they leave goes to the regression
 _SIZE, _FEWEST_KEPT = 0.6, 30
-
-
-def wide_shares(count_is_public):
-    """Return the shares of what screening releases: column sums, and a count if it is private."""
-    return {"sums": _SUMS} | ({} if count_is_public else {"count": _COUNT})
 
 
 def kept_of(ask, clip_norm, shares, n, unit_noise):
@@ -257,8 +251,8 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
 
     def _default_shares(self, columns, wide):
         shares = {"regression_moments": 1.0}
-        if wide:
-            shares |= wide_shares(self._total_is_public())
+        if wide:  # the sums are bought in stages; what they leave goes to the regression
+            shares |= {"sums": 0.2} | ({} if self._total_is_public() else {"count": 0.01})
         if self._learns_lengths():
             shares["clip_norm"] = 0.05
         if columns:

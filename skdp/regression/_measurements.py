@@ -29,6 +29,7 @@ from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.curvature import public_curvature
+from skdp.regression._linear import LinearPredictor
 from skdp.solvers.columns import find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.whitening import (
@@ -141,7 +142,7 @@ def _width(placed, given):
 
 def predictions(estimator, X):
     """Return <X_i, M> + intercept of each record; those in blocks where they are."""
-    inner = InnerProducts(estimator.coef_, estimator.intercept_)
+    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, np.asarray)
     X, _ = _flat(X)
     source = as_blocks(X)
     if source is not None:
@@ -151,17 +152,6 @@ def predictions(estimator, X):
         return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
     X = checked(estimator, X, accept_sparse="csr", reset=False)
     return inner(X)
-
-
-class InnerProducts(NamedTuple):
-    """The public map of `predict`; it holds no reference to the estimator."""
-
-    coef: np.ndarray
-    intercept: float
-
-    def __call__(self, X):
-        """Predict records in rows."""
-        return np.asarray(X @ self.coef.ravel()) + self.intercept
 
 
 class _Width:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp._validation import Seed, Split, check_option
-from skdp.regression._personalized_base import PersonalizedBase, learn_base
+from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredRegressorMixin
 
 # Convex losses of residuals that users minimise, and what has to hold of them.
@@ -243,7 +243,6 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     """
 
     _y_numeric = True
-    _starts_from_a_model = True
 
     def __init__(
         self,
@@ -294,9 +293,6 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     def _scales_targets(self):
         loss = self._loss_name()
         return isinstance(loss, str) or getattr(loss, "homogeneous", False)
-
-    def _base_model(self, ask, query, shares):
-        return learn_base(self, ask, query, shares)
 
     def _encoded(self, y, *, reset):
         return self._block_encoding()[0](y)

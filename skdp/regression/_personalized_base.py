@@ -82,12 +82,6 @@ from skdp.solvers.user_heads import (
 )
 from skdp.units import offered
 
-# Of the budget: the subspace is a matrix of d x d numbers, a vote for rules has fewer.
-_SHARES = {
-    "whitener": 0.05, "subspace": 0.45, "head": 0.06, "global": 0.1, "targets": 0.08,
-    "columns": 0.1,
-}  # fmt: skip
-
 
 class Base(NamedTuple):
     """What all share before their subspace: None for what labels do not have."""
@@ -97,16 +91,14 @@ class Base(NamedTuple):
     unit: TargetUnit | None = None
 
 
-def learn_scaling(estimator, ask, query, share):
-    """Release where columns lie; return it, and how users see their rows."""
-    columns = _place(estimator, ask.columns(), query, query.n_features, share)
-    return columns, scaling_of(columns)
-
-
 def learn_base(estimator, ask, query, shares):
-    """Release where targets lie, and the linear model of all."""
-    unit = _target_unit(estimator, ask, query, shares)
-    columns, scaling = learn_scaling(estimator, ask, query, shares["columns"])
+    """Release where targets lie, where columns lie, and the linear model of all."""
+    numbers = estimator._y_numeric
+    unit = _target_unit(estimator, ask, query, shares) if numbers else None
+    columns = _place(estimator, ask.columns(), query, query.n_features, shares["columns"])
+    scaling = scaling_of(columns)
+    if not numbers:  # logits of all are not those of each
+        return Base(scaling)
     model = pooled_model(
         ask.scaled(*scaling),
         columns.found,
@@ -172,7 +164,7 @@ class ParametersMixin:
 
     def _check_parameters(self):
         check_int(self, "n_components", 1, also=("auto",))
-        if self._starts_from_a_model:
+        if self._y_numeric:
             check_range(self, "target_bounds")
         else:
             check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
@@ -184,11 +176,15 @@ class ParametersMixin:
         return check_split(self, self._default_shares())
 
     def _default_shares(self):
-        skipped = [] if self.whiten else ["whitener"]
-        skipped += [] if self.head_selection == "private_vote" else ["head"]
-        bounds = getattr(self, "target_bounds", ())  # labels need none
-        skipped += [] if isinstance(bounds, str) else ["targets"]
-        return {name: share for name, share in _SHARES.items() if name not in skipped}
+        """Return the shares: most for the subspace, of d x d numbers; a vote for rules has fewer."""
+        shares = {"subspace": 0.45, "global": 0.1, "columns": 0.1}
+        if self.whiten:
+            shares["whitener"] = 0.05
+        if self.head_selection == "private_vote":
+            shares["head"] = 0.06
+        if isinstance(getattr(self, "target_bounds", None), str):  # labels need none
+            shares["targets"] = 0.08
+        return shares
 
     def _check_n_components(self, d):
         if self.n_components != "auto" and self.n_components > d:
@@ -352,7 +348,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         self._check_n_components(query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        base = self._base_model(ask, query, shares)
+        base = learn_base(self, ask, query, shares)
         model, scaling, own = base.model, base.scaling, {}
         ask = ask.scaled(*scaling)
         whitener, shared = self._subspace(ask, query, shares, model)
@@ -419,7 +415,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
         model = model._replace(own=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
-        view = self._view(whitener, model if self._starts_from_a_model else None)
+        view = self._view(whitener, model if self._y_numeric else None)
         return Heads(view, self.components_.T, model)
 
     def _fitted_heads(self, query, users):

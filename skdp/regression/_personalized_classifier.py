@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 
 from skdp._validation import Seed, Split, check_classes, class_numbers
 from skdp.base import learn_scale
-from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._personalized_base import Base, PersonalizedBase, learn_scaling
-from skdp.regression._scores import ScoredClassifierMixin
+from skdp.regression._personalized_base import PersonalizedBase
+from skdp.regression._scores import ScoredClassifierMixin, public_classes
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
 
@@ -143,7 +141,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     )
 
     _y_numeric = False
-    _starts_from_a_model = False
 
     def __init__(
         self,
@@ -191,10 +188,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     def _scales_targets(self):
         return False  # they are labels
 
-    def _base_model(self, ask, query, shares):
-        _, scaling = learn_scaling(self, ask, query, shares["columns"])
-        return Base(scaling)  # logits of all are not those of each
-
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""
         none = GlobalModel(np.zeros((len(U), p)), np.zeros(p))
@@ -215,18 +208,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     def _encoded(self, y, *, reset):
         """Indicators of the classes, NaN for any other label; decides the classes when fitting."""
         y = np.asarray(y)
-        if reset and self.classes is None:
-            check_classification_targets(y)
         if reset:
-            if self.classes is None:
-                self.classes_ = np.unique(y)
-                warn_caller(
-                    f"{type(self).__name__} took the classes from y and made them public; pass "
-                    "'classes' if which labels occur is private.",
-                    PrivacyWarning,
-                )
-            else:
-                self.classes_ = check_classes(self, least=1)
+            self.classes_ = public_classes(self, y, least=1)
         return _indicators(y, self.classes_)
 
     def _block_encoding(self):

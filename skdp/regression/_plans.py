@@ -141,7 +141,7 @@ class PersonalPlans(PlansMixin):
         tasks, fresh = (self._made_tasks(rng, own, n_rows, noise) for _ in range(2))
         said = f"{users} users of {n_rows} rows, coefficients in {k} dimensions up to "
         said += f"{1 - signal:g} of their square, noise of {noise:g} of what they explain"
-        of, trivial = (r2_score, 0.0) if self._starts_from_a_model else (accuracy_score, 0.5)
+        of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)
 
         def fit(model):
@@ -153,14 +153,14 @@ class PersonalPlans(PlansMixin):
         X = rng.standard_normal((len(own) * m, own.shape[1]))
         groups = np.repeat(np.arange(len(own)), m)
         y = np.einsum("ij,ij->i", X, own[groups]) + math.sqrt(noise) * rng.standard_normal(len(X))
-        if not self._starts_from_a_model:
+        if not self._y_numeric:
             names = np.arange(2) if self.classes is None else check_classes(self)
             return {"X": X, "y": np.asarray(names)[(y > 0).astype(int)], "groups": groups}
         return {"X": X, "y": in_target_bounds(self, y / math.sqrt(1 + noise)), "groups": groups}
 
     @property
     def _measure(self):
-        of = "R2" if self._starts_from_a_model else "accuracy"
+        of = "R2" if self._y_numeric else "accuracy"
         return f"{of} of users' own models on fresh rows"
 
 

@@ -9,18 +9,16 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._validation import ColumnBounds, Seed, Split, check_classes, check_kind, class_numbers
+from skdp._validation import ColumnBounds, Seed, Split, check_kind, class_numbers
 from skdp.base import atomic
-from skdp.data.blocks import is_dask_array
 from skdp.data.views import RecordForm, TargetScale
-from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
-from skdp.regression._scores import ScoredClassifierMixin
+from skdp.regression._scores import ScoredClassifierMixin, public_classes
 from skdp.solvers.postprocess import class_moments, reweighted, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
@@ -213,7 +211,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         check_kind(self, y)
         session = self._open_session()
         placed = self._checked_records(X, y, groups, numbers=False)
-        classes = self._public_classes(placed.columns["y"])
+        classes = public_classes(self, placed.columns["y"])
         return self._close_session(session, self._fit_session(session, placed, classes))
 
     def _fit_session(self, session, placed, classes):
@@ -275,29 +273,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             "larger 'epsilon'.",
             PartialSignalWarning,
         )
-
-    def _public_classes(self, y):
-        """Return the classes: given, or those of y, which are public then."""
-        if self.classes is not None:
-            return check_classes(self)
-        if is_dask_array(y):
-            raise ValueError(
-                f"{type(self).__name__} needs the 'classes' parameter for a Dask array y: labels "
-                "do not leave the workers."
-            )
-        check_classification_targets(y)
-        classes = np.unique(y)
-        if len(classes) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y, which are public unless "
-                "'classes' is given. Got one class only: pass 'classes'."
-            )
-        warn_caller(
-            f"{type(self).__name__} took the classes from y and made them public; pass 'classes' "
-            "if which labels occur is private.",
-            PrivacyWarning,
-        )
-        return classes
 
     def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.

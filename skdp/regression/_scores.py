@@ -1,4 +1,4 @@
-"""Scores of models that predict: exact, of rows that are checked as those of `fit` are.
+"""Scores and classes of models that predict; scores are exact, of rows that `fit` would take.
 
 Metrics of scikit-learn quote targets that are no numbers, and labels of two kinds.
 """
@@ -11,9 +11,12 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 
 from skdp._inputs import check_targets
-from skdp._validation import check_kind, class_numbers
+from skdp._validation import check_classes, check_kind, class_numbers
+from skdp.data.blocks import is_dask_array
+from skdp.exceptions import PrivacyWarning, warn_caller
 
 
 class ScoredRegressorMixin(RegressorMixin):
@@ -71,6 +74,31 @@ class ScoredClassifierMixin(ClassifierMixin):
         labels = (column_or_1d(np.asarray(each)) for each in (y, predicted))
         numbers = (class_numbers(each, self.classes_) for each in labels)
         return accuracy_score(*numbers, sample_weight=_checked_weight(self, weight))
+
+
+def public_classes(estimator, y, *, least=2):
+    """Return the classes: given, or those of y, which are public then."""
+    name = type(estimator).__name__
+    if estimator.classes is not None:
+        return check_classes(estimator, least=least)
+    if is_dask_array(y):
+        raise ValueError(
+            f"{name} needs the 'classes' parameter for a Dask array y: labels do not leave the "
+            "workers."
+        )
+    check_classification_targets(y)
+    classes = np.unique(y)
+    if len(classes) < least:
+        raise ValueError(
+            f"{name} needs at least {least} classes in y, which are public unless 'classes' is "
+            "given. Got one class only: pass 'classes'."
+        )
+    warn_caller(
+        f"{name} took the classes from y and made them public; pass 'classes' if which labels "
+        "occur is private.",
+        PrivacyWarning,
+    )
+    return classes
 
 
 def _checked_weight(estimator, weight):

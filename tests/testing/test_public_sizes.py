@@ -56,7 +56,7 @@ OTHERS = {
     "_FINE": "values, not sizes", "_FINE_CORE": "values, not sizes",
     "_MOST_RULES": "refused beyond it",
     "_MOST_CONDITION": "refused beyond it",
-    "_NARROW": "threads alone", "_GROUP": "lists of a row of one's own",
+    "_NARROW": "threads alone",
     "_FARTHEST": "values, not sizes",
     "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
