@@ -246,18 +246,20 @@ def found_of(values):
     return int(np.count_nonzero(values)), len(values)
 
 
-def check_in_range(estimator, n_components, n_samples, n_features):
-    """Refuse more components than features (or rows, where the number of rows is public)."""
-    public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
-    limit = min(n_samples, n_features)
-    solver = estimator.svd_solver
-    least = 0 if solver in ("full", "covariance_eigh") else 1
-    if not least <= n_components <= limit:
-        what = "min(n_samples, n_features)" if public_rows else "n_features"
+def check_rank(estimator, n_samples, n_features, *, least=1, where=""):
+    """Refuse more components than features, or rows where their number is public (else inf)."""
+    k, limit = estimator.n_components, min(n_samples, n_features)
+    if not least <= k <= limit:
+        what = "n_features" if n_samples == math.inf else "min(n_samples, n_features)"
         raise ValueError(
-            f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
-            f"svd_solver={solver!r}. Got {n_components!r}."
+            f"n_components={k!r} must be between {least} and {what}={limit!r}{where}. Got {k!r}."
         )
+
+
+def with_learnt(shares, learnt):
+    """Return shares that leave room for those of what is learnt first."""
+    rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
+    return {name: rest * share for name, share in shares.items()} | learnt
 
 
 # What the spectral estimators share: routes for row units, and fits for the other units.

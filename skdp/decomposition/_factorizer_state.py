@@ -249,7 +249,6 @@ def known_sides(maps_by_rows):
 
 VERSION = 3
 _MAGIC = b"skdp.factorizer\n"
-_DIGEST = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +284,8 @@ class NoisyState:
     def from_bytes(message):
         """Read a message; a damaged or foreign one is a ValueError."""
         message = bytes(message)
-        body, checksum = message[:-_DIGEST], message[-_DIGEST:]
+        size = hashlib.sha256().digest_size
+        body, checksum = message[:-size], message[-size:]
         if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
         header = unpack(body[len(_MAGIC) :])

@@ -38,6 +38,7 @@ from skdp.decomposition._base import (
     as_input_dtype,
     bias_of,
     check_center,
+    check_rank,
     found_of,
     is_sparse,
     lengthened,
@@ -46,6 +47,7 @@ from skdp.decomposition._base import (
     row_clip_norm,
     row_noise,
     warn_of_verdict,
+    with_learnt,
 )
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
@@ -71,7 +73,6 @@ from skdp.solvers.postprocess import (
 
 MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
 _NO_MOMENTS = ("clip_norm", "start")
-_LEVEL, _START = 0.07, 0.11  # shares of a clip norm, and of where rows lie
 
 
 def default_shares(d, centers, n_is_public, clip_norm, starts=False):
@@ -84,9 +85,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     if n_is_public:
         shares.pop("count", None)
     if clip_norm == "auto":
-        learnt = {"clip_norm": _LEVEL} | ({"start": _START} if starts else {})
-        rest = (1 - sum(learnt.values())) / sum(shares.values())
-        shares = {key: rest * value for key, value in shares.items()} | learnt
+        return with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.11} if starts else {}))
     return shares
 
 
@@ -117,16 +116,15 @@ def statistics(X, facts, n_jobs=None):
     return out
 
 
-def decoded(answers, steps, facts):
-    """Apply to the answers of streams what each query says of its own: public maps."""
-    nobody = np.zeros((0, facts["d"]))
+def decoded(group):
+    """Return the answers of streams after what each query says of its own: public maps."""
+    facts = group.notes["facts"]
+    nobody, out = np.zeros((0, facts["d"])), group.answers()
     nothing = statistics(each_alone(nobody) if facts["persons"] else nobody, facts)
-    out = {}
-    for name, answer in answers.items():
+    for name, stream in group.streams.items():
         decode = nothing[name].decode
-        if decode is not None and steps[name]:
-            answer = answer._replace(value=decode(answer.value, steps[name]))
-        out[name] = answer
+        if decode is not None and stream.step:
+            out[name] = out[name]._replace(value=decode(out[name].value, stream.step))
     return out
 
 
@@ -200,10 +198,6 @@ def _from_sketch(released, answers, facts):
 # What is public of a stream of DPIncrementalPCA from its first batch on, and who is in a batch.
 
 
-# Of the share of a start: the number of rows, means, searches for a clip norm about them.
-_START_SHARES = {"count": 0.1, "center": 0.4, "center_search": 0.5}
-
-
 class FactsMixin:
     """Sizes, bounds and weights that all releases of a stream share."""
 
@@ -223,17 +217,12 @@ class FactsMixin:
 
     def _n_components_of(self, rows):
         """Number of components, from public sizes; an error if there are not as many."""
-        d = rows.n_features
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        public_rows = public_rows and not self._by_group
-        limit = min(rows.n_rows(), d) if public_rows else d
-        what = "min(n_samples, n_features)" if public_rows else "n_features"
-        if self.n_components is not None and self.n_components > limit:
-            raise ValueError(
-                f"n_components={self.n_components!r} must be between 1 and {what}={limit!r} (of "
-                f"the first batch, for partial_fit). Got {self.n_components!r}."
-            )
-        return limit if self.n_components is None else int(self.n_components)
+        n = rows.n_rows() if public_rows and not self._by_group else math.inf
+        if self.n_components is None:
+            return min(n, rows.n_features)
+        check_rank(self, n, rows.n_features, where=" (of the first batch, for partial_fit)")
+        return int(self.n_components)
 
     def _facts(self, session, X):
         """Return what is public from the first batch on, and the shares of the releases."""
@@ -276,7 +265,8 @@ class FactsMixin:
             return None, row_clip_norm(self, session, ask, share, **level), 0.0
         search = partial(middle_norm, self, session)
         clip_norm = search(ask, share)
-        parts = {name: part * shares["start"] for name, part in _START_SHARES.items()}
+        parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
+        parts = {name: part * shares["start"] for name, part in parts.items()}
         left = parts["count"]
         if n is None:
             left, n = 0.0, released_count(*ask.count(share=parts["count"]))
@@ -581,20 +571,12 @@ class DPIncrementalPCA(
         facts, shares = self._facts(session, X)
         facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}
-        return self._start_stream(
-            session,
-            bounds,
-            shares,
-            {"facts": facts, "seen": []},
-            mechanism=self.mechanism,
-            touches=1,
-        )
+        notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
+        return self._start_stream(session, bounds, shares, notes, **options)
 
     def _below(self, group):
         """Return how many variances of the last release may be noise alone."""
-        facts = group.notes["facts"]
-        steps = {name: stream.step for name, stream in group.streams.items()}
-        below = below_edge(vars(self), decoded(group.answers(), steps, facts), facts)
+        below = below_edge(vars(self), decoded(group), group.notes["facts"])
         return int(np.count_nonzero(self.singular_values_ == 0)) if below is None else below
 
     def _warn(self, attributes, below):
@@ -609,9 +591,7 @@ class DPIncrementalPCA(
             if facts["names"]:
                 self.feature_names_in_ = np.asarray(facts["names"], dtype=object)
             self.n_features_in_ = facts["d"]
-        steps = {name: stream.step for name, stream in group.streams.items()}
-        answers = decoded(group.answers(), steps, facts)
-        attributes = self._fitted(answers, facts) | {"n_stream_releases_": group.steps}
+        attributes = self._fitted(decoded(group), facts) | {"n_stream_releases_": group.steps}
         self._close_session(group.session, attributes)
 
     def _fitted(self, answers, facts):

@@ -20,7 +20,13 @@ from skdp._inputs import (
 from skdp._validation import Seed, check_int, check_option, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, found_of, warn_of_verdict
+from skdp.decomposition._base import (
+    LinearTransformMixin,
+    as_input_dtype,
+    check_rank,
+    found_of,
+    warn_of_verdict,
+)
 from skdp.decomposition._factorizer_state import (
     OTHER_BLOCKS,
     budget_kinds,
@@ -335,12 +341,7 @@ class DPLowRankFactorizer(
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):
             raise ValueError(f"X must have the shape {self.matrix_shape}. Got {tuple(shape)}.")
-        limit = min(shape)
-        if self.n_components > limit:
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
-                f"({limit}). Got n_components={self.n_components}."
-            )
+        check_rank(self, *shape)
 
     def _unit(self, *, stream):
         more = {"stream": stream}

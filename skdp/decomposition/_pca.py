@@ -35,8 +35,8 @@ from skdp.decomposition._base import (
     as_input_dtype,
     bias_of,
     centred,
-    check_in_range,
     check_normalizer,
+    check_rank,
     is_sparse,
     lengthened,
     middle_norm,
@@ -48,6 +48,7 @@ from skdp.decomposition._base import (
     row_subspace,
     verdict_of_ritz,
     warn_of_verdict,
+    with_learnt,
 )
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers.postprocess import (
@@ -111,13 +112,8 @@ class PCAParametersMixin:
         if self._total_is_public():
             shares.pop("count", None)
         if self.clip_norm == "auto" and self.bounds is None:
-            learnt = (
-                {"clip_norm": 0.06, "center_search": 0.05}
-                if "center" in shares
-                else {"clip_norm": 0.07}
-            )
-            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-            shares = {key: rest * value for key, value in shares.items()} | learnt
+            of_means = {"clip_norm": 0.06, "center_search": 0.05}
+            return with_learnt(shares, of_means if "center" in shares else {"clip_norm": 0.07})
         return shares
 
     def _rank(self, n, d):
@@ -139,7 +135,9 @@ class PCAParametersMixin:
             return
         if rule is not None:
             check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
-            check_in_range(self, rule, n_samples, n_features)
+            least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
+            where = f" with svd_solver={self.svd_solver!r}"
+            check_rank(self, n_samples, n_features, least=least, where=where)
 
 
 # Principal component analysis with differential privacy.

@@ -28,6 +28,7 @@ from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
     check_normalizer,
+    check_rank,
     components_of,
     is_sparse,
     rotate_by_ritz,
@@ -37,6 +38,7 @@ from skdp.decomposition._base import (
     row_subspace,
     verdict_of_ritz,
     warn_of_verdict,
+    with_learnt,
 )
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
@@ -367,14 +369,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
                 f"privacy_unit={self.privacy_unit!r} needs a square symmetric matrix; use 'entry' "
                 f"or 'entry_change' for another one. Got shape {(n_samples, n_features)} instead."
             )
-        public_rows = math.isfinite(n_samples)
-        limit = min(n_samples, n_features)
-        if self.n_components > limit:
-            what = "min(n_samples, n_features)" if public_rows else "n_features"
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= {what}({limit}). "
-                f"Got n_components={self.n_components}."
-            )
+        check_rank(self, n_samples, n_features)
 
     def _default_shares(self, route):
         shares = {"subspace": 0.92, "spectrum": 0.03, "total_variance": 0.01}
@@ -383,8 +378,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         if route != "screened":  # which releases them on its way
             shares["sums"] = 0.02
         if self.clip_norm == "auto":
-            shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
-            shares["clip_norm"] = 0.07
+            return with_learnt(shares, {"clip_norm": 0.07})
         return shares
 
     @property

@@ -73,10 +73,9 @@ from skdp.units import DEGREE, unit_of
 # The moment of all items, or of those with the largest counts; products with it; or flipped cells.
 
 
-_DEGREE_SHARE = 0.01  # of the budget of interactions, for their number; .05 show sums and the total
-_REST = 0.95
+# Of the budget of interactions: their number, the Ritz values of items that were chosen.
+_SHARES = {"degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01}
 _EXTRA = 10  # columns of products: popular items come first, factors after them
-_ITEM_RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
 def interaction_route(estimator, shape):
@@ -112,7 +111,7 @@ def _moment_route(estimator, session, shape, floor):
 def _item_noise(estimator, session, n, floor):
     """Return the noise scale of a moment of n items with all of the share of the subspace."""
     change = gram_change(n, floor, estimator.adjacency)
-    return session.noise_multiplier * change / math.sqrt(_REST)
+    return session.noise_multiplier * change / math.sqrt(_SHARES["moment"])
 
 
 def _flipped_edge(estimator, shape, degree):
@@ -142,24 +141,24 @@ def fit_interactions(estimator, session, X, route):
     else:
         counted = floor is None
         if counted:  # under a floor of all items the total is their number, in parts of n
-            floor = mean_degree(session.ask(query).square_sum(share=_DEGREE_SHARE).value * n, m)
+            floor = mean_degree(session.ask(query).square_sum(share=_SHARES["degree"]).value * n, m)
         ask = session.ask(query.floored(floor))
         if estimator.algorithm == "auto":  # now that the floor is known
             route, _, columns = _moment_route(estimator, session, X.shape, floor)
             extra["algorithm_reason_"] = (
                 f"{route}: of {columns} columns, at a degree floor of {floor}"
             )
-        rest = _REST - _DEGREE_SHARE * counted
+        rest = _SHARES["moment"] - _SHARES["degree"] * counted
         found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
-        (squares, V), total = found[:2], ask.square_sum(share=0.01)
-        sums, noise = ask.sums(share=0.04)
+        (squares, V), total = found[:2], ask.square_sum(share=_SHARES["total"])
+        sums, noise = ask.sums(share=_SHARES["sums"])
         verdict = found_of(squares) if route == "gram" else verdict_of_ritz(found, total, n)
         total = max(float(total.value), total.noise_scale)
     squares = squares * warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     extra["n_samples_seen_"] = m
     if session.budget.mu:
-        share = _DEGREE_SHARE * counted
+        share = _SHARES["degree"] * counted
         extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, share)
     return attributes | extra
 
@@ -171,8 +170,8 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
         return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
-        V = screened_moment(ask, n, k, share - _ITEM_RITZ, signal)
-        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
+        V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal)
+        return rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
     start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)

@@ -176,7 +176,7 @@ class ParametersMixin:
         return check_split(self, self._default_shares())
 
     def _default_shares(self):
-        """Return the shares: most for the subspace, of d x d numbers; a vote for rules has fewer."""
+        """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
         shares = {"subspace": 0.45, "global": 0.1, "columns": 0.1}
         if self.whiten:
             shares["whitener"] = 0.05
