@@ -65,7 +65,7 @@ def _edge(estimator, session, degrees, n):
     else:
         products = [line for line in session.ledger if line.name == "right_product"]
         products = products[degrees is not None :]  # the first one released the degrees
-        edge = products_threshold(products, n, laplace=session.law == "laplace")
+        edge = products_threshold(products, n)
         seen = _SEEN_BY_PRODUCTS
     if estimator.normalization == "laplacian":
         scale = degree_scale(degrees)

@@ -10,22 +10,19 @@ from typing import Any
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 
-_STANDS_OUT, _STANDS_OUT_LAPLACE = 1.7, 1.15  # times the noise: measured, in two shapes
+_STANDS_OUT = 1.7  # times the noise: of power iteration and deflation, measured in six shapes
 
 
-def iteration_threshold(noise_scale: float, size: float, *, laplace: bool = False) -> float:
+def iteration_threshold(noise_scale: float, size: float) -> float:
     """Return the singular value from which the iteration rises out of the noise of one answer."""
-    factor = _STANDS_OUT_LAPLACE if laplace else _STANDS_OUT
-    return factor * noise_scale * math.sqrt(size)
+    return _STANDS_OUT * noise_scale * math.sqrt(size)
 
 
-def products_threshold(
-    answers: Sequence[LedgerEntry], size: int, *, laplace: bool = False
-) -> float:
+def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
     """Return the smallest singular value that answers of so many rows find; inf of none."""
     scales = [answer.noise_scale for answer in answers] or [math.inf]
     mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
-    return iteration_threshold(mean, size, laplace=laplace)
+    return iteration_threshold(mean, size)
 
 
 MOST_FLIPS = 1e7  # expected, by "auto": seconds
@@ -46,8 +43,8 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
     rows = 2 if unit.kind.pair else 1  # that a unit moves
     if session.budget.pure:
         scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
-        return iteration_threshold(scale, 1.0, laplace=True)
-    scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
+    else:
+        scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
     return iteration_threshold(scale, 1.0)
 
 
