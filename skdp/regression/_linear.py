@@ -34,7 +34,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import drawn, normal_equations, released_count
+from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -47,8 +47,6 @@ _MODEL = (
     "target_mean",
 )  # shares that a longer search takes from
 _AGAIN = 4.0  # times the share has a second search
-_FEW = 0.3  # of what is left: if a search needs more, all is for where targets lie
-MEAN_ALONE = 1 / 3  # of a search with all that is left has the mean about there
 
 
 class Targets(NamedTuple):
@@ -59,7 +57,7 @@ class Targets(NamedTuple):
     columns : Columns
         Of the last search.
     share : float
-        That search had; 0 of one for centres alone.
+        That search had.
     left : float
         Of the budget of the model; 0 where all of it went into the search.
     needed : int
@@ -82,8 +80,8 @@ def find_targets(
 
     A model about a centre that nobody saw is worse than the mean of the targets. If records are
     many enough to be seen a second search has four times the share. Else all that is left goes into
-    where targets lie and their mean about there, which is predicted alone; into `middle`, where
-    they lie, if records are too few for more (None: models without an intercept go on as they are).
+    `middle`, where they lie, which is predicted alone (None: models without an intercept go on as
+    they are).
     """
     found = find(share)
     needed = found.needed
@@ -93,10 +91,7 @@ def find_targets(
         found = find(share)
     if middle is None or not _most_undetected(found):
         return Targets(found, share, rest, needed)
-    if share * (found.needed / found.n) ** 2 > _FEW * rest:
-        return Targets(middle(rest), 0.0, 0.0, needed)
-    share = rest / (1 + MEAN_ALONE)
-    return Targets(find(share, far=True), share, 0.0, needed)
+    return Targets(middle(rest), share, 0.0, needed)
 
 
 def _most_undetected(columns):
@@ -336,8 +331,6 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             size, noise = len(released.moments.scatter), released.noise_scale
             self._warn_unseen(solution, size, released.clip_norm, noise)
             coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
-        elif released.mean is not None:
-            intercepts = drawn(*released.mean)
         coefficients = coefficients / units.size[:, None]
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
@@ -393,10 +386,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
-    def _found(self, ask, d, share, n, **more):
+    def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            return find_columns(ask, d, share, n, **more)
+            return find_columns(ask, d, share, n)
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
