@@ -1,4 +1,4 @@
-"""Numbers that several rooms share: what rounding may do, and how large integers and blocks may be.
+"""Numbers that several rooms share: what rounding and noise may do, how large blocks may be.
 
 Results do not follow from the sizes of blocks, which bound memory alone.
 """
@@ -9,6 +9,8 @@ from typing import Final
 
 WIDER: Final = 1 + 1e-9  # above the rounding of norms, sums and formulas in floats
 ROUNDING: Final = 2.0**-53  # of one operation with floats, in units of its result
+CLEAR: Final = 2.0  # deviations of its noise from which on a number says something
+NEGLIGIBLE: Final = 1e-12  # of its like: less is rounding, or may as well be
 EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any order
 LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64
 BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few next to the data

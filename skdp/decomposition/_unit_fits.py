@@ -22,15 +22,12 @@ from skdp.decomposition._base import (
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers.iterate import (
-    N_PASSES,
-    N_PRODUCTS,
-    PASSES_EACH,
+    PASSES,
     alternate,
     deflate,
     iterate_symmetric,
 )
 from skdp.solvers.linalg import (
-    clear_entry,
     detection_limit,
     shrunk,
     symmetric_noise_edge,
@@ -181,12 +178,9 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
 
 def chosen_pairs(moment, k):
     """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
-    found = chosen_subspace(moment.value, moment.noise_scale, k)
-    values, Q = top_eigenpairs(found.vectors.T @ moment.value @ found.vectors)
-    values, V = np.maximum(values, 0.0), found.vectors @ Q
-    if not found.axes:
-        return shrunk(values, V, moment.noise_scale / math.sqrt(2)), V
-    return values * (values > clear_entry(moment.noise_scale, len(V))), V
+    V = chosen_subspace(moment.value, moment.noise_scale, k)
+    values, Q = top_eigenpairs(V.T @ moment.value @ V)
+    return shrunk(np.maximum(values, 0.0), V @ Q, moment.noise_scale / math.sqrt(2)), V @ Q
 
 
 # Entry fits of DPTruncatedSVD by the second moment of the rows, and of a whole matrix at once.
@@ -297,9 +291,7 @@ def unit_route(estimator, shape):
     iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
     if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
-    default = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
-    default = PASSES_EACH if iterated == "deflation" else default
-    n_answers = default if estimator.n_iter == "auto" else estimator.n_iter
+    n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:
         _check_whole(shape)

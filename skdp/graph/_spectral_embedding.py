@@ -24,7 +24,7 @@ from skdp.solvers.graphs import (
     embed_across,
     released_degrees,
 )
-from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric
+from skdp.solvers.iterate import PASSES, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
@@ -325,7 +325,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
     def _route(self, n):
         """Return (name, reason): a function of the settings and the number of nodes."""
-        n_answers = N_PRODUCTS[self.delta == 0] if self.n_iter == "auto" else self.n_iter
+        n_answers = PASSES["power"][self.delta == 0]
+        n_answers = n_answers if self.n_iter == "auto" else self.n_iter
         return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power")
 
     def _fit_session(self, session, X):

@@ -9,23 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
 from skdp.solvers.linalg import fix_signs
 
 FloatArray = NDArray[np.float64]
-_FLOOR = 0.25  # of the mean degree, added to each: light nodes do not lead
-_SENT = 50.0  # of the noise, where each product is paid for: steps go astray if light nodes lead
-_ALONE = 3.0  # standard errors of a chance agreement of a component with the degrees
-_EQUAL = 1e-9  # relative variance of degrees that are all the same but for rounding
-_LEAST_SEEN, _LEAST_KNOWN = 0.1, 0.05  # of a component: it is never replaced altogether
+_LEAST = 0.1  # of a component: it is never replaced altogether
 
 
 class Degrees(NamedTuple):
-    """Released degrees A 1, and the same shrunk to their mean as far as they are noise."""
+    """Released degrees A 1, shrunk to their mean as far as they are noise."""
 
     values: FloatArray
-    raw: FloatArray
     noise_scale: float
 
 
@@ -36,7 +32,7 @@ def released_degrees(ask: AsksProducts, n: int, share: float) -> Degrees:
     noise = answer.noise_scale * math.sqrt(n)
     mean, variance = float(degrees.mean()), float(degrees.var())
     signal = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
-    return Degrees(np.asarray(mean + signal * (degrees - mean)), degrees, noise)
+    return Degrees(np.asarray(mean + signal * (degrees - mean)), noise)
 
 
 def degree_direction(degrees: FloatArray) -> FloatArray:
@@ -88,18 +84,17 @@ def embed_across(
     released degrees; 0 if all is released, so that decompositions are free.
     """
     mean = max(float(degrees.values.mean()), weight)
-    own = weight * (np.maximum(degrees.values, 0.0) + _FLOOR * mean)
+    own = weight * (np.maximum(degrees.values, 0.0) + mean)
     variance = (spread or 1.0) * degrees.noise_scale**2
-    scale = 1 / np.sqrt(own + (_SENT if spread else 1.0) * variance)
+    scale = 1 / np.sqrt(own + variance)
     scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
     direction = degree_direction(scale * degrees.values)
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale), across)
     V = fix_signs(V.T).T
     noise = _noise_strength(degrees.values, weight, scale, variance)
-    seen = _seen(values, noise, 0.0 if spread else variance)
-    X = _adjusted_by_degrees(V, direction, seen)
-    return values, _per_size(X, direction, degrees, weight)
+    X = _adjusted_by_degrees(V, direction, _seen(values, noise))
+    return values, X * math.sqrt(len(V))
 
 
 def _noise_strength(
@@ -116,17 +111,10 @@ def _noise_strength(
     return float(np.linalg.eigvalsh(both.T @ both)[-1])
 
 
-def _seen(values: FloatArray, noise: float, debiased: float) -> FloatArray:
-    """Return the expected squared cosines with the true directions.
-
-    `debiased` is the part of the noise whose push was taken off the values; 0 if they have none.
-    """
-    found = np.abs(values)
-    if debiased:
-        met = found + debiased / np.maximum(found, math.sqrt(debiased)) * (found > 0)
-        found = (met + np.sqrt(np.maximum(met**2 - 4 * noise, 0.0))) / 2
-    squares = np.maximum(found**2, np.finfo(float).tiny)
-    return np.asarray(np.clip(1 - noise / np.maximum(squares, noise / 2), _LEAST_SEEN, 1.0))
+def _seen(values: FloatArray, noise: float) -> FloatArray:
+    """Return the expected squared cosines with the true directions."""
+    squares = np.maximum(values**2, max(noise / 2, np.finfo(float).tiny))
+    return np.asarray(np.clip(1 - noise / squares, _LEAST, 1.0))
 
 
 def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
@@ -139,27 +127,17 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     size = direction * math.sqrt(n)
     size = size - size.mean()
     spread = float(size @ size) / n
-    if spread < _EQUAL:
+    if spread < NEGLIGIBLE:
         return V
     own = 1 - means**2
     shared = (X - means).T @ size / n
-    shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - _ALONE**2 * spread / n, 0.0))
-    known = np.maximum(own - (1 - seen), _LEAST_KNOWN)
-    rest = np.maximum(own * spread - shared**2, _EQUAL * spread)
+    shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - CLEAR**2 * spread / n, 0.0))
+    known = np.maximum(own - (1 - seen), _LEAST)
+    rest = np.maximum(own * spread - shared**2, NEGLIGIBLE * spread)
     first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
     adjusted = means + first * (X - means) + np.outer(size, second)
-    return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), 1e-12))
-
-
-def _per_size(X: FloatArray, direction: FloatArray, degrees: Degrees, weight: float) -> FloatArray:
-    """Divide each row by its size, as far as nodes of one group differ in degree."""
-    design = np.column_stack([np.ones(len(X)), X])
-    left = degrees.raw - design @ np.linalg.lstsq(design, degrees.raw, rcond=None)[0]
-    chance = degrees.noise_scale**2 + weight * max(float(degrees.raw.mean()), 0.0)
-    differ = max(0.0, 1 - chance / max(float(left @ left) / len(X), 1e-12))
-    sizes = math.sqrt(len(X)) * np.hypot(direction, np.linalg.norm(X, axis=1))
-    return np.asarray(X / np.maximum(sizes, 1e-12)[:, None] ** differ)
+    return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE))
 
 
 def angular_rows(X: FloatArray, direction: FloatArray) -> FloatArray:
@@ -169,4 +147,4 @@ def angular_rows(X: FloatArray, direction: FloatArray) -> FloatArray:
     """
     n = len(X)
     both = np.hypot(np.abs(direction) * math.sqrt(n), np.linalg.norm(X, axis=1) * math.sqrt(n))
-    return np.asarray(X * (math.sqrt(n) / np.maximum(both, 1e-12))[:, None])
+    return np.asarray(X * (math.sqrt(n) / np.maximum(both, NEGLIGIBLE))[:, None])

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT_SHARE
+from skdp._limits import EXACT_SHARE, NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
@@ -42,7 +42,6 @@ class Sent(NamedTuple):
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
 _LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
-_RIDGE = 1e-13  # rounding of queries that repeat each other
 
 
 class AsksProducts(Protocol):
@@ -119,7 +118,7 @@ class Transcript:
         noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
         ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
         gram = Q.T @ Q
-        gram += np.diag(ridge + _RIDGE * max(float(np.trace(gram)), 1e-300))
+        gram += np.diag(ridge + NEGLIGIBLE * max(float(np.trace(gram)), 1e-300))
         return Q, np.hstack([step.answer for step in self.sent]), gram
 
     def times(self, X: FloatArray) -> FloatArray:
@@ -229,9 +228,8 @@ def ritz_values(
 
 
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
-N_PASSES = (6, 2)  # with a delta, without
-PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
-N_PRODUCTS = (16, 8)  # with a delta, without
+# With a delta, without: in two passes no pure component is found behind a stronger one.
+PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 
 def alternate(
@@ -251,7 +249,7 @@ def alternate(
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], EXACT_SHARE * share)
     else:
-        passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
+        passes = PASSES["alternating"][law == "laplace"] if isinstance(n_iter, str) else n_iter
         U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
     return _core_svd(ask, U, V, k, core * share)
 
@@ -275,7 +273,7 @@ def deflate(
     if k == 1 or law == "exact":  # the same pairs
         return alternate(ask, starts, k, share, law=law, n_iter=n_iter)
     U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
-    passes = PASSES_EACH if isinstance(n_iter, str) else n_iter
+    passes = PASSES["deflation"][law == "laplace"] if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
     for j in range(k):
         part = (1 - core) * share / k
@@ -314,6 +312,6 @@ def iterate_symmetric(
 
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
-        steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
+        steps = PASSES["power"][law == "laplace"] if isinstance(n_iter, str) else n_iter
         X = symmetric_power(ask, start, steps, (1 - core) * share, wanted=k, project=project)
     return ritz_values(ask, X, k, core * share)

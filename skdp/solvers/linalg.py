@@ -94,11 +94,6 @@ def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     return 1 + min(kurtosis / (2 * norm), norm / edge)
 
 
-def clear_entry(noise_scale: float, n: int) -> float:
-    """Return what the largest of n Gaussian numbers exceeds at most once in a hundred."""
-    return float(noise_scale * math.sqrt(2 * math.log(50 * n)))
-
-
 def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
     """Return how far beyond its edge noise goes, once in a hundred matrices (Johnstone 2001).
 
@@ -200,10 +195,14 @@ def marchenko_pastur(
     return Directions(vectors[:, kept], t * unit, (t**2 - b) / (t**2 + b * t))
 
 
-# A decomposition is faster than products below so many columns, and for more eigenpairs than one in
-# so many.
-_SMALL, _FEW = 500, 15
-_EMPTY = 0.1  # of the entries of a moment
+# A decomposition is faster than products up to so many columns, and for more eigenpairs than one in
+# so many. Dense products are, from so many filled cells on.
+_SMALL, _FEW, FILLED = 500, 10, 0.03
+
+
+def is_small(n: int, k: int) -> bool:
+    """Whether a matrix of n columns is decomposed whole for k of its eigenpairs."""
+    return n <= _SMALL or k * _FEW >= n
 
 
 def without_direction(M: Any, v: FloatArray) -> Any:
@@ -231,11 +230,10 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     """
     n = M.shape[0]
     k = min(k, n)
-    dense_work = n < _SMALL or k * _FEW >= n
-    if isinstance(M, np.ndarray) and (dense_work or not M.any()):
+    if isinstance(M, np.ndarray) and (is_small(n, k) or not M.any()):
         return top_eigenpairs(M, k)
     M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M
-    if isinstance(M, np.ndarray) and np.count_nonzero(M) < _EMPTY * M.size:
+    if isinstance(M, np.ndarray) and np.count_nonzero(M) < FILLED * M.size:
         M = sp.csr_array(M)  # most of it is zero: a product reads less
     values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import NEGLIGIBLE
 from skdp.data.factorisations import eigh
 
 # Convex losses of one user as ridge fits to pseudo-responses: each step decreases the loss.
@@ -152,9 +153,6 @@ LOSSES: dict[str, ConvexLoss] = {
     "logistic": ConvexLoss(_logistic_pseudo, _square_loss, _sigmoid),
     "softmax": ConvexLoss(_softmax_pseudo, _square_loss, _softmax),
 }
-
-
-_LEAST_DIAGONAL = 1e-9
 
 
 def transposed(A: FloatArray) -> FloatArray:
@@ -430,7 +428,7 @@ class RidgePath:
                 R = np.subtract(R, taken, out=taken)
                 taken = squares[:, some] * weight[:, :, None]
                 D = np.subtract(D, taken, out=taken)
-            R = R / np.maximum(D, _LEAST_DIAGONAL)[:, None]
+            R = R / np.maximum(D, NEGLIGIBLE)[:, None]
             out[:, some, t] = np.einsum("nclm,nclm->nlc", R, R) / m
         return out
 
@@ -448,7 +446,7 @@ class RidgePath:
             target = loss.pseudo(Y, eta)
             BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
             eta = target - BY
-        left_out = target - BY / np.maximum(diagonal, _LEAST_DIAGONAL)[:, :, None]
+        left_out = target - BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
         dual = BY / each(penalty * self.size, BY)
         return LocalFit(eta, left_out, target, dual, intercept)
 

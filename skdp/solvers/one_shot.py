@@ -20,9 +20,11 @@ from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.linalg import (
+    FILLED,
     Directions,
     PairMoment,
     detection_limit,
+    is_small,
     leading_pairs,
     marchenko_pastur,
     shrunk,
@@ -32,7 +34,6 @@ from skdp.solvers.spectral import chosen_subspace
 
 FloatArray = NDArray[np.float64]
 LAPLACE_KURTOSIS = 3.0  # of Laplace noise, in excess
-_FULL = 0.03  # of the cells stored: dense products are then faster
 
 
 def flip_probability(noise_scale: float) -> float:
@@ -166,7 +167,7 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
             math.sqrt(moment.variance), moment.rows, float(np.mean(moment.diagonal))
         )
         alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
-        V = chosen_subspace(moment.value, alike, k).vectors
+        V = chosen_subspace(moment.value, alike, k)
         values, Q = top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:
@@ -210,7 +211,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
     m, n = Y.shape
-    if Y.nnz <= _FULL * m * n:
+    if Y.nnz <= FILLED * m * n:
         return np.asarray((Y.T @ (sp.diags_array(weights) @ Y)).toarray(), np.float64)
     roots = np.sqrt(weights)[:, None]
     M = np.zeros((n, n))
@@ -241,7 +242,6 @@ def _moment_operator(
 # formed. The pairs i < j of a graph are the cells of one row, counted along the upper triangle.
 
 
-_SMALL = 1000  # rows of a dense eigenproblem
 _PROBES, _ROUNDS = 8, 10  # products that say how large all of a matrix is; until noise is left
 
 
@@ -334,7 +334,7 @@ class WholeMatrix:
 def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape
-    if min(m, n) <= _SMALL or 10 * k >= min(m, n):
+    if is_small(min(m, n), k):
         whole = ask.right(np.eye(n), share=0.0).value
         return read_triplets(whole, ask.noise_scale, k, ask.kurtosis)
     operator = LinearOperator(
@@ -381,7 +381,7 @@ def symmetric_pairs(
         columns = X.reshape(n, -1)
         return project(ask.right(project(columns), share=0.0).value)
 
-    if n <= _SMALL or 10 * k >= n:
+    if is_small(n, k):
         M = multiply(np.eye(n))
         values, vectors = np.linalg.eigh((M + M.T) / 2)
     elif not multiply(_start(n)).any():  # a map of zeros

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.data.factorisations import times_powers
 from skdp.solvers.columns import Columns
@@ -406,7 +407,6 @@ TARGET_RADIUS = 8.0  # scales from the centre at which targets are cut: 4 lose .
 _ROW_RADIUS = (
     2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
 )
-SEEN = 2.0  # deviations of its noise
 _ALIKE = 2.0  # log2 bins that scales of columns may differ by, and scales that centres may
 _BIAS, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
 
@@ -520,7 +520,7 @@ def pooled_model(
     bias = _BIAS if intercept else 0.0
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
-    seen = not intercept or released.value[-1, -1] >= SEEN * released.noise_scale
+    seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
         return level_model(unit, d)
     moments = normal_equations(

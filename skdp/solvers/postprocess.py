@@ -15,13 +15,12 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.verdict import nonnegative
 
 FloatArray = NDArray[np.float64]
-_ROUNDING = 1e-15  # of an eigenvalue, relative to the largest and the dimension
-_NOTHING = 1e-15  # stands for a variance of zero in a logarithm
 
 
 def released_count(value: SupportsFloat, noise_scale: float) -> float:
@@ -124,9 +123,9 @@ def infer_dimension(variances: FloatArray, n: float) -> int:
     if not largest > 0:
         return 1
     v = np.maximum(variances / largest, 0.0)  # the choice does not depend on the scale
-    v[v < _ROUNDING * d] = 0.0
+    v[v < NEGLIGIBLE] = 0.0
     most = int(np.count_nonzero(v))  # what is rounding is no component
-    scores = [_minka_score(np.maximum(v, _NOTHING), k, n) for k in range(1, min(d - 1, most) + 1)]
+    scores = [_minka_score(np.maximum(v, NEGLIGIBLE), k, n) for k in range(1, min(d - 1, most) + 1)]
     return 1 + int(np.argmax(scores)) if scores else 1
 
 
@@ -331,7 +330,6 @@ def sketch_attributes(
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _SIGNIFICANT = 2.0  # twice the logarithm of how much likelier a signal must be than none
-_LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
 class NormalEquations(NamedTuple):
@@ -528,7 +526,7 @@ def true_forms(values: FloatArray, noise: float) -> FloatArray:
     x = values / noise
     gaps = x[:, None] - x[None, :]
     forms = x - 2 * np.sum(gaps / (gaps**2 + 1), axis=1)
-    return np.asarray(noise * np.maximum(forms, _LEAST))
+    return np.asarray(noise * np.maximum(forms, NEGLIGIBLE))
 
 
 def _filter(m: FloatArray, level: float) -> FloatArray:
@@ -560,10 +558,6 @@ def _noise_to_prior(
 # Classes in a released regression: totals, means, other weights. All of it is post-processing.
 #
 # Notation: K classes with public codes (K x q), the targets of a regression with a bias column.
-
-
-_FLOOR = 2.0  # deviations of its noise that a total is taken to be at least
-_ABSENT = 1e-9  # share of all records below which a class has none
 
 
 class ClassMoments(NamedTuple):
@@ -599,7 +593,7 @@ def class_moments(released: NormalEquations, codes: FloatArray, clip_norm: float
     n, bias = released.weight, released.bias
     counts = n * np.append(released.target_mean, 1.0) @ decode
     noises = np.append(released.cross_noise, math.sqrt(2) * released.noise / bias) / bias
-    floor = np.maximum(_FLOOR * np.sqrt(noises**2 @ decode**2), _ABSENT * n)
+    floor = np.maximum(CLEAR * np.sqrt(noises**2 @ decode**2), NEGLIGIBLE * n)
     totals = np.maximum(counts, floor)
     cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
     sums = np.column_stack([cross, n * released.row_mean]) @ decode

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import (
@@ -27,7 +26,7 @@ from skdp.solvers.linalg import (
     without_direction,
 )
 from skdp.solvers.one_shot import Flipped, history_pairs
-from skdp.solvers.spectral import FEWEST_KEPT, averaged
+from skdp.solvers.spectral import averaged, kept_columns
 
 # Tastes from a noisy moment of pairs of items: what can be read of them, and how far to trust it.
 #
@@ -40,10 +39,7 @@ from skdp.solvers.spectral import FEWEST_KEPT, averaged
 
 
 FloatArray = NDArray[np.float64]
-_FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
-_OWN = (
-    0.1  # of the edge: what an item has with itself is added so far; more takes chance for factors
-)
+_FLOOR = 0.3  # of the edge of the noise: what an item counts as, and has with itself, at least
 
 
 class Items(NamedTuple):
@@ -98,7 +94,7 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     dense = isinstance(others, np.ndarray)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    M = _with_diagonal(others, np.minimum(share + _OWN * moment.edge, items.own), v)
+    M = _with_diagonal(others, np.minimum(share + _FLOOR * moment.edge, items.own), v)
     return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
 
 
@@ -154,9 +150,6 @@ def _factors(
     return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), 1e-300)) ** 0.25
 
 
-_SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
-_LARGE = 1000  # items: beyond them time and memory count, and more help little
-_LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute factors
 _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
 
 
@@ -185,10 +178,6 @@ class Route(NamedTuple):
     needed: float = 0.0
     pairs: bool = False
 
-    def kept(self, signal: float, n_items: int, most: int) -> int:
-        """Return how many items to keep for a signal figure."""
-        return kept_items(signal, n_items, most, _LARGE_ROWS if self.pairs else _LARGE)
-
     def counts(self, first: Answer, n_users: float) -> float:
         """Return the share of the counts, from the first ones: all where no factor would show.
 
@@ -207,7 +196,7 @@ class Route(NamedTuple):
         if share > 1.0 - self.least:
             return 1.0
         signal = self.signal(degree, n_items, 1 - share)
-        n_kept = self.kept(signal, n_items, self.most(1 - share))
+        n_kept = kept_items(signal, n_items, self.most(1 - share))
         noise = first.noise_scale**2 * (n_items + 2 * math.sqrt(2 * n_items))  # or less
         squares = float(np.sum(np.square(first.value))) - noise
         common = total**2 / max(squares, total**2 / n_items)
@@ -236,11 +225,9 @@ class Fitted(NamedTuple):
     flipped: Flipped | None = None
 
 
-def kept_items(signal: float, n_items: int, most: int = MOST_DENSE, large: int = _LARGE) -> int:
+def kept_items(signal: float, n_items: int, most: int) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
-    power = max(signal, 1e-300) ** (2 / 3)
-    size = min(_SIZE * power, max(_LARGE_SIZE * power, large))
-    return int(np.clip(size, min(FEWEST_KEPT, n_items), min(most, n_items)))
+    return min(kept_columns(max(signal, 0.0), n_items, 1), most)
 
 
 def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
@@ -254,7 +241,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     n_kept = min(1000, most, len(ordered))
     for _ in range(20):
         signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = route.kept(signal, len(ordered), most)
+        n_kept = kept_items(signal, len(ordered), most)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 

@@ -14,12 +14,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
-from skdp.solvers.linalg import leading_eigenvectors
+from skdp.solvers.linalg import is_small, leading_eigenvectors
 
 FloatArray = NDArray[np.float64]
-_WHOLE = 300  # a matrix of that side is decomposed whole
-_TINY = 1e-12  # of the largest singular value: rounding, where there is no noise
 
 
 class Factors(NamedTuple):
@@ -57,7 +56,7 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
     """
     M = matrix.value
     m, n = M.shape
-    if min(m, n) <= _WHOLE or start.shape[1] * 4 >= min(m, n):
+    if is_small(min(m, n), start.shape[1]):
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
     else:
@@ -65,7 +64,7 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
     kept = shrink(values, matrix.noise_scale, (m, n))
-    rank = int(np.count_nonzero(kept > _TINY * max(float(kept[0]), 1e-300)))
+    rank = int(np.count_nonzero(kept > NEGLIGIBLE * max(float(kept[0]), 1e-300)))
     return Factors(left, kept, right, rank)
 
 
@@ -83,7 +82,7 @@ class _Side(NamedTuple):
 def _side(sketch: FloatArray, scale: float, k: int) -> _Side:
     """Return the leading left singular vectors of a tall sketch."""
     vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
-    edge = max(noise_edge(scale, sketch.shape), _TINY * float(values[0]))
+    edge = max(noise_edge(scale, sketch.shape), NEGLIGIBLE * float(values[0]))
     rank = min(2 * k, int(np.count_nonzero(values > edge)))
     return _Side(vectors[:, : 2 * k], rank)
 
@@ -92,7 +91,7 @@ def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
     """Return the k leading factors of U X V', completed by what is only noise."""
     left, values, right = np.linalg.svd(X)
     largest = max(float(values[0]), 1e-300) if values.size else 0.0
-    rank = min(k, int(np.count_nonzero(values > _TINY * largest)))
+    rank = min(k, int(np.count_nonzero(values > NEGLIGIBLE * largest)))
     kept = np.zeros(k)
     kept[:rank] = values[:rank]
     rows = np.hstack([U.kept @ left, U.vectors[:, U.rank :]])
@@ -130,7 +129,7 @@ class _Basis(NamedTuple):
 
 def _basis(S: FloatArray) -> _Basis:
     squares, right = np.linalg.eigh(S.T @ S)
-    kept = squares > 1e-9 * squares[-1]
+    kept = squares > NEGLIGIBLE * squares[-1]
     return _Basis(S @ (right[:, kept] / np.sqrt(squares[kept])), squares[kept])
 
 
@@ -152,7 +151,7 @@ def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Floa
     W = _least_squares(y, z, F, S, V, 0.0 * values if exact else len(y.value) / values**2)
     U, values, turn = np.linalg.svd(W, full_matrices=False)
     V = V @ turn.T
-    weights = len(z.value) / np.maximum(values, _TINY * values[0]) ** 2
+    weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
     H = _least_squares(z, y, S, F, U, 0.0 * values if exact else weights)
     V, values, turn = np.linalg.svd(H, full_matrices=False)
     U = U @ turn.T
@@ -174,7 +173,7 @@ def _least_squares(
     """
     VF = V.T @ F
     g, turn = np.linalg.eigh(VF @ VF.T / y.noise_scale**2 + np.diag(ridge))
-    g = np.maximum(g, _TINY * g[-1])
+    g = np.maximum(g, NEGLIGIBLE * g[-1])
     target = (y.value @ VF.T / y.noise_scale**2 + S @ (z.value.T @ V) / z.noise_scale**2) @ turn
     Q, squares = _basis(S)
     inside = Q.T @ target

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,22 +84,6 @@ def averaged(first: Answer, second: Answer) -> Answer:
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
-_LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
-
-
-class Subspace(NamedTuple):
-    """A subspace.
-
-    Attributes
-    ----------
-    vectors : ndarray of shape (n, k)
-        Orthonormal columns.
-    axes : bool
-        Whether it is spanned by single columns: nothing was read next to the diagonal.
-    """
-
-    vectors: FloatArray
-    axes: bool
 
 
 class _Noisy:
@@ -140,25 +123,17 @@ def _unit_of(moment: FloatArray) -> float:
     return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
 
 
-Candidate = Callable[[_Noisy, int], Subspace]
-
-
-def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
-    """Shorten all entries off the diagonal by a level, down to zero."""
-    out = np.clip(A, -level, level)
-    np.subtract(A, out, out=out)
-    np.fill_diagonal(out, np.diag(A))
-    return out
+Candidate = Callable[[_Noisy, int], FloatArray]
 
 
 def chosen_subspace(
     A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
-) -> Subspace:
+) -> FloatArray:
     """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
     Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal with it,
-    of two soft thresholds, of what is read off the diagonal and the diagonal itself; the k largest
-    entries of the diagonal, and of `first`, if it is given.
+    of what is read off the diagonal and the diagonal itself; the axes of the k largest entries of
+    `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
     The moment of few columns, which popularity shows nearly as well, is split more than once: the
     mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
@@ -187,7 +162,7 @@ def _scores(
     half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
     half.pairs(_WIDER * k)
     other = A - Z / _SPLIT
-    return np.array([_score(candidate(half, k).vectors, other) for candidate in candidates])
+    return np.array([_score(candidate(half, k), other) for candidate in candidates])
 
 
 def _score(V: FloatArray, moment: FloatArray) -> float:
@@ -196,28 +171,15 @@ def _score(V: FloatArray, moment: FloatArray) -> float:
 
 def _candidates(first: FloatArray | None) -> list[Candidate]:
     """Return the candidates as functions of a noisy moment and k."""
-    candidates: list[Candidate] = [
-        _leading,
-        _plus_diagonal,
-        *(partial(_thresholded, level=level) for level in _LEVELS),
-        lambda A, k: Subspace(_axes(np.diag(A.moment), k), True),
-        _without_diagonal,
-    ]
-    if first is not None:
-        candidates.append(lambda A, k: Subspace(_axes(first, k), True))
-    return candidates
+    of_first = [] if first is None else [lambda _, k: _axes(first, k)]
+    return [_leading, _plus_diagonal, _without_diagonal, *of_first]
 
 
-def _leading(A: _Noisy, k: int) -> Subspace:
-    return Subspace(A.pairs(k)[1], False)
+def _leading(A: _Noisy, k: int) -> FloatArray:
+    return A.pairs(k)[1]
 
 
-def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
-    B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
-    return Subspace(A.pairs_of(B, k)[1], False)
-
-
-def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
+def _plus_diagonal(A: _Noisy, k: int) -> FloatArray:
     """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
     shrunk = wigner(*A.pairs(_WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)
@@ -225,10 +187,10 @@ def _plus_diagonal(A: _Noisy, k: int) -> Subspace:
     singles = _axes(rest, min(_WIDER * k, len(rest)))
     parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
     V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
-    return Subspace(np.asarray(V), False)
+    return np.asarray(V)
 
 
-def _without_diagonal(A: _Noisy, k: int) -> Subspace:
+def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     """Leading subspace of the shrunk spectrum off the diagonal, and the diagonal as it is.
 
     Sums of squares of columns are large next to their products where rows are sparse; they are no
@@ -241,7 +203,7 @@ def _without_diagonal(A: _Noisy, k: int) -> Subspace:
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
-    return Subspace(A.pairs_of(estimate, k)[1], False)
+    return A.pairs_of(estimate, k)[1]
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -431,7 +393,7 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
 
 def screened_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, rounds: int = 1
 ) -> tuple[FloatArray, FloatArray]:
     """Return (V, noisy column sums) of wide rows, mostly of one sign.
 
@@ -448,8 +410,9 @@ def screened_subspace(
     moment, scale = clipped_gram(ask.columns(order), n, first, noise)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
-    start[order, 1:] = chosen_subspace(moment, scale, k, sizes).vectors
-    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums.value
+    start[order, 1:] = chosen_subspace(moment, scale, k, sizes)
+    shares = [last / rounds] * rounds
+    return power_subspace(ask, start[:, : min(k + 1, d)], k, shares, noise), sums.value
 
 
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
@@ -481,7 +444,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
     order = order[: max(size, min(_spread(counts, order), MOST_DENSE))]
     moment = ask.columns(order).gram(share=rest)
-    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     return V
 
 

@@ -16,99 +16,20 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
+from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import drawn
 
-# Steps of a low-rank regression whose records are public: what they make of a move is known.
-#
-# The sum of clipped contributions answers to a move m of M by H m, H public: the inverse of H turns
-# a noisy gradient into a move, whatever the design is, where otherwise its mean must do.
-
-
 FloatArray = NDArray[np.float64]
-_DAMPING = 0.5  # of the noise, as the error is mostly smaller than it may be
-
-
-class PublicCurvature(Protocol):
-    """What public records make of a move of U S V': the sum of b z z' and the median length."""
-
-    def __call__(
-        self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
-    ) -> tuple[FloatArray, float] | None:
-        """Return both for contributions cut at `radius` deviations; None where it is not known."""
-        ...
-
-
-class Facts(Protocol):
-    """What is asked of the facts of a descent, see `skdp.solvers.trace`."""
-
-    @property
-    def n(self) -> float:
-        """Number of records."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """Rank of M."""
-        ...
-
-    @property
-    def bias(self) -> float:
-        """The constant of an intercept, or 0."""
-        ...
-
-    @property
-    def tangent_size(self) -> int:
-        """Dimension of the tangent space."""
-        ...
-
-
-class CurvedStep(NamedTuple):
-    """A linear map of noisy gradients to moves, and the variance of a number of the move by each.
-
-    `by_noise` is for noise of scale 1, `by_sampling` for residuals of variance 1.
-    """
-
-    matrix: FloatArray
-    by_noise: float
-    by_sampling: float
-
-
-def curved_step(
-    H: FloatArray, length: float, facts: Facts, *, noise: float, sd: float
-) -> CurvedStep:
-    """Return the step for a known curvature H of records that are about `length` long.
-
-    The error of M has at most the deviation `sd` of residuals, so that its q numbers are about
-    sd / length: directions in which the noise is larger are damped (Wiener). r^2 of the coordinates
-    are none.
-    """
-    q = facts.tangent_size
-    w, Q = np.linalg.eigh(H)
-    stiff = np.maximum(w, 0.0) + 2 * float(np.trace(H)) / facts.n
-    damping = _DAMPING * (noise * length / sd) ** 2 if sd > 0 else 0.0
-    gain = 1 / (stiff + damping / stiff)
-    size, idle = len(H) - bool(facts.bias), facts.rank**2
-    seen = (Q[:size] ** 2).sum(axis=0)
-    seen[:idle] = 0.0  # the smallest are those of no coordinate
-    return CurvedStep(
-        -(Q * gain) @ Q.T, float(seen @ gain**2) / q, float(seen @ (gain**2 * np.maximum(w, 0))) / q
-    )
-
-
-_Z = 0.6744897501960817
+_Z = float(ndtri(0.75))
 _FINER = 3  # ranks that find a median between two public numbers
-_EXPECTED = (1 / 3, 3.0)  # of what the targets let expect lies a median
-_LAST = (0.5, 1.4)  # of the last one lies the next: residuals become smaller
+_EXPECTED = (1 / 3, 3.0)  # of what the targets, or the last one, let expect lies a median
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
-_FAR = 40.0  # deviations that nothing goes beyond
-_GREW = 1.2  # of contributions: more than steps between medians leave open
-_SETTLED = 1.4  # of the smallest residual scale: three to four grid points
-ABOVE_NOISE = 5.0  # noise scales of a rank within half of the records
+_GREW = 1.4  # of contributions: more than steps between medians leave open
 
 
 class AsksSum(Protocol):
@@ -300,7 +221,7 @@ def private_median(
 
     def rank(threshold: float, *, share: float) -> Answer:
         answer = below(threshold, share=share)
-        if ABOVE_NOISE * answer.noise_scale > n / 2:
+        if CLEAR * answer.noise_scale > n / 2:
             raise NoSignalError
         return answer
 
@@ -308,6 +229,55 @@ def private_median(
         scale = find_scale(rank, QUESTIONS * rank_share).value
         between = scale / 2, scale * 2
     return find_between(rank, between, _FINER, _FINER * rank_share)
+
+
+# Steps of a low-rank regression whose records are public: what they make of a move is known.
+#
+# The sum of clipped contributions answers to a move m of M by H m, H public: the inverse of H turns
+# a noisy gradient into a move, whatever the design is, where otherwise its mean must do.
+
+
+class PublicCurvature(Protocol):
+    """What public records make of a move of U S V': the sum of b z z' and the median length."""
+
+    def __call__(
+        self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
+    ) -> tuple[FloatArray, float] | None:
+        """Return both for contributions cut at `radius` deviations; None where it is not known."""
+        ...
+
+
+class CurvedStep(NamedTuple):
+    """A linear map of noisy gradients to moves, and the variance of a number of the move by each.
+
+    `by_noise` is for noise of scale 1, `by_sampling` for residuals of variance 1.
+    """
+
+    matrix: FloatArray
+    by_noise: float
+    by_sampling: float
+
+
+def curved_step(
+    H: FloatArray, length: float, facts: TraceFacts, *, noise: float, sd: float
+) -> CurvedStep:
+    """Return the step for a known curvature H of records that are about `length` long.
+
+    The error of M has at most the deviation `sd` of residuals, so that its q numbers are about
+    sd / length: directions in which the noise is larger are damped (Wiener). r^2 of the coordinates
+    are none.
+    """
+    q = facts.tangent_size
+    w, Q = np.linalg.eigh(H)
+    stiff = np.maximum(w, 0.0) + 2 * float(np.trace(H)) / facts.n
+    damping = (noise * length / sd) ** 2 if sd > 0 else 0.0
+    gain = 1 / (stiff + damping / stiff)
+    size, idle = len(H) - bool(facts.bias), facts.rank**2
+    seen = (Q[:size] ** 2).sum(axis=0)
+    seen[:idle] = 0.0  # the smallest are those of no coordinate
+    return CurvedStep(
+        -(Q * gain) @ Q.T, float(seen @ gain**2) / q, float(seen @ (gain**2 * np.maximum(w, 0))) / q
+    )
 
 
 # -- the descent --------------------------------------------------------------------------
@@ -382,7 +352,7 @@ class _Descent:
         """Release how long contributions are here; if they grew, go back to try half a step."""
         facts, (U, S, V) = self.facts, self.point.factors
         self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
-        between = [end * self.median for end in (_LAST if index else _EXPECTED)]
+        between = [end * self.median for end in _EXPECTED]
         found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
         self.sds.append(found / facts.length(facts.tangent_size))
         if self.last and found > _GREW * self.median:
@@ -419,7 +389,7 @@ class _Descent:
     def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
         """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
-        known = self.public and self.public(*self.point.factors, radius=min(_Z * c, _FAR))
+        known = self.public and self.public(*self.point.factors, radius=_Z * c)
         sd = self.median / facts.length(q)
         if known:
             step = curved_step(*known, facts, noise=noise, sd=sd)
@@ -439,7 +409,7 @@ class _Descent:
         self.look(facts.max_iter)
         sds = np.array(self.sds[1:])
         # These residuals differ by noise alone.
-        kept = (sds <= _SETTLED * min(self.sds)) & np.isfinite(self.variances)
+        kept = (sds <= _GREW * min(self.sds)) & np.isfinite(self.variances)
         if not kept.any():  # no step made them smaller: `look` went back
             return
         weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
@@ -468,13 +438,8 @@ class _Descent:
             mean = np.average(self.intercepts, weights=weights, keepdims=True)
             noise = math.hypot(weights.sum() ** -0.5, self.sampling)
             return replace(fit, intercept=float(drawn(mean, noise)[0]))
-        U, values, V, intercept = (
-            self.point.U,
-            self.point.values,
-            self.point.V,
-            self.point.intercept,
-        )
-        return TraceFit(U, values, V, intercept, levels, sd)
+        point = self.point
+        return TraceFit(point.U, point.values, point.V, point.intercept, levels, sd)
 
 
 def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CLEAR
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
 from skdp.solvers.personalization import (
-    SEEN,
     AsksUsers,
     Count,
     GlobalModel,
@@ -310,8 +310,8 @@ def elect(
     alone = np.array([rule.penalty < math.inf for rule in rules])
     of_means = float(votes[alone].mean() - votes[~alone].mean())
     of_best = float(votes[alone].max() - votes[~alone].max())
-    margin = SEEN * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
-    helped = of_means > margin or of_best > SEEN * math.sqrt(2) * noise
+    margin = CLEAR * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
+    helped = of_means > margin or of_best > CLEAR * math.sqrt(2) * noise
     few = _rule_of_few(rules, votes, noise)
     if helped or (of_means < -margin and of_best < 0):
         side = np.where(alone == helped, votes, -np.inf)
@@ -325,7 +325,7 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
     level = [i for i, rule in enumerate(rules) if rule.penalty == math.inf]
     best = max(level, key=lambda i: votes[i])
     gain = float(votes[best] - votes[rules.index(AS_ALL)])
-    return rules[best] if gain >= SEEN * math.sqrt(2) * noise else AS_ALL
+    return rules[best] if gain >= CLEAR * math.sqrt(2) * noise else AS_ALL
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
@@ -430,7 +430,7 @@ def global_model(
     sums = released.value[: k * p]
     # Heads are at most as long as their level: this is what any n of them would add up to.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count.value / (k * p)
-    seen = float(sums @ sums) > chance * (k * p + SEEN * math.sqrt(2 * k * p))
+    seen = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
     V = _kept(sums, released.noise_scale) / count.value * seen
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
@@ -449,7 +449,7 @@ def predicts_one_class(model: GlobalModel) -> bool:
         coef, b = np.hstack([0 * coef, coef]), np.append(0.0, b)
     top = int(np.argmax(b))
     lengths = np.linalg.norm(np.delete(coef - coef[:, [top]], top, axis=1), axis=0)
-    return bool(np.all(np.delete(b[top] - b, top) > 1.5 * SEEN * lengths))
+    return bool(np.all(np.delete(b[top] - b, top) > 1.5 * CLEAR * lengths))
 
 
 def _kept(sums: FloatArray, noise: float) -> FloatArray:

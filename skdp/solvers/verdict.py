@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CLEAR
 from skdp.answer import Answer
 
 FloatArray = NDArray[np.float64]
-_DEVIATIONS = 2.0  # standard errors by which a share must exceed what chance holds
 
 
 class Kept(NamedTuple):
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
     def exceeds(self, chance: float) -> bool:
         """Whether the share is clearly larger than what chance holds."""
-        return self.share - chance > _DEVIATIONS * self.standard_error
+        return self.share - chance > CLEAR * self.standard_error
 
 
 def share_kept(held: Answer, total: Answer) -> Kept:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.trace import TraceFit, private_median
 
@@ -18,23 +19,9 @@ from skdp.solvers.trace import TraceFit, private_median
 
 
 FloatArray = NDArray[np.float64]
-_SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
-_SMALLEST_PUBLIC = 1e-8
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
-_CLIP = 1.5  # of second moments, in medians
+_CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 _NEAREST = 0.03  # of the distance from 0 to the records: what a mean of theirs leaves, at least
-
-
-class AsksDesign(Protocol):
-    """What a design is learnt from."""
-
-    def moment_sizes_below(self, threshold: float, *, share: float) -> Answer:
-        """Return a negative number when the threshold is below the median size."""
-        ...
-
-    def measurement_covariance_moments(self, clip_level: float, *, share: float) -> Answer:
-        """Return the two second moments (or their diagonals), flat."""
-        ...
 
 
 class Whitening(NamedTuple):
@@ -69,19 +56,18 @@ def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray
     centred = (moment + moment.T) / 2 - mean * np.eye(d)
     signal = _signal(float(np.sum(centred**2)), noise**2 * d * (d + 1) / 2)
     values, P = np.linalg.eigh(mean * np.eye(d) + signal * centred)
-    values = _floored(values, signal * noise * math.sqrt(2 * d), noise, mean)
+    values = _floored(values, signal * noise * math.sqrt(2 * d), mean)
     return (P * np.sqrt(values.min() / values)) @ P.T, float(values.min())
 
 
-def _floored(values: FloatArray, edge: float, noise: float, mean: float) -> FloatArray:
-    smallest = _SMALLEST if noise else _SMALLEST_PUBLIC
-    return np.maximum(values, min(max(smallest * mean, edge), mean))
+def _floored(values: FloatArray, edge: float, mean: float) -> FloatArray:
+    return np.maximum(values, min(max(NEGLIGIBLE * mean, edge), mean))
 
 
 def _diagonal_whitener(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
     centred = part - mean
     signal = _signal(float(np.sum(centred**2)), noise**2 * len(part))
-    values = _floored(mean + signal * centred, signal * noise, noise, mean)
+    values = _floored(mean + signal * centred, signal * noise, mean)
     return np.sqrt(values.min() / values), float(values.min())
 
 
@@ -142,12 +128,12 @@ def release_place(
         answer = records.total(radius, share=share / 2)
         noise = math.sqrt(size) * answer.noise_scale
         at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
-        between = (min(max(noise / n, _NEAREST * radius), radius), _CLIP * radius)
+        between = (min(max(noise / n, _NEAREST * radius), radius), _CUT * radius)
     return Place(at, radius)
 
 
 def release_whitening(
-    ask: AsksDesign,
+    ask: Any,
     shape: tuple[int, int],
     n: float,
     rank_share: float,
@@ -158,9 +144,9 @@ def release_whitening(
 
     `radius` is the median of ||X||; ||X X'|| lies between ||X||^2 / sqrt(d) and ||X||^2.
     """
-    between = (radius**2 / (_CLIP * math.sqrt(min(shape))), _CLIP * radius**2) if radius else ()
+    between = (radius**2 / (_CUT * math.sqrt(min(shape))), _CUT * radius**2) if radius else ()
     median = private_median(ask.moment_sizes_below, rank_share, n, between)
-    answer = ask.measurement_covariance_moments(_CLIP * median, share=share)
+    answer = ask.measurement_covariance_moments(_CUT * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)
 
 
@@ -205,22 +191,9 @@ def trace_attributes(
 # is drawn to 0 by its own noise: means have a variance t, whose likelihood what was released tells.
 
 
-_RADIUS = 2.0  # deviations of residuals at which they are cut
 _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets
-_NONE = 0.2  # chance beforehand that there are none; other variances are alike
 _BY_CHANCE = 4.0  # times what means explain of any matrix, one over the number in each
-_OVERSHOT = 0.5  # of a step: from here on entries of records move together
 _PARTS = np.linspace(0.0, 1.0, 11)  # of a share, for the columns
-_ROUNDS = 2  # what is left of one is seen in the next
-_LEFT = 0.25  # of the variance of targets, that means leave at least
-
-
-class AsksMeans(Protocol):
-    """Records whose targets are seen next to public means."""
-
-    def about_means(self, rows: FloatArray, columns: FloatArray) -> Any:
-        """Take public means off the targets."""
-        ...
 
 
 class MeansFacts(NamedTuple):
@@ -262,9 +235,7 @@ class _Side:
         self.weights = weights
         self.means = np.zeros(len(weights))
         self.released: list[tuple[FloatArray, FloatArray, float]] = []  # next to which, sums, noise
-        others = len(_VARIANCES) - 1
-        self.prior = np.append(_NONE, np.full(others, (1 - _NONE) / others))
-        self.chances = self.prior
+        self.chances = np.full(len(_VARIANCES), 1 / len(_VARIANCES))
 
     @property
     def precision(self) -> float:
@@ -274,23 +245,15 @@ class _Side:
     def add(self, answer: Answer, sd: float) -> None:
         """Take in released sums of residuals next to the means so far; estimate them anew."""
         noise = max(answer.noise_scale, 1e-9 * sd * math.sqrt(float(self.weights.mean())))
-        self._look_back(answer.value, noise)
         self.released.append((self.means, answer.value, noise))
         w, variance = self.weights, 1 / self.precision
         whole = variance * np.sum([(w * b + g) / s**2 for b, g, s in self.released], axis=0)
         t = _VARIANCES[:, None] * sd**2
         spread = w**2 * t + variance + sd**2 * w
         likelihood = -0.5 * np.sum(whole**2 / spread + np.log(spread), axis=1)
-        chances = self.prior * np.exp(likelihood - likelihood.max())
+        chances = np.exp(likelihood - likelihood.max())
         self.chances = chances / chances.sum()
         self.means = whole * w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
-
-    def _look_back(self, sums: FloatArray, noise: float) -> None:
-        """Take shorter steps where the one that led here was too long, beyond the noise."""
-        moved = float(self.means @ (self.weights * self.means))
-        back = -float(sums @ self.means)
-        if back > _OVERSHOT * moved + 2 * noise * float(np.linalg.norm(self.means)):
-            self.weights = (1 + back / moved) * self.weights
 
     def explained(self) -> float:
         """Return the sum of squares of <X, M> over records, M these means."""
@@ -305,13 +268,12 @@ class _Side:
 
 
 class Means:
-    """Means of rows and columns as they become known, round by round."""
+    """Means of rows and columns as they become known, release by release."""
 
     def __init__(self, facts: MeansFacts) -> None:
         self.facts = facts
         self.rows, self.columns = _Side(facts.rows), _Side(facts.columns)
         self.length = math.sqrt(float(facts.columns.sum()) / facts.n)  # of records
-        self.levels: list[float] = []
 
     @property
     def found(self) -> bool:
@@ -329,31 +291,24 @@ class Means:
     def sd(self) -> float:
         """About how far targets vary next to the means."""
         seen = (self.rows.explained() + self.columns.explained()) / self.facts.n
-        return math.sqrt(max(self.facts.sd**2 - seen, _LEFT * self.facts.sd**2))
+        return math.sqrt(max(self.facts.sd**2 - seen, NEGLIGIBLE * self.facts.sd**2))
 
-    def release(self, ask: AsksMeans, share: float) -> None:
-        """Learn from rounds of sums of columns and of rows; what promises more has more of each."""
+    def release(self, ask: Any, share: float) -> None:
+        """Learn from sums of columns and of rows; what promises more has more of the share."""
         part = min(_PARTS, key=lambda part: self._left(part, share))
-        for _ in range(_ROUNDS):
-            for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
-                if of_share > 0:
-                    self._round(ask, side, of_share * share / _ROUNDS)
-
-    def _round(self, ask: AsksMeans, side: _Side, share: float) -> None:
-        known = ask.about_means(self.rows.means, self.columns.means)
-        sums = (
-            known.single_entries(side is self.columns).augmented(self.facts.centre, 0.0).products()
-        )
-        sd = self.sd
-        self.levels.append(_RADIUS * sd * self.length)
-        side.add(sums.total(self.levels[-1], share=share), sd)
+        for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
+            if of_share > 0:
+                known = ask.about_means(self.rows.means, self.columns.means)
+                entries = known.single_entries(side is self.columns)
+                sums, sd = entries.augmented(self.facts.centre, 0.0).products(), self.sd
+                side.add(sums.total(_CUT * sd * self.length, share=of_share * share), sd)
 
     def _left(self, part: float, share: float) -> float:
         sd, left = self.sd, 0.0
         for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
             noise = math.inf
             if of_share > 0:
-                clip = _RADIUS * sd * self.length
+                clip = _CUT * sd * self.length
                 noise = clip * max(self.facts.unit_noise, 1e-12) / math.sqrt(of_share * share)
             left += side.left(noise, sd)
         return left

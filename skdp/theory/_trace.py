@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from skdp._limits import CLEAR
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-from skdp.solvers.trace import ABOVE_NOISE
 
 # Error bounds and sample sizes of the trace regression of Zha 2024, as numbers.
 #
@@ -320,14 +320,14 @@ def required_samples(
     --------
     >>> from skdp.theory import required_samples
     >>> required_samples((20, 20), 2, epsilon=1.0)
-    RequiredSamples(bounds_found=750, error_below_half=1604, accurate=6422)
+    RequiredSamples(bounds_found=300, error_below_half=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
-    found = ABOVE_NOISE * k / (mu * math.sqrt(rank_share))
+    found = CLEAR * k / (mu * math.sqrt(rank_share))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (found, max(found, useful), max(found, 20 * k * q / mu))
     return RequiredSamples(*(math.ceil(number) for number in numbers))

@@ -555,7 +555,7 @@ def test_a_step_of_a_known_curvature_knows_its_noise():
     assert free.by_sampling == pytest.approx(np.mean(1 / used), rel=0.01)
     damped = -curved_step(H, 1.0, facts, noise=50.0, sd=1.0).matrix @ H
     gains = np.diagonal(basis.T @ damped @ basis)[R * R :]
-    assert np.allclose(gains, used**2 / (used**2 + 50.0**2 / 2), atol=0.02)
+    assert np.allclose(gains, used**2 / (used**2 + 50.0**2), atol=0.02)
 
 
 @pytest.mark.thorough

@@ -108,18 +108,18 @@ def test_lists_are_those_of_a_sort(n_items, n):
     assert np.all(items[:, m:] == -1)
 
 
-@pytest.mark.parametrize("n_kept", [5, 30])
-def test_scores_of_blocks_are_the_scores(n_kept):
-    """Whether factors are added to the kept items alone, or come with zeros for the others."""
+def test_scores_are_of_popularity_and_of_the_factors_of_kept_items():
     rng = np.random.default_rng(0)
-    kept = np.sort(rng.permutation(40)[:n_kept])
-    inward, outward = rng.standard_normal((n_kept, 3)), rng.standard_normal((2, n_kept))
+    kept = np.sort(rng.permutation(40)[:5])
+    inward, outward = rng.standard_normal((5, 3)), rng.standard_normal((2, 5))
     factors = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7)
-    rows = sp.csr_array((rng.random((9, 40)) < 0.3).astype(float))
-    np.testing.assert_allclose(factors.scorer()(rows), factors.scores(rows), atol=1e-12)
-    flips = (1.5, 0.2)
-    wanted = factors.flipped_scores(rows, *flips)
-    np.testing.assert_allclose(factors.scorer(flips)(rows), wanted, atol=1e-12)
+    rows = (rng.random((9, 40)) < 0.3).astype(float)
+    for flips in ((1.0, 0.0), (1.5, 0.2)):
+        projected = (flips[0] * rows - flips[1])[:, kept] @ inward
+        wanted = 0.7 * np.maximum(projected[:, :1], 1e-9) * factors.popularity
+        wanted[:, kept] += projected[:, 1:] @ outward
+        found = factors.scorer(flips)(sp.csr_array(rows))
+        np.testing.assert_allclose(found, wanted, atol=1e-12)
 
 
 # -- scores of lists -------------------------------------------------------------------------------

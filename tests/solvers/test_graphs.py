@@ -61,15 +61,6 @@ def expected(sizes, inside, outside, size=None):
     return (A if size is None else A * np.outer(size, size)), labels
 
 
-def test_size_is_divided_out_where_nodes_of_a_group_differ():
-    """Degrees that vary far more than by chance inside the groups leave angles alone."""
-    size = np.random.default_rng(0).uniform(0.3, 1.0, 400)
-    A, labels = expected((200, 200), 0.9, 0.2, size)
-    found = across(A)[:, 0]
-    spread = max(found[labels == g].std() for g in range(2))
-    assert spread < 0.1 * abs(found[labels == 0].mean() - found[labels == 1].mean())
-
-
 def test_degrees_tell_more_than_a_direction_below_the_noise():
     A, labels = expected((250, 50), 0.3, 0.06)
     found = across(A, noise=0.7)[:, 0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.solvers import one_shot
+from skdp.solvers import linalg, one_shot
 from skdp.solvers.linalg import leading_pairs
 from skdp.solvers.one_shot import (
     FlippedMatrix,
@@ -83,7 +83,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     assert found[:3] == pytest.approx(values, abs=3.0)  # the edge is 20, the noise of a value .7
     assert found[3] == 0.0  # inside the edge
     assert abs(Q[:, 0] @ V[:, 0]) > 0.97
-    monkeypatch.setattr(one_shot, "_SMALL", 10)
+    monkeypatch.setattr(linalg, "_SMALL", 10)
     iterated, W = symmetric_pairs(Known(A, 0.5), n, 4)
     assert np.allclose(iterated, found, rtol=1e-3)
     assert np.allclose(np.abs(np.sum(V * W, axis=0))[:3], 1.0, atol=1e-3)
@@ -112,7 +112,7 @@ def test_the_negative_end_of_the_noise_is_no_signal(own):
 @pytest.mark.parametrize("small", [10, 1000])
 @pytest.mark.parametrize("shape", [(300, 200), (200, 300)])
 def test_triplets_of_flipped_cells(shape, small, monkeypatch):
-    monkeypatch.setattr(one_shot, "_SMALL", small)
+    monkeypatch.setattr(linalg, "_SMALL", small)
     left, right = (RNG.integers(0, 3, size) for size in shape)
     R = (RNG.random(shape) < np.where(left[:, None] == right, 0.7, 0.1)) * 1.0
     exact = FlippedMatrix(sp.csr_array(R), 0.0)
@@ -191,7 +191,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     assert k >= 3
     np.testing.assert_allclose(sparse.values[:k], dense.values[:k], rtol=1e-3)
     monkeypatch.undo()
-    monkeypatch.setattr(one_shot, "_FULL", 0.9)
+    monkeypatch.setattr(one_shot, "FILLED", 0.9)
     again = above_noise(Y, s, 8.0, 4)
     np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
 

@@ -77,7 +77,7 @@ def test_shares_are_what_was_planned():
 
 def test_unreadable_ranks_give_zero_at_once():
     M = low_rank()
-    ask = Exact(M, 1.0, rank_noise=1500.0)
+    ask = Exact(M, 1.0, rank_noise=4000.0)
     fit = trace.fit_trace(ask, plan(M))
     assert "median" in fit.zero_because
     assert len(ask.shares) == 1
