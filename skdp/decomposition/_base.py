@@ -341,6 +341,11 @@ def step_shares(n_iter, share, mu):
     return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
 
 
+def usual_extra(k):
+    """Return how many columns beyond k are multiplied where nothing is said: ten at most."""
+    return min(k, 10)
+
+
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
     """Return the leading subspace (d x k) by a route.
 
@@ -354,7 +359,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         rounds = len(step_shares("auto", share, session.budget.mu)) // 3
         V, sums = screened_subspace(ask, d, k, share, noise, rounds)
         return V, sums, None
-    extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
+    extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
         each = EXACT_SHARE * share

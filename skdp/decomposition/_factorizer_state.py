@@ -35,7 +35,6 @@ _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
 _WIDE_SIZE = 4e6  # numbers of sketches, noisy ones and random ones, that are small: 32 MB
 _WIDER_CORE = 5  # columns of S for one of F, where memory allows
 _EACH = 8  # entries of a row of a sparse sketch
-_CORE_SHARE = 0.1
 _FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
 
 
@@ -78,28 +77,10 @@ class Layout:
         m, n = (math.sqrt(side * more) for side, more in zip(self.shape, loss, strict=True))
         if self.method == "dense":
             return [1.0]
-        rest = 1.0 if self.method == "two_sketch" else 1.0 - _CORE_SHARE
+        of_core = [0.1] if self.method == "three_sketch" else []
+        rest = 1.0 - sum(of_core)
         first = rest * m / (m + n)
-        return [first, rest - first] + ([_CORE_SHARE] if self.method == "three_sketch" else [])
-
-
-def chosen_method(estimator, shape):
-    """Return the method for a public shape."""
-    if estimator.method != "auto":
-        return estimator.method
-    m, n = shape
-    small = m * n <= _DENSE_SIZE or 2 * _sketch_size(estimator) >= n
-    return "dense" if small else "two_sketch"
-
-
-def _given_sizes(estimator):
-    """Return (columns of F, columns of S) that were asked for; None where nothing was said."""
-    given = estimator.sketch_size
-    return tuple(given) if np.ndim(given) else (given, None)
-
-
-def _sketch_size(estimator):
-    return _given_sizes(estimator)[0] or max(4 * estimator.n_components, 32)
+        return [first, rest - first, *of_core]
 
 
 def sizes(estimator, shape, *, stream):
@@ -110,14 +91,17 @@ def sizes(estimator, shape, *, stream):
     of the tail (3 to 4% less error, 0 to 2% more where all is noise). Updates would take twice as
     long, and servers must agree whatever rows they hold.
     """
-    (m, n), k = shape, estimator.n_components
-    method, t = chosen_method(estimator, shape), _sketch_size(estimator)
-    ours, wider = estimator.sketch_size is None and not stream, 2
+    (m, n), k, given = shape, estimator.n_components, estimator.sketch_size
+    t, v = given if np.ndim(given) else (given, None)
+    method, t = estimator.method, t or max(4 * k, 32)
+    if method == "auto":
+        method = "dense" if m * n <= _DENSE_SIZE or 2 * t >= n else "two_sketch"
+    ours, wider = given is None and not stream, 2
     if ours and 6 * t * (m + n) <= _WIDE_SIZE:
         t *= 2
     if ours and method == "two_sketch" and (1 + _WIDER_CORE) * t * (m + n) <= _WIDE_SIZE:
         wider = _WIDER_CORE
-    v = _given_sizes(estimator)[1] or wider * t
+    v = v or wider * t
     if method != "dense":
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:
@@ -388,13 +372,12 @@ def added(states):
     return [(first, *blocks[first]) for first in sorted(blocks)]
 
 
-def stacked(method, blocks):
-    """Return the released sketches of all rows as answers."""
-    names = {"dense": (True,), "two_sketch": (True, False), "three_sketch": (True, False, False)}
+def stacked(blocks):
+    """Return the released sketches of all rows as answers: the first one has a row for each."""
     out = []
-    for i, by_rows in enumerate(names[method]):
+    for i in range(len(blocks[0][2])):
         values, variances = [b[2][i] for b in blocks], [b[3][i] for b in blocks]
-        if by_rows:
+        if i == 0:
             weights = [b[1] for b in blocks]
             mean = sum(w * v for w, v in zip(weights, variances, strict=True)) / sum(weights)
             out.append(Answer(np.vstack(values), math.sqrt(mean)))
@@ -616,7 +599,7 @@ def merged(estimator, session, noisy):
             "'sketch_size', and for_server() with their 'sketch_seed'."
         )
     layout = make_layout(estimator, (sum(block[1] for block in blocks), n), unit)
-    answers = stacked(layout.method, blocks)
+    answers = stacked(blocks)
     attributes = factored(layout, answers, maps, random_start(session, layout))
     return attributes | {
         "server_privacy_spent_": tuple(r for state in noisy for r in state.receipts)

@@ -39,7 +39,6 @@ from skdp.decomposition._base import (
     bias_of,
     check_center,
     check_rank,
-    found_of,
     is_sparse,
     lengthened,
     located,
@@ -144,12 +143,13 @@ def fitted(answers, facts):
 
 
 def below_edge(attributes, answers, facts):
-    """Return how many released variances are no larger than those of noise alone; None if unknown.
+    """Return how many released variances are no larger than those of noise alone.
 
-    Taking off the bias of the noise keeps the order, so that both are compared without it.
+    Taking off the bias of the noise keeps the order, so that both are compared without it. Of a
+    sketch those are cut to 0.
     """
     if facts["sketch"] is not None:
-        return None
+        return int(np.count_nonzero(attributes["singular_values_"] == 0))
     released = _released(answers, facts)
     edge = symmetric_noise_edge(released.noise_scale, facts["d"])
     clear = detection_limit(edge, facts["d"]) + released.mean_noise_bias
@@ -576,13 +576,11 @@ class DPIncrementalPCA(
 
     def _below(self, group):
         """Return how many variances of the last release may be noise alone."""
-        below = below_edge(vars(self), decoded(group), group.notes["facts"])
-        return int(np.count_nonzero(self.singular_values_ == 0)) if below is None else below
+        return below_edge(vars(self), decoded(group), group.notes["facts"])
 
     def _warn(self, attributes, below):
-        found, asked = found_of(attributes["singular_values_"])
-        found = found if below is None else asked - below
-        warn_of_verdict(self, found, None if self.n_components is None else asked)
+        asked = len(attributes["singular_values_"])
+        warn_of_verdict(self, asked - below, None if self.n_components is None else asked)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

@@ -129,12 +129,9 @@ class PCAParametersMixin:
         n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, str) and rule in ("mle", "auto"):
-            return
         if isinstance(rule, float) and 0 < rule < 1:
             return
-        if rule is not None:
-            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
+        if isinstance(check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int):
             least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
             where = f" with svd_solver={self.svd_solver!r}"
             check_rank(self, n_samples, n_features, least=least, where=where)

@@ -34,7 +34,6 @@ from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
 
-_FOUND = 0.7  # of the share "limits": what finds it; its moments have the rest
 _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class that is seen
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
@@ -338,14 +337,14 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def _learnt_frame(self, session, ask, share, n):
         """Return three released deviations about a released mean."""
         ask, weights = ask.coordinates(), column_weights(2)
-        search, last = _FOUND * share, (1 - _FOUND) * share
+        share /= 2  # one half finds where they lie, the other has the moments there
         center, size = np.zeros(2), np.full(2, np.inf)
         if not session.budget.exact:
-            found = find_columns(ask, 2, search, n)
+            found = find_columns(ask, 2, share, n)
             words = {"outcome": "and took a low guess", "remedy": "'limits'", "of": "coordinates"}
             warn_undetected_columns(self, ~found.found, found.needed, **words)
-            center, size = found.center, found.radius(found.sums_noise(last / search))
-        sums = ask.moments(center, size, weights.rows, share=last)
+            center, size = found.center, found.radius(found.sums_noise(1.0))
+        sums = ask.moments(center, size, weights.rows, share=share)
         moments = column_moments(*sums, center, size, weights=weights, n=n)
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))

@@ -16,6 +16,7 @@ from skdp.decomposition._base import (
     ritz_of,
     rotate_by_ritz,
     row_clip_norm,
+    usual_extra,
     verdict_of_ritz,
     warn_of_verdict,
 )
@@ -72,7 +73,6 @@ from skdp.units import DEGREE, unit_of
 
 # Of the budget of interactions: their number, the Ritz values of items that were chosen.
 _SHARES = {"degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01}
-_EXTRA = 10  # columns of products: popular items come first, factors after them
 
 
 def interaction_route(estimator, shape):
@@ -169,7 +169,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal)
         return rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
-    start = _start(estimator, session, n, n, _EXTRA, ones_first=True)
+    start = _start(estimator, session, n, n, usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
@@ -190,27 +190,21 @@ def chosen_pairs(moment, k):
 
 _USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
 _SUBSPACE, _LEFT, _RITZ, _CLIP = 0.83, 0.05, 0.03, 0.07  # of the budget; 0.02 show means and total
-_ENOUGH = 60.0  # rows, in deviations of noise, for a learnt clip norm
-_QUIET = 0.01  # of the squares of all rows
 
 
 def moment_thresholds(estimator, session, unit, shape):
-    """Return ({route: singular value at the edge of its noise}, whether that is small).
-
-    From public numbers. Where it is small, products would still have to converge.
-    """
-    seen = estimator.clip_norm != "auto" or shape[0] > _ENOUGH * session.noise_multiplier
-    if not unit.kind.reads_clip_norm or not seen:
-        return {}, False
+    """Return {route: singular value at the edge of its noise}, from public numbers."""
+    if not unit.kind.reads_clip_norm:
+        return {}
     length = usual_length(estimator, unit, shape[1])
     noise = _moment_noise(session, unit, length)
     kept = moment_columns(shape[0] * length**2 / noise, shape[1], estimator.n_components)
     if kept < shape[1] and unit.low < 0:  # sums show nothing of entries with both signs
         kept = shape[1]
     if kept > MOST_DENSE:
-        return {}, False
-    name, edge = "gram" if kept == shape[1] else "screened", symmetric_noise_edge(noise, kept)
-    return {name: math.sqrt(edge)}, edge < _QUIET * shape[0] * length**2
+        return {}
+    name = "gram" if kept == shape[1] else "screened"
+    return {name: math.sqrt(symmetric_noise_edge(noise, kept))}
 
 
 def usual_length(estimator, unit, n):
@@ -299,13 +293,10 @@ def unit_route(estimator, shape):
         return _whole_route(estimator, shape)
     if name != "auto":
         return name, f"{name}: as asked for"
-    moments, quiet = {}, False
+    moments = {}
     if estimator.delta > 0 and not math.isinf(estimator.epsilon):
-        session = estimator._checked_session()
-        moments, quiet = moment_thresholds(estimator, session, changed, shape)
-    return choose_one_shot(
-        estimator, changed, shape, n_answers, iterated, moments=moments, no_products=quiet
-    )
+        moments = moment_thresholds(estimator, estimator._checked_session(), changed, shape)
+    return choose_one_shot(estimator, changed, shape, n_answers, iterated, moments=moments)
 
 
 def whole_at_once(unit):

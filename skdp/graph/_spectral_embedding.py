@@ -38,39 +38,37 @@ from skdp.units import INTERVAL, offered
 # Of the smallest eigenvalue that is found. Released anew along directions of noise an eigenvalue of
 # products is next to 0 (.2 at most where groups agree to a third, .6 to four fifths); those of
 # flipped pairs are the largest of the noise itself (.94 at most).
-_SEEN_BY_PRODUCTS, _SEEN_BY_FLIPS = 0.5, 1.0
+_SEEN = 0.5
 
 
 def warn_no_signal(estimator, session, attributes, n):
     """Warn if no released eigenvalue stands above the known edge of the noise."""
     if session.budget.exact:
         return
-    edge, seen = _edge(estimator, session, attributes.get("degrees_"), n)
-    if np.max(np.abs(attributes["eigenvalues_"])) >= seen * edge:
+    edge = _edge(estimator, session, attributes.get("degrees_"), n)
+    if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
         f"{type(estimator).__name__} learnt nothing from the graph: no released eigenvalue exceeds "
-        f"the noise level, about {seen * edge:.3g} in the units of 'eigenvalues_', so embedding_ "
+        f"the noise level, about {edge:.3g} in the units of 'eigenvalues_', so embedding_ "
         "is noise. Use a larger 'epsilon'.",
         NoSignalWarning,
     )
 
 
 def _edge(estimator, session, degrees, n):
-    """Return the smallest eigenvalue that is found, and the share of it from which one is seen."""
+    """Return the eigenvalue from which one is seen."""
     flips = [line.noise_scale for line in session.ledger if line.name == "cells"]
     if flips:
         edge = flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
-        seen = _SEEN_BY_FLIPS
     else:
         products = [line for line in session.ledger if line.name == "right_product"]
         products = products[degrees is not None :]  # the first one released the degrees
-        edge = products_threshold(products, n)
-        seen = _SEEN_BY_PRODUCTS
+        edge = _SEEN * products_threshold(products, n)
     if estimator.normalization == "laplacian":
         scale = degree_scale(degrees)
         edge *= math.sqrt(np.mean(scale**2)) * (math.sqrt(np.mean(scale**2)) if flips else 1.0)
-    return edge, seen
+    return edge
 
 
 # Spectral embedding of a graph with edge-level differential privacy.

@@ -28,6 +28,7 @@ from skdp.queries.interactions import InteractionHistories, RowHistories, gram_c
 from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
+from skdp.solvers.postprocess import released_count
 from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
@@ -132,9 +133,6 @@ def choose_route(estimator, shape):
 
 
 # A private recommender: noisy popularity, and the factors that can be read next to it.
-
-
-_COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
 # Plans: made histories of which some items are hidden, and what a recommender finds of them.
@@ -362,9 +360,9 @@ class DPRecommender(
             n_users = query.n_rows
             self._warn_of_delta(n_users)
         elif n_users is None:
-            count = ask.count(share=_COUNT_SHARE)
-            n_users = max(1.0, float(count.value), 2 * count.noise_scale)
-            available -= _COUNT_SHARE
+            share = 0.01
+            n_users = released_count(*ask.count(share=share))
+            available -= share
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)

@@ -214,8 +214,7 @@ def check_design(design, shape, *, sparse=False):
         check_array(part, dtype=np.float64, input_name="measurement_covariance") for part in design
     )
     for part, d in zip((R, C), shape, strict=True):
-        symmetric = part.shape == (d, d) and np.allclose(part, part.T)
-        if not symmetric or np.linalg.eigvalsh(part)[0] <= 0:
+        if not _is_covariance(part, d):
             raise ValueError(
                 f"a covariance in 'measurement_covariance' must be positive definite, {d} x {d}."
             )
@@ -228,6 +227,14 @@ def check_design(design, shape, *, sparse=False):
         R, C = np.diagonal(R), np.diagonal(C)
     moments = np.concatenate([(R * c).ravel(), (C * r).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
+
+
+def _is_covariance(matrix, d, least=0.0):
+    """Whether a matrix is symmetric, and its eigenvalues exceed a share of the largest one."""
+    if matrix.shape != (d, d) or not np.allclose(matrix, matrix.T):
+        return False
+    values = np.linalg.eigvalsh(matrix)
+    return values[0] > least * values[-1]
 
 
 def searches_of_design(estimator):
@@ -250,8 +257,7 @@ def public_steps(query, design, centre, bias):
 def _full_design(design, size, sparse):
     """Return what the public covariance of vec(X) makes of records."""
     design = check_array(design, dtype=np.float64, input_name="measurement_covariance")
-    symmetric = design.shape == (size, size) and np.allclose(design, design.T)
-    if not symmetric or np.linalg.eigvalsh(design)[0] <= 1e-6 * np.linalg.eigvalsh(design)[-1]:
+    if not _is_covariance(design, size, 1e-6):
         raise ValueError(
             "a full covariance as 'measurement_covariance' must be symmetric, "
             f"{size} x {size}, and positive "

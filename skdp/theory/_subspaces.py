@@ -77,7 +77,6 @@ def choose_one_shot(
     other: str,
     *,
     moments: Mapping[str, float] | None = None,
-    no_products: bool = False,
 ) -> tuple[str, str]:
     """Return (name, reason) of a route: "one_shot", or another one that takes products.
 
@@ -95,8 +94,6 @@ def choose_one_shot(
         Its name.
     moments : mapping or None
         Name -> threshold of routes by the moment of the rows.
-    no_products : bool
-        Whether the other route stands behind those.
     """
     name = estimator.algorithm
     if name not in ("auto", other):
@@ -116,8 +113,7 @@ def choose_one_shot(
     theirs = math.inf
     session = estimator._checked_session()
     theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
-    rivals = {} if no_products else {other: theirs}
-    other, theirs = min((rivals | dict(moments or {})).items(), key=itemgetter(1))
+    other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
     enough = 0.0 if whole else _ENOUGH * unit.high * math.sqrt(estimator.n_components)
     name = "one_shot" if ours < theirs and theirs > enough else other
     mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
