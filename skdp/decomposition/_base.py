@@ -48,6 +48,7 @@ from skdp.solvers.postprocess import (
 )
 from skdp.solvers.spectral import (
     DIRECTION_LEVEL,
+    FEWEST_KEPT,
     RowNoise,
     gram_subspace,
     power_subspace,
@@ -270,8 +271,6 @@ def with_learnt(shares, learnt):
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
-SCREENED_FEATURES = 100  # screening needs more columns than it keeps
-_FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
 
 
 def row_route(name, d, k, sparse, *, centred=True):
@@ -283,8 +282,8 @@ def row_route(name, d, k, sparse, *, centred=True):
         return name
     if name == "randomized":
         return "power"
-    least = GRAM_FEATURES if centred else 0
-    if name == "auto" and sparse and d > max(4 * k, SCREENED_FEATURES, least):
+    least = GRAM_FEATURES if centred else FEWEST_KEPT  # screening keeps so many at least
+    if name == "auto" and sparse and d > max(4 * k, least):
         return "screened"
     return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
 
@@ -332,10 +331,9 @@ def row_noise(session, adjacency, n, clip_norm):
     return RowNoise(psd, rect, n, clip_norm)
 
 
-def step_shares(n_iter, share, mu):
-    """Shares of the power steps: the last one gets half. With little noise there are more."""
-    steps = 3 if mu < _FEW_STEPS else 6 if mu < _MORE_STEPS else 12
-    steps = steps if n_iter == "auto" else n_iter
+def step_shares(n_iter, share):
+    """Shares of the power steps, of which "auto" takes four: the last one gets half."""
+    steps = 4 if n_iter == "auto" else n_iter
     if steps <= 1:
         return [share]
     return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
@@ -356,8 +354,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         V, found = gram_subspace(ask, d, k, share, noise)
         return V, None, found
     if route == "screened" and noise.psd:
-        rounds = len(step_shares("auto", share, session.budget.mu)) // 3
-        V, sums = screened_subspace(ask, d, k, share, noise, rounds)
+        V, sums = screened_subspace(ask, d, k, share, noise)
         return V, sums, None
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
@@ -365,8 +362,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         each = EXACT_SHARE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None, None
-    shares = step_shares(n_iter, share, session.budget.mu)
-    return power_subspace(ask, start, k, shares, noise), None, None
+    return power_subspace(ask, start, k, step_shares(n_iter, share), noise), None, None
 
 
 class Ritz(NamedTuple):

@@ -34,7 +34,7 @@ from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
-from skdp.solvers.postprocess import drawn, normal_equations, released_count
+from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -47,8 +47,6 @@ _MODEL = (
     "target_mean",
 )  # shares that a longer search takes from
 _AGAIN = 4.0  # times the share has a second search
-_FEW = 0.3  # of what is left: if a search needs more, all is for where targets lie
-MEAN_ALONE = 1 / 3  # of a search with all that is left has the mean about there
 
 
 class Targets(NamedTuple):
@@ -59,7 +57,7 @@ class Targets(NamedTuple):
     columns : Columns
         Of the last search.
     share : float
-        That search had; 0 of one for centres alone.
+        That search had.
     left : float
         Of the budget of the model; 0 where all of it went into the search.
     needed : int
@@ -82,8 +80,8 @@ def find_targets(
 
     A model about a centre that nobody saw is worse than the mean of the targets. If records are
     many enough to be seen a second search has four times the share. Else all that is left goes into
-    where targets lie and their mean about there, which is predicted alone; into `middle`, where
-    they lie, if records are too few for more (None: models without an intercept go on as they are).
+    `middle`, where they lie, which is predicted alone (None: models without an intercept go on as
+    they are).
     """
     found = find(share)
     needed = found.needed
@@ -93,10 +91,7 @@ def find_targets(
         found = find(share)
     if middle is None or not _most_undetected(found):
         return Targets(found, share, rest, needed)
-    if share * (found.needed / found.n) ** 2 > _FEW * rest:
-        return Targets(middle(rest), 0.0, 0.0, needed)
-    share = rest / (1 + MEAN_ALONE)
-    return Targets(find(share, far=True), share, 0.0, needed)
+    return Targets(middle(rest), share, 0.0, needed)
 
 
 def _most_undetected(columns):
@@ -176,8 +171,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 
 
 _MOST_COLUMNS = 1000
-_TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
-_TYPICAL_LENGTH, _FILLED = 0.9, 0.3  # of rows, in learnt clip norms; of columns, in their bounds
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _RADIUS = 6.0  # learnt units from the centre at which an entry is cut
@@ -195,8 +188,6 @@ class Released(NamedTuple):
     ----------
     moments : RegressionMoments or None
         Of rows and targets; None where all budget went into where targets lie.
-    noise_scale : float
-        Of the moments.
     clip_norm : float
         Of rows in `units`.
     scale : TargetScale
@@ -210,24 +201,11 @@ class Released(NamedTuple):
     """
 
     moments: Any
-    noise_scale: float
     clip_norm: float
     scale: TargetScale
     mean: Answer | None
     kept: np.ndarray
     units: RowScale
-
-
-def records_for_half(noise_scale, d, length, target):
-    """Return about how many records show half of what is linear in d columns.
-
-    In the direction i that ends the half of shares that fall like 1/i the moments n length^2 p_i
-    must be 1.5 times the noise on X'y, for a target of which half of the variance is linear.
-    """
-    shares = 1 / np.arange(1, d + 1) / math.fsum(1 / np.arange(1, d + 1))
-    last = shares[np.searchsorted(np.cumsum(shares), 0.5)]
-    noise = noise_scale / math.sqrt(2) * math.sqrt(2 * length**2 / target**2 + d)
-    return math.ceil(1.5 * noise / (length**2 * last))
 
 
 class LinearBase(GroupUnitMixin, BaseDPEstimator):
@@ -307,14 +285,14 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             noise = query.neighbours.positive(session.noise_multiplier)
             kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
-        moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
-        return Released(moments, noise, clip_norm, scale, mean, kept, units)
+        moments = self._moments(ask, share, clip_norm, scale) if share else None
+        return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _moments(self, ask, share, clip_norm, scale):
-        """Release the moments of records; return them in units of the data, and their noise."""
+        """Release the moments of records; return them in units of the data."""
         bias, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
-        moments = normal_equations(
+        return normal_equations(
             answer.value,
             answer.noise_scale,
             scale.size / target,
@@ -322,7 +300,6 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        return moments, answer.noise_scale
 
     def _fitted(self, released, solution):
         """Return (coefficients, intercepts) in units of the rows, and what else was learnt.
@@ -333,11 +310,8 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         coefficients = np.zeros((d, len(released.scale.size)))
         intercepts = np.zeros(coefficients.shape[1])
         if solution is not None:
-            size, noise = len(released.moments.scatter), released.noise_scale
-            self._warn_unseen(solution, size, released.clip_norm, noise)
+            self._warn_unseen(solution)
             coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
-        elif released.mean is not None:
-            intercepts = drawn(*released.mean)
         coefficients = coefficients / units.size[:, None]
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
@@ -368,7 +342,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         rows = columns.n if math.isfinite(columns.n) else None
         return RowScale(columns.center, columns.deviation, _RADIUS), rows
 
-    def _warn_unseen(self, solution, d, clip_norm, noise_scale):
+    def _warn_unseen(self, solution):
         """Say that a regression is nothing but noise, or may have lost much: from released numbers.
 
         The noise of an intercept is one number, which now and then is twice its deviation.
@@ -383,20 +357,16 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
         public = getattr(self, "classes", None) is not None
         listed = " Labels that are none of 'classes' do not count." if public else ""
-        target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
-        length = _TYPICAL_LENGTH if self.bounds is None else _FILLED * math.sqrt(d) / clip_norm
-        needed = records_for_half(noise_scale / clip_norm**2, d, min(length, 1.0), target)
         warn_caller(
-            f"{type(self).__name__} sees nothing of {of}. At this budget "
-            f"about {needed} records show a target half of whose variance is linear in the rows: "
-            f"use more records, a larger 'epsilon' or fewer columns.{listed}",
+            f"{type(self).__name__} sees nothing of {of}. Use more records, a larger 'epsilon' or "
+            f"fewer columns; plan() says how many records it takes.{listed}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
-    def _found(self, ask, d, share, n, **more):
+    def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            return find_columns(ask, d, share, n, **more)
+            return find_columns(ask, d, share, n)
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):

@@ -48,7 +48,6 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
-TOO_FEW = 0.75  # of the records from which a matrix is useful: below, means get what it would have
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -60,8 +59,8 @@ class Looked(NamedTuple):
 
     @property
     def alone(self):
-        """Whether no matrix is looked for, by public numbers and released ones."""
-        return self.facts.n < TOO_FEW * self.facts.useful
+        """Whether records are too few for a matrix, by public numbers and released ones."""
+        return self.facts.n < self.facts.useful
 
     def columns(self):
         """Return the means of rows and of columns; None if there are none."""

@@ -16,7 +16,6 @@ from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_rang
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._linear import (
-    MEAN_ALONE,
     LinearBase,
     find_targets,
     left_for_model,
@@ -232,20 +231,20 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q), model_share(shares), None
         targets = find_targets(
-            lambda share, **far: self._found(ask, q, share, n, **far),
+            lambda share: self._found(ask, q, share, n),
             partial(find_centers, ask, q) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),
         )
         warn_undetected_targets(self, targets)
         columns, left = targets.columns, left_for_model(shares, targets.left)
-        if not targets.share:
+        if not targets.left:
             return target_scale(targets, columns.spread, centered=True), 0.0, None
         part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
         radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
         scale, mean = target_scale(targets, radius, centered=self.fit_intercept), None
         if self.fit_intercept:
-            share = left["target_mean"] if targets.left else MEAN_ALONE * targets.share
+            share = left["target_mean"]
             mean = target_mean(ask, columns, share / targets.share, share)
         return scale, targets.left, mean
 

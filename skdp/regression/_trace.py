@@ -50,9 +50,8 @@ from skdp.units import offered
 # Of the deviation of an entry, where records are not centred: these see their mean and the
 # intercept together, so that at 1 a step would go as far beyond the minimum as it began before it.
 _BIAS = 0.5
-_MOST = (
-    0.5  # of the budget: a fit that stops with more has no matrix, and says where y lies at least
-)
+# Of the budget: a fit that stops with more has no matrix, and says where y lies at least.
+_MOST = 0.5
 
 
 class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):

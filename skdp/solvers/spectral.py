@@ -393,7 +393,7 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
 
 def screened_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise, rounds: int = 1
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, FloatArray]:
     """Return (V, noisy column sums) of wide rows, mostly of one sign.
 
@@ -411,8 +411,7 @@ def screened_subspace(
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, sizes)
-    shares = [last / rounds] * rounds
-    return power_subspace(ask, start[:, : min(k + 1, d)], k, shares, noise), sums.value
+    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums.value
 
 
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
