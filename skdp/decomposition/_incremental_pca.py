@@ -136,7 +136,8 @@ def fitted(answers, facts):
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
         attributes = _from_sketch(released, answers, facts)
-    attributes["mean_"] = _mean(released, facts)
+    center = _center(facts)
+    attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
     return as_input_dtype(attributes, np.dtype(facts["dtype"]))
@@ -163,14 +164,6 @@ def _center(facts):
     Checkpoints of earlier versions know of no centre that was learnt.
     """
     return facts.get("about") if facts["center"] is None else facts["center"]
-
-
-def _mean(released, facts):
-    """Return the mean of the rows as they came."""
-    if facts["center"] is not None:
-        return facts["center"]
-    about = facts.get("about")
-    return released.mean if about is None else about + released.mean
 
 
 def _released(answers, facts):

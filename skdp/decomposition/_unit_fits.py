@@ -399,7 +399,11 @@ def _pure_triplets(session, ask, unit, shape, k):
 def _flipped_triplets(ask, k, graph):
     if not graph:
         return singular_triplets(ask, k)
-    values, V = symmetric_pairs(ask, ask.shape[0], k, kurtosis=ask.kurtosis)
+    return _of_pairs(*symmetric_pairs(ask, ask.shape[0], k, kurtosis=ask.kurtosis))
+
+
+def _of_pairs(values, V):
+    """Return the singular triplets of a symmetric matrix."""
     return V * np.where(values < 0, -1.0, 1.0), np.abs(values), V
 
 
@@ -418,7 +422,8 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
         return alternate(ask, start, k, rest, **options)
     values, V, noise = iterate_symmetric(ask, start, k, rest, **options)
     clear = np.abs(values) > detection_limit(symmetric_noise_edge(noise, k), k)
-    return V * np.where(values < 0, -1.0, 1.0), np.abs(values) * clear, V
+    U, sizes, V = _of_pairs(values, V)
+    return U, sizes * clear, V
 
 
 def _start(estimator, session, n, most, usual, *, ones_first):

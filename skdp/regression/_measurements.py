@@ -83,19 +83,13 @@ def has_means(estimator, shape, *, sparse):
     return estimator.fit_biases and estimator.fit_intercept and sparse and min(shape) > 1
 
 
-def first_shares(facts):
-    """Return the share of a first look at means, and what is left for the matrix."""
-    of = "gradients" if facts.gradients else "init"
-    share = _FIRST * getattr(facts, of)
-    return share, facts._replace(**{of: getattr(facts, of) - share})
-
-
 def first_means(ask, facts, design, centre):
     """Release first means of columns and rows."""
     rows, columns = energies(design, facts.shape, facts.n)
     known = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
-    share, left = first_shares(facts)
-    looked = Looked(left, Means(known))
+    of = "gradients" if facts.gradients else "init"
+    share = _FIRST * getattr(facts, of)
+    looked = Looked(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
     looked.means.release(ask, share)
     if not looked.alone:
         looked.means.drop_what_is_low_rank()

@@ -277,12 +277,6 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.regressor_tags.poor_score = True  # without users there is little to learn
-        return tags
-
     def _loss_name(self):
         if isinstance(self.loss, str):
             name = check_option(self, "loss", ("squared", "huber", "absolute"))

@@ -204,6 +204,11 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
     _fit_keeps = "an exact head for each user, and the users' labels"
     _privacy_units = offered("group", "row")
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     @property
     def privacy_unit(self) -> Any:
         """The unit of protection: "group", or "row" after a fit without users."""
@@ -258,8 +263,7 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         session = self._open_session()
         rows, users = self._rows_and_users(X, y, groups)
         query = UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
-        attributes = self._target_attributes() | self._fit_session(session, query)
-        self._close_session(session, attributes)
+        self._close_session(session, self._fit_session(session, query))
         self._private = self._fitted_heads(query, users)
         del self._unit
         return self
@@ -331,10 +335,6 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
         if labels is None:
             return None, np.arange(n)
         return np.unique(labels, return_inverse=True)
-
-    def _target_attributes(self):
-        """Public attributes that belong to the target."""
-        return {}
 
     def _user_rows(self, X, Y, codes):
         return UserRows(X, Y, codes, self._scales_targets())

@@ -175,12 +175,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.poor_score = True  # without users there is little to learn
-        return tags
-
     def _loss_name(self):
         classes = getattr(self, "classes_", ())
         return "softmax" if len(classes) > 2 else "logistic"
@@ -199,11 +193,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
                 self, numbers.kept_below, share, of="the heads", remedy="'coef_clip_norm'"
             )
             bound = scale.value
-        bound = float(bound)
-        return global_model(ask, heads, count, bound, share), {"coef_clip_norm_": bound}
-
-    def _target_attributes(self):
-        return {"classes_": self.classes_}
+        own = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
+        return global_model(ask, heads, count, float(bound), share), own
 
     def _encoded(self, y, *, reset):
         """Indicators of the classes, NaN for any other label; decides the classes when fitting."""

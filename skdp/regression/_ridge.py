@@ -263,8 +263,3 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         """
         check_is_fitted(self)
         return self._linear(X, np.asarray, None if self.coef_.ndim == 1 else len(self.coef_))
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True
-        return tags

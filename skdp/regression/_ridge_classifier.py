@@ -310,11 +310,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         labels = partial(best_label, classes=self.classes_)
         return self._linear(X, labels, None, self.classes_.dtype)
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True
-        return tags
-
 
 def label_codes(n_classes, *, centered):
     """Return the code of each class, of norm at most 1, and the factor that turns it into +-1.

@@ -20,7 +20,12 @@ from skdp.exceptions import PrivacyWarning, warn_caller
 
 
 class ScoredRegressorMixin(RegressorMixin):
-    """A regressor that is scored by R squared."""
+    """A regressor that is scored by R squared; of few rows, or rows without users, it is poor."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.
@@ -48,6 +53,11 @@ class ScoredRegressorMixin(RegressorMixin):
 
 class ScoredClassifierMixin(ClassifierMixin):
     """A classifier that is scored by its accuracy; a label that is no class is missed."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy; on private rows it is not covered.

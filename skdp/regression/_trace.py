@@ -241,7 +241,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             n_jobs=self.n_jobs,
         )  # fmt: skip
         ask, shares = session.ask(query), self._shares()
-        n = self._n_records(ask, query, shares)
+        known = "count" not in shares
+        n = float(query.n_rows) if known else released_count(*ask.count(share=shares["count"]))
         public = query.unit.of_targets
         if public or session.adjacency == "replace":
             self._warn_of_delta(n, session.unit)
@@ -269,12 +270,6 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         return check_split(self, default_shares(self))
 
     # -- releases --------------------------------------------------------------------------
-
-    def _n_records(self, ask, query, shares):
-        if "count" not in shares:
-            return float(query.n_rows)
-        count = ask.count(share=shares["count"])
-        return released_count(*count)
 
     def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
         """Learn the design, then means and the matrix; return the fitted attributes."""
@@ -394,5 +389,4 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.regressor_tags.poor_score = True
         return tags

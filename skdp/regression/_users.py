@@ -137,7 +137,7 @@ class PublicationMixin:
         released = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.n_features
-        self._close_session(session, self._target_attributes() | released)
+        self._close_session(session, released)
         del self._unit
         return self
 
