@@ -30,15 +30,12 @@ _PARTS = {
     "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
-_NEAREST_MEAN = 2.0  # the same for one mean: less noise, and skewed entries lose more
 _MEDIANS = ("octave", "near", "nearer")
-_FAR_MEDIANS = (*_MEDIANS, *_MEDIANS[-1:] * 4)
+_FARTHER = ("nearer",) * 4
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
 _PLACED = 0.75  # spreads: a median may lie so far from where it was placed
-_ASIDE = 3  # log2 bins that a scale is at most below what is open of the median
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
 _FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
-_OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 
 
 class AsksColumns(Protocol):
@@ -118,8 +115,8 @@ class Columns(NamedTuple):
         return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
 
     def mean_radius(self, noise: float) -> FloatArray:
-        """Return how far entries should count in a mean: its noise is small next to a spread."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST_MEAN, _FARTHEST) * self.spread)
+        """Return how far entries should count in a mean, whose noise is smaller: half does."""
+        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, _FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -142,7 +139,7 @@ def find_columns(
     count, rest = _PARTS["count"][0] * share, share
     if n is None:
         n, rest = released_count(*ask.count(share=count)), share - count
-    names = _FAR_MEDIANS if far else _MEDIANS
+    names = _MEDIANS + far * _FARTHER
     unit = rest / math.fsum(_PARTS[name][0] for name in (*names, "scale", "part", "raise"))
     return _about(ask, _medians(ask, d, unit, names), unit, n)
 
@@ -158,8 +155,8 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    unit = share / math.fsum(_PARTS[name][0] for name in _FAR_MEDIANS)
-    seen = _medians(ask, d, unit, _FAR_MEDIANS)
+    unit = share / math.fsum(_PARTS[name][0] for name in _MEDIANS + _FARTHER)
+    seen = _medians(ask, d, unit, _MEDIANS + _FARTHER)
     found = np.ones(d, bool)
     return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
@@ -220,7 +217,6 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base)
     likelihood.follow(seen.about_zero, center == 0)
-    likelihood.exclude(np.log2(seen.near / base) - _ASIDE)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found = likelihood.found()
     size = likelihood.zoomed(16)
@@ -286,7 +282,7 @@ def find_center(
     )
     noise = radius * sums.noise_scale / about.n
     gap = drawn(about.mean - found.center, np.where(found.found, noise, math.inf))
-    sd = min(math.sqrt(float(about.variance[0])), _OF_SPREAD * float(found.spread[0]))
+    sd = math.sqrt(float(about.variance[0]))
     return Center(float(found.center[0] + gap[0]), sd, bool(found.found[0]))
 
 

@@ -141,14 +141,11 @@ class PairMoment(NamedTuple):
         What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
     edge : float
         Where the spectrum of its noise ends.
-    diagonal : ndarray of shape (n,) or None
-        The released diagonal; None where there is none.
     """
 
     off: Any
     shrink: Callable[[FloatArray, FloatArray], Directions]
     edge: float
-    diagonal: FloatArray | None = None
 
 
 def above_edge(noise_scale: float, n: int) -> float:

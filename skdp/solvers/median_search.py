@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
 
 # What noisy ranks leave likely of a median, step by step of a grid. Pure and public.
@@ -30,17 +30,15 @@ QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units of measurement do
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each log2 bin
-_NEAR = 2  # log2 bins that a found median may be off
 _SURE = 0.88
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
-_NEVER = 1e-9  # chance of a cell that is taken for impossible
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 # Parts of the posterior, and then cells next to the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
-_LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
+_LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
 _SIGNIFICANT_RANK = (
     3.0  # deviations from which a rank says on which side of a threshold the median lies
 )
@@ -70,7 +68,7 @@ class Likelihood:
         self.points, self._prior = points, prior / prior.sum()
         self.posterior = np.tile(self._prior, (d, 1))
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self._logs, self._possible = np.zeros(self.posterior.shape), np.ones(1)
+        self._logs = np.zeros(self.posterior.shape)
         self._known: list[IntArray] = []
         self._kernels = _kernels(len(prior)) if shared and d > 1 else None
 
@@ -106,7 +104,6 @@ class Likelihood:
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
         likelihood += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
-        likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
@@ -120,12 +117,6 @@ class Likelihood:
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
         self.highest = np.where(where, before.highest, 0.0)
-
-    def exclude(self, low: FloatArray) -> None:
-        """Take cells for next to impossible that end below a step from the middle."""
-        steps = np.arange(self.posterior.shape[1]) - self.points.shape[1] // 2
-        self._possible = np.where(steps < low[:, None], _NEVER, 1.0)
-        self._update()
 
     def cell(self, q: float) -> IntArray:
         """Return the cell of each column in which q of the posterior is reached."""
@@ -142,9 +133,9 @@ class Likelihood:
         return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
 
     def narrow(self) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell."""
+        """Return whether little doubt is left about the cell, or those next to it."""
         off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
-        return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
+        return np.asarray((self.posterior * (off <= 1)).sum(axis=1) > _SURE)
 
     def found(self) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
@@ -201,14 +192,9 @@ def _kernels(cells: int) -> FloatArray:
     return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
 
 
-_PARTS = 16  # cells of what is likely of a scale that the last question parts
-_LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in log2 bins: steps are wide where few rows are left. Questions among them.
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
-# Deviations of a count that raises a level: more in the first steps, where a mistake makes noise
-# 256 times as large, than in the last, for half a log2 bin.
-_LEVEL_MARGINS = (3.5, 3.0, 2.5, 2.0)
 
 
 class AsksRank(Protocol):
@@ -241,7 +227,7 @@ class Scale(NamedTuple):
     Attributes
     ----------
     value : float
-        A number just above the median; where it was not found a low guess.
+        A number just above the median; where it was not found a guess.
     found : bool
         Whether the released ranks leave little doubt.
     needed : int
@@ -274,9 +260,9 @@ def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
     found = bool((likelihood.narrow() | likelihood.found())[0])
-    size = likelihood.zoomed(_PARTS)
+    size = likelihood.zoomed()
     size.search(_Alone(rank, size.points), 1, each)
-    value = float(size.high_end(0.5 if found else _LOW)[0])
+    value = float(size.high_end(0.5)[0])
     return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))
 
 
@@ -310,9 +296,11 @@ def clip_levels(largest: float) -> FloatArray:
 def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
-    A count that does not stand clear of its noise raises nothing.
+    A count that does not stand twice clear of its noise raises nothing: a mistake may make the
+    noise 256 times as large.
     """
-    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, _LEVEL_MARGINS)
+    grid = lowest * 2.0 ** np.array(_RAISES)
+    return _lowest(count_above, grid, goal, share, 2 * CLEAR)
 
 
 def _lowest(
@@ -320,11 +308,11 @@ def _lowest(
     grid: FloatArray,
     goal: float,
     share: float,
-    margins: tuple[float, ...] = (),
+    margin: float = 0.0,
 ) -> float:
     low, high = 0, len(grid) - 1
-    steps = _questions(grid)
-    for _, margin in zip_longest(range(steps), margins, fillvalue=0.0):
+    steps = math.ceil(math.log2(len(grid)))
+    for _ in range(steps):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
         if above.value <= goal + margin * above.noise_scale:
@@ -332,7 +320,3 @@ def _lowest(
         else:
             low = min(middle + 1, high)
     return float(grid[high])
-
-
-def _questions(grid: FloatArray) -> int:
-    return math.ceil(math.log2(len(grid)))

@@ -122,7 +122,7 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
     shrink = partial(moment.directions, scale=1 / floor)
-    return PairMoment(off, shrink, edge, moment.diagonal / floor)
+    return PairMoment(off, shrink, edge)
 
 
 class NormalisedPairs(NamedTuple):

@@ -38,7 +38,6 @@ from skdp.solvers.local_fits import (
     shrunk_means,
 )
 from skdp.solvers.postprocess import (
-    NormalEquations,
     normal_equations,
     solve_normal_equations,
 )
@@ -403,12 +402,10 @@ class Shared:
 # model is left to their own models.
 
 
-TARGET_RADIUS = 8.0  # scales from the centre at which targets are cut: 4 lose .01 of heavy tails
-_ROW_RADIUS = (
-    2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
-)
-_ALIKE = 2.0  # log2 bins that scales of columns may differ by, and scales that centres may
-_BIAS, _TARGET = 0.5, 0.3  # weights of the intercept and of a target of one scale
+# Scales from the centre at which targets are cut, lengths of an ordinary row at which rows are cut:
+# 4 lose .01 of heavy tails.
+TARGET_RADIUS = 8.0
+_WEIGHT = 0.5  # of the intercept and of a target of one scale, next to an ordinary row
 
 
 class TargetUnit(NamedTuple):
@@ -441,29 +438,19 @@ def target_unit(targets: Columns) -> TargetUnit:
     A spread within what is open of a centre far from 0 may be nothing but a distance from it.
     """
     found = bool(targets.found.all())
-    far = found and not (targets.placed | ~_apart(targets.center, targets.spread)).all()
+    far = found and not (targets.placed | (np.abs(targets.center) <= targets.spread)).all()
     return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed, far)
 
 
-def _apart(center: FloatArray, scale: FloatArray) -> NDArray[np.bool_]:
-    return np.asarray(np.abs(center) > _ALIKE * scale)
-
-
 def scaling_of(columns: Columns) -> Scaling:
-    """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
-
-    A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
-    rest on a centre: both are left alone where they may as well be noise.
-    """
+    """Return how columns are seen: from their centres, in their scales, or the usual one."""
     found = columns.found & (2 * columns.n >= columns.needed)  # fewer users show no scale
     if not found.any():
         scale, limit = np.ones(len(found)), math.inf
     else:
-        common, limit = np.median(columns.spread[found]), RADIUS
-        apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
-        scale = np.where(apart, columns.spread, common)
-    center = np.where(_apart(columns.center, scale), columns.center, 0.0)
-    return Scaling(center, scale, np.full(len(found), limit))
+        scale = np.where(found, columns.spread, np.median(columns.spread[found]))
+        limit = RADIUS
+    return Scaling(columns.center, scale, np.full(len(found), limit))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
@@ -496,15 +483,15 @@ class Pooled(GramMessage):
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the records; long ones are shortened."""
         n, m, d = batch.X.shape
-        records = np.full((n, m, self.width), _BIAS)
+        records = np.full((n, m, self.width), _WEIGHT)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
         times_powers(batch.X, batch.x_exponent, out=X)
         X *= self.weight
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
-        Y[:] = _TARGET * np.clip(Y / self.target_size, -TARGET_RADIUS, TARGET_RADIUS)
+        Y[:] = _WEIGHT * np.clip(Y / self.target_size, -TARGET_RADIUS, TARGET_RADIUS)
         lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
-        records *= np.minimum(1.0, _ROW_RADIUS / np.maximum(lengths, _ROW_RADIUS))
+        records *= np.minimum(1.0, TARGET_RADIUS / np.maximum(lengths, TARGET_RADIUS))
         return records
 
 
@@ -517,32 +504,16 @@ def pooled_model(
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
-    bias = _BIAS if intercept else 0.0
+    bias = _WEIGHT if intercept else 0.0
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
         return level_model(unit, d)
     moments = normal_equations(
-        released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
-        bias=bias, clip_norm=_ROW_RADIUS, target_norm=TARGET_RADIUS * _TARGET * math.sqrt(p),
+        released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
+        bias=bias, clip_norm=TARGET_RADIUS, target_norm=TARGET_RADIUS * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
-    solution = solve_normal_equations(_with_sampling(moments, released.value), 0.0)
+    solution = solve_normal_equations(moments, 0.0)
     level, clear = solution.intercepts + unit.center, bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)
-
-
-def _with_sampling(moments: NormalEquations, released: FloatArray) -> NormalEquations:
-    """Return moments whose noise is also what these users would show by chance.
-
-    As if each had one row: users with more differ in their models.
-    """
-    if moments.noise == 0.0:
-        return moments
-    d, p = moments.cross.shape
-    squares = (
-        np.maximum(np.diag(released)[d : d + p], 0.0) * (moments.cross_noise / moments.noise) ** 2
-    )
-    chance = squares * max(float(np.trace(moments.scatter)) / d, 0.0)
-    users = max(float(np.trace(released)), 1.0)  # at least: each adds a matrix of norm 1
-    return moments._replace(cross_noise=np.sqrt(moments.cross_noise**2 + chance / users))

@@ -329,7 +329,6 @@ def sketch_attributes(
 
 
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
-_SIGNIFICANT = 2.0  # twice the logarithm of how much likelier a signal must be than none
 
 
 class NormalEquations(NamedTuple):
@@ -551,7 +550,7 @@ def _noise_to_prior(
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
     rho2 = float(_GRID[np.argmin(loss)]) * unit**2
-    seen = bool(loss[0] - loss.min() > _SIGNIFICANT)  # the smallest rho stands for 0
+    seen = bool(loss[0] - loss.min() > 2)  # e times likelier; the smallest rho stands for 0
     return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen, rho2
 
 

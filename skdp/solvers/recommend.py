@@ -258,21 +258,6 @@ def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items
     return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
-def with_flips(counts: Answer, flipped: Flipped, kept: NDArray[np.intp], n_users: float) -> Answer:
-    """Average the counts of the kept items with the sums of their flipped cells, by precision.
-
-    The noise scale is that of the other items.
-    """
-    if counts.noise_scale == 0.0:
-        return counts
-    gain, offset = flipped.unbiased
-    cells = np.asarray(flipped.rows.sum(axis=0), np.float64).reshape(-1)
-    weight = counts.noise_scale**2 / (counts.noise_scale**2 + n_users * flipped.noise_scale**2)
-    value = counts.value.copy()
-    value[kept] += weight * (gain * cells - offset * n_users - value[kept])
-    return counts._replace(value=value)
-
-
 def fit_filter(
     ask: Any,
     route: Route,
@@ -305,8 +290,6 @@ def fit_filter(
         cells = ask.cells(kept, share=rest)
         flipped = Flipped(cells.value, cells.noise_scale)
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
-        counts = with_flips(counts, flipped, kept, n_users)
-        items = known_items(counts, kept, n_users)
         return Fitted(residual_factors(moment, items, *options), counts, flipped)
     answer = ask.moment(kept, floor or usual, items.popular, share=rest)
     return Fitted(residual_factors(_moment(route, answer), items, *options), counts)
@@ -314,10 +297,9 @@ def fit_filter(
 
 def _moment(route: Route, answer: Answer) -> PairMoment:
     """Return the moment without its diagonal."""
-    off, diagonal = answer.value, None
+    off = answer.value
     if not route.pairs:
-        off, diagonal = off.copy(), np.diag(off).copy()
-        np.fill_diagonal(off, 0.0)
+        off = off - np.diag(np.diag(off))
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(off))
-    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal)
+    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge)

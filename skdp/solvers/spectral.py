@@ -214,8 +214,7 @@ def _axes(sizes: FloatArray, k: int) -> FloatArray:
 
 
 _CLIP_SHARE = 0.03  # of each release, for its clip level
-# Deviations of the noise of a moment, of a product: how many rows may be shortened.
-DIRECTION_LEVEL, TANGENT_LEVEL = 24.0, 20.0
+DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
 CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 
@@ -325,7 +324,7 @@ def power_subspace(
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale = _tangent_product(ask, V, share, noise, TANGENT_LEVEL, scale=CORE_SCALE)
+        released, scale = _tangent_product(ask, V, share, noise, DIRECTION_LEVEL, scale=CORE_SCALE)
         core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
@@ -353,7 +352,6 @@ def power_subspace(
 _STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
-_HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
 
 
@@ -441,16 +439,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
         return V
     rest = share - counts.spent
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
-    order = order[: max(size, min(_spread(counts, order), MOST_DENSE))]
+    order = order[:size]
     moment = ask.columns(order).gram(share=rest)
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     return V
-
-
-def _spread(counts: StagedSums, order: NDArray[np.intp]) -> int:
-    """Return how many columns hold most of the squares of the counts, by released values.
-
-    Where columns are about alike, few of them show little of what all have in common.
-    """
-    squares = np.cumsum(counts.value[order] ** 2 - counts.noise_scale**2)
-    return int(np.searchsorted(np.maximum.accumulate(squares), _HELD * squares.max())) + 1

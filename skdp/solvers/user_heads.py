@@ -331,9 +331,6 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
 
 
-_INTERCEPT_LEVEL = 0.5  # level of intercepts, in that of the coefficients
-
-
 @dataclass(frozen=True)
 class HeadNorms(NumberMessage):
     """The norm of each user's coefficients (inf where it is not finite)."""
@@ -391,21 +388,16 @@ class MeanHead(SumMessage):
         return self.heads.view.whitener, self.heads.U, self.logits, self.coef_clip_norm
 
     @property
-    def intercept_level(self) -> float:
-        """Level of intercepts, for which each counts up to one logit."""
-        return _INTERCEPT_LEVEL * self.coef_clip_norm
-
-    @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Coefficients, and intercepts."""
         p = len(self.logits)
         k = self.heads.U.shape[1]
-        return ((k * p,), self.coef_clip_norm, False), ((p,), self.intercept_level, False)
+        return ((k * p,), self.coef_clip_norm, False), ((p,), self.coef_clip_norm, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return both, the intercepts in units of one logit."""
         p, values = len(self.logits), self.heads.small(batch)
-        gaps = self.intercept_level * (values[:, -p:] - self.logits)
+        gaps = self.coef_clip_norm * (values[:, -p:] - self.logits)
         return np.concatenate([values[:, :-p], gaps], axis=1)
 
 
@@ -435,7 +427,7 @@ def global_model(
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
-        logits = logits + gap / message.intercept_level
+        logits = logits + gap / coef_clip_norm
     return GlobalModel(coef, logits, seen=seen)
 
 

@@ -192,7 +192,6 @@ def trace_attributes(
 
 
 _VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets
-_BY_CHANCE = 4.0  # times what means explain of any matrix, one over the number in each
 _PARTS = np.linspace(0.0, 1.0, 11)  # of a share, for the columns
 
 
@@ -279,13 +278,6 @@ class Means:
     def found(self) -> bool:
         """Whether any mean differs from 0."""
         return bool(self.rows.means.any() or self.columns.means.any())
-
-    def drop_what_is_low_rank(self) -> None:
-        """Forget means that explain about what those of a matrix without means do."""
-        whole = self.facts.n * self.facts.sd**2
-        for side, other in ((self.columns, self.rows), (self.rows, self.columns)):
-            if side.explained() * len(other.means) < _BY_CHANCE * whole:
-                side.means = np.zeros(len(side.means))
 
     @property
     def sd(self) -> float:

@@ -4,19 +4,16 @@ import math
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import PairMoment, wigner
-from skdp.solvers.one_shot import Flipped, flip_deviation
 from skdp.solvers.recommend import (
     Items,
     Route,
     fit_filter,
     own_of,
     residual_factors,
-    with_flips,
 )
 
 
@@ -117,35 +114,6 @@ def test_counts_are_bought_twice_where_the_first_are_noise():
     assert names == ["counts", "counts"]
     assert shares == pytest.approx([0.05, 0.95])
     assert found.counts.noise_scale == pytest.approx(0.9**-0.5)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("epsilon", [9.0, 2.5])
-def test_flipped_cells_make_counts_better(epsilon):
-    """Means and squares of the errors of the kept items, over draws; others are as they were."""
-    rng, m, n = np.random.default_rng(0), 2000, 40
-    rates, kept, scale = 0.4 * np.arange(1, n + 1.0) ** -0.8, np.arange(0, n, 2), 8.0
-    cells, chance = rng.random((m, n)) < rates, 1 / (1 + np.exp(epsilon))
-    exact, errors, noise = cells.sum(axis=0), [], []
-    for _ in range(60):
-        counts = Answer(exact + scale * rng.standard_normal(n), scale)
-        flips = cells[:, kept] ^ (rng.random((m, len(kept))) < chance)
-        flipped = Flipped(sp.csr_array(flips.astype(float)), flip_deviation(epsilon))
-        found = with_flips(counts, flipped, kept, m)
-        assert found.noise_scale == scale
-        np.testing.assert_array_equal(found.value[1::2], counts.value[1::2])
-        errors.append(found.value[kept] - exact[kept])
-        noise.append(counts.value[kept] - exact[kept])
-    errors = np.array(errors)
-    variance = 1 / (scale**-2 + 1 / (m * flip_deviation(epsilon) ** 2))
-    assert np.abs(errors.mean(axis=0) / np.sqrt(variance / 60)).max() < 6
-    assert (errors**2).mean() == pytest.approx(variance, rel=0.2)
-    assert (errors**2).mean() < (np.array(noise) ** 2).mean()
-
-
-def test_exact_counts_need_no_flips():
-    counts = Answer(np.arange(4.0), 0.0)
-    assert with_flips(counts, Flipped(sp.csr_array((3, 4)), 0.1), np.arange(4), 3) is counts
 
 
 # -- factors from pairs of items: what is read, what chance alone would show ---------------------

@@ -83,16 +83,6 @@ def test_rows_that_cannot_be_seen_get_little():
     assert of_columns > 0.6
 
 
-@pytest.mark.parametrize(("spread", "stays"), [(0.1, False), (0.7, True)])
-def test_small_means_are_left_to_the_matrix(spread, stays):
-    counts, a, b = example(spread=spread)
-    means = Means(facts(counts))
-    means.release(Ratings(counts, a, b), 0.5)
-    assert means.columns.means.any()
-    means.drop_what_is_low_rank()
-    assert bool(means.found) == means.columns.means.any() == stays
-
-
 def test_energies_of_a_design():
     rows, columns = np.array([1.0, 4.0, 2.0]), np.array([3.0, 5.0])
     cells = np.outer(rows, columns)
