@@ -54,21 +54,11 @@ def table_of_plans():
     rows = []
     for n in GRIDS:
         auto = plan_selection(EPSILON, DELTA, n)
-        for strategy, law in (
-            ("compose", "auto"),
-            ("random_stopping", "geometric"),
-            ("random_stopping", "logarithmic"),
-            ("random_stopping", "poisson"),
-        ):
-            plan = plan_selection(EPSILON, DELTA, n, strategy=strategy, run_distribution=law)
+        for strategy in ("compose", "random_stopping"):
+            plan = plan_selection(EPSILON, DELTA, n, strategy=strategy)
             epsilon = epsilon_from_mu_delta(plan.run.value, DELTA)
-            chosen = (
-                "yes"
-                if (auto.strategy, auto.run_distribution) == (plan.strategy, plan.run_distribution)
-                else ""
-            )
-            name = f"{strategy} {plan.run_distribution or ''}".strip()
-            rows.append([n, name, f"{epsilon:.3f}", f"{plan.chance:.2f}", chosen])
+            chosen = "yes" if auto.strategy == plan.strategy else ""
+            rows.append([n, strategy, f"{epsilon:.3f}", f"{plan.chance:.2f}", chosen])
     title = f"what one run may spend at a total of ({EPSILON:g}, {DELTA:g})"
     show(title, ["candidates", "strategy", "epsilon of a run", "chance of the best", "auto"], rows)
 
@@ -80,11 +70,9 @@ def searches(grid):
 
     return {
         "compose": search("compose"),
-        "random stopping, geometric": search("random_stopping", run_distribution="geometric"),
-        "random stopping, geometric, 3 n": search(
-            "random_stopping",
-            run_distribution="geometric",
-            mean_n_runs=3.0 * len(ParameterGrid(grid)),
+        "random stopping": search("random_stopping"),
+        "random stopping, 3 n": search(
+            "random_stopping", mean_n_runs=3.0 * len(ParameterGrid(grid))
         ),
         "auto": search("auto"),
     }

@@ -18,7 +18,7 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import candidate_of, dp_parts, meaning_of
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._scorers import PrivateScorer, own_scorer, scored_unit
-from skdp.model_selection.selection_laws import LAWS, Runs, draw_below, plan_selection
+from skdp.model_selection.selection_laws import Runs, draw_below, plan_selection
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.privacy.ledger.fits import LedgerFit
@@ -126,7 +126,6 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         check_real(self, "delta", 0, 1, closed="left")
         check_real(self, "score_budget_fraction", 0, 1)
         check_option(self, "strategy", ("auto", "random_stopping", "compose"))
-        check_option(self, "run_distribution", ("auto", *LAWS))
         if not (isinstance(self.mean_n_runs, str) and self.mean_n_runs == "auto"):
             check_real(self, "mean_n_runs", 1, 1e6)
         if self.cv is not None:
@@ -178,7 +177,6 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             float(self.delta),
             n_candidates,
             strategy=self.strategy,
-            run_distribution=self.run_distribution,
             mean_n_runs=None if self.mean_n_runs == "auto" else float(self.mean_n_runs),
             sessions=self._sessions(),
         )
@@ -383,9 +381,6 @@ class DPGridSearchCV(PrivateSearch):
         candidates drawn at random, a random and secret number of times, and publishes the best
         run alone; a run then has more to spend if there are many candidates. "auto" compares what
         a run may spend times the chance that the best candidate is run.
-    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
-        Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
-        the model is then one of the first candidate on rows of zeros.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
@@ -436,12 +431,10 @@ class DPGridSearchCV(PrivateSearch):
 
     "random_stopping": the best of K runs, K independent of the data and all else dropped. By
     Papernot and Steinke [1]_, if Q is (l, e(l))-RDP for all orders l, the search is (l, e'(l))-RDP:
-    for the truncated negative binomials of eta = 1 (geometric) and 0 (logarithmic), for any k >= 1,
-    ``e'(l) = e(l) + (1 + eta)(1 - 1/k) e(k) + (1 + eta) log(1/gamma)/k + log E[K]/(l - 1)``
-    and for Poisson of mean m, with d = delta of Q at log(1 + 1/(l - 1)),
-    ``e'(l) = e(l) + m d + log(m)/(l - 1)``. Here e(l) = l mu^2/2. The largest mu whose search is
-    (epsilon, delta)-DP is taken. With ``delta=0`` a run has epsilon/3 (geometric) or epsilon/2
-    (logarithmic). Drawing the candidate is a part of Q: neighbours draw alike, so Q loses no more
+    for a geometric K of mean m and any k >= 1,
+    ``e'(l) = e(l) + 2 (1 - 1/k) e(k) + 2 log(m)/k + log(m)/(l - 1)``. Here e(l) = l mu^2/2. The
+    largest mu whose search is (epsilon, delta)-DP is taken. With ``delta=0`` a run has epsilon/3.
+    Drawing the candidate is a part of Q: neighbours draw alike, so Q loses no more
     than its worst candidate. K is drawn exactly; that noise is not exactly Gaussian is charged to
     delta. Such a search has no mu; it composes as an epsilon-DP
     mechanism next to one that fails with probability delta, which dominates it.
@@ -479,7 +472,6 @@ class DPGridSearchCV(PrivateSearch):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         strategy: str = "auto",
-        run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
         assume_rowwise: Sequence[Any] = (),
@@ -492,7 +484,6 @@ class DPGridSearchCV(PrivateSearch):
         self.epsilon = epsilon
         self.delta = delta
         self.strategy = strategy
-        self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
         self.assume_rowwise = assume_rowwise
@@ -532,9 +523,6 @@ class DPRandomizedSearchCV(PrivateSearch):
         candidates drawn at random, a random and secret number of times, and publishes the best
         run alone; a run then has more to spend if there are many candidates. "auto" compares what
         a run may spend times the chance that the best candidate is run.
-    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}, default="auto"
-        Law of the number of runs. A Poisson number may be zero (with the probability exp(-mean)):
-        the model is then one of the first candidate on rows of zeros.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
@@ -600,7 +588,6 @@ class DPRandomizedSearchCV(PrivateSearch):
         delta: float = 1e-6,
         n_iter: int = 10,
         strategy: str = "auto",
-        run_distribution: str = "auto",
         mean_n_runs: float | str = "auto",
         score_budget_fraction: float = 0.1,
         assume_rowwise: Sequence[Any] = (),
@@ -614,7 +601,6 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.epsilon = epsilon
         self.delta = delta
         self.strategy = strategy
-        self.run_distribution = run_distribution
         self.mean_n_runs = mean_n_runs
         self.score_budget_fraction = score_budget_fraction
         self.assume_rowwise = assume_rowwise

@@ -1,4 +1,4 @@
-"""Private selection: laws of the number of runs, when to stop, and the runs."""
+"""Private selection: the number of runs, what a search costs, and the runs."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
 from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
 
 from skdp._limits import LARGEST
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
+from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, html_table
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import Words, make_source
 
-# The random number of runs of a private search: its laws, and exact samplers of them.
+# The random number of runs of a private search: geometric, with a mean that candidates set.
 #
-# Geometric and logarithmic are the truncated negative binomials of eta = 1 and eta = 0. Words are
+# Other laws have less to spend on each run where a search of all candidates does not win. Words are
 # uniform 64-bit integers (`skdp.privacy.noise.words`).
 
 
-LAWS = ("geometric", "logarithmic", "poisson")
 _LARGEST_MEAN = 1e6
 
 
@@ -42,34 +39,18 @@ def check_mean(mean: float) -> float:
     return mean
 
 
-@cache
-def exact_gamma(law: str, mean: float) -> float:
-    """Return the gamma of a truncated negative binomial: this float is what is drawn with.
+def last_chance(mean: float) -> float:
+    """Return the chance that a run is the last: a multiple of 2^-53, which is drawn exactly.
 
-    The formulas of the loss use it too, and the mean that belongs to it.
+    Its inverse is the mean of what `draw_runs` draws; the formulas of the loss use it too.
     """
-    if law == "geometric":
-        return 1 / mean
-    return math.exp(-brentq(lambda t: math.expm1(t) / t - mean, 1e-9, 50.0, xtol=1e-14))
+    return max(1, round(2**53 / mean)) / 2**53
 
 
-def true_mean(law: str, mean: float) -> float:
-    """Return the mean of what `draw_runs` draws: `mean` up to the rounding of gamma."""
-    if law == "poisson":
-        return mean
-    gamma = exact_gamma(law, mean)
-    return 1 / gamma if law == "geometric" else (1 / gamma - 1) / -math.log(gamma)
-
-
-def chance_drawn(law: str, mean: float, n: int) -> float:
+def chance_drawn(mean: float, n: int) -> float:
     """Chance that one given candidate of n is among those drawn: 1 - E[(1 - 1/n)^K]."""
-    miss = 1 - 1 / n
-    if law == "poisson":
-        return -math.expm1(-mean / n)
-    gamma = exact_gamma(law, mean)
-    if law == "geometric":
-        return 1 - gamma * miss / (1 - (1 - gamma) * miss)
-    return 1 - math.log1p(-(1 - gamma) * miss) / math.log(gamma)
+    miss, last = 1 - 1 / n, last_chance(mean)
+    return 1 - last * miss / (1 - (1 - last) * miss)
 
 
 def draw_below(words: Words, n: int) -> int:
@@ -80,54 +61,20 @@ def draw_below(words: Words, n: int) -> int:
     return word % n
 
 
-def _first_term(law: str, mean: float) -> tuple[int, Decimal]:
-    """Return the smallest number of runs, and its probability."""
-    if law == "poisson":
-        return 0, (-Decimal(mean)).exp()
-    gamma = Decimal(exact_gamma(law, mean))
-    return 1, gamma if law == "geometric" else (1 - gamma) / -gamma.ln()
-
-
-def _invert(law: str, mean: float, uniform: int, bits: int) -> int | None:
-    """Return the least k with P(K <= k) > uniform / 2^bits; None if `bits` cannot tell."""
-    digits = bits // 4
-    with localcontext(prec=digits + 20):  # 10^17 steps stay within the margin
-        margin = Decimal(10) ** -digits + Decimal(2) ** -bits
-        u, total = Decimal(uniform) / Decimal(2) ** bits, Decimal(0)
-        k, term = _first_term(law, mean)
-        stay = 1 - Decimal(1 if law == "poisson" else exact_gamma(law, mean))
-        while total < 1 - margin:
-            total += term
-            if u + margin < total:
-                return k
-            if u - margin < total:
-                break
-            k += 1
-            if law == "poisson":
-                term *= Decimal(mean) / k
-            else:
-                term *= stay if law == "geometric" else stay * (k - 1) / k
-    return None
-
-
-def draw_runs(words: Words, law: str, mean: float) -> int:
-    """Draw the number of runs, exactly: at least 1, but for Poisson, where it may be 0.
+def draw_runs(words: Words, mean: float) -> int:
+    """Draw the number of runs, exactly: at least 1.
 
     Parameters
     ----------
     words : Words
         Source of random words.
-    law : {"geometric", "logarithmic", "poisson"}
-        Law of the number.
     mean : float
         Its mean.
     """
-    uniform, bits, drawn = 0, 0, None
-    while drawn is None:  # a tie asks for more bits: with probability 2^-200
-        for word in words(4):
-            uniform, bits = (uniform << 64) | int(word), bits + 64
-        drawn = _invert(law, mean, uniform, bits)
-    return drawn
+    runs = 1
+    while int(words(1)[0]) >> 11 >= 2**53 * last_chance(mean):
+        runs += 1
+    return runs
 
 
 # Private selection: the best of a random number of private runs, published alone.
@@ -147,40 +94,31 @@ def draw_runs(words: Words, law: str, mean: float) -> int:
 _SAFE = 1 + 1e-10  # above the rounding of the formulas
 _LOG_ORDERS = (-12.0, 18.0)  # range of log(order - 1)
 _ALL_SCORES = 1.25  # what knowing the scores of all candidates is taken to be worth
-_NEVER_ZERO = 14.0  # a Poisson number of this mean is zero once in a million searches
-PURE_FACTOR = {"geometric": 3.0, "logarithmic": 2.0}  # 2 + eta
+PURE_FACTOR = 3.0  # of the epsilon of a run: 2 + eta
 
 
-def random_stopping_rdp(mu: float, law: str, mean_n_runs: float, order: float) -> float:
+def random_stopping_rdp(mu: float, mean_n_runs: float, order: float) -> float:
     """Renyi divergence bound of the published run, for runs that are mu-GDP.
 
     Parameters
     ----------
     mu : float
         Gaussian-DP parameter of one run: (order, order mu^2 / 2)-RDP.
-    law : {"geometric", "logarithmic", "poisson"}
-        Law of the number of runs: truncated negative binomial of eta = 1 or 0, or Poisson.
     mean_n_runs : float
-        Its mean, above 1.
+        Mean number of runs, above 1. Its law is the truncated negative binomial of eta = 1.
     order : float
         Above 1.
 
     Returns
     -------
     float
-        With l the order and m the mean: for eta = 0, 1
-        ``l mu^2/2 + (1 + eta) min_k ((k - 1) mu^2/2 + log(1/gamma)/k) + log(m)/(l - 1)``, where
-        the minimum over k >= 1 is at ``k = sqrt(2 log(1/gamma)) / mu``; for Poisson
-        ``l mu^2/2 + m delta(log(1 + 1/(l - 1))) + log(m)/(l - 1)``.
+        With l the order and m the mean,
+        ``l mu^2/2 + 2 min_k ((k - 1) mu^2/2 + log(m)/k) + log(m)/(l - 1)``, where the minimum over
+        k >= 1 is at ``k = sqrt(2 log(m)) / mu``.
     """
-    own, spread = order * mu * mu / 2, math.log(true_mean(law, mean_n_runs)) / (order - 1)
-    if law == "poisson":
-        delta = delta_from_mu_epsilon(mu, math.log1p(1 / (order - 1)))
-        return own + mean_n_runs * delta + spread
-    eta = {"geometric": 1, "logarithmic": 0}[law]
-    tail = -math.log(exact_gamma(law, mean_n_runs))
+    tail = -math.log(last_chance(mean_n_runs))
     k = max(1.0, math.sqrt(2 * tail) / mu)
-    return own + (1 + eta) * ((k - 1) * mu * mu / 2 + tail / k) + spread
+    return order * mu * mu / 2 + 2 * ((k - 1) * mu * mu / 2 + tail / k) + tail / (order - 1)
 
 
 def epsilon_from_rdp(curve: Callable[[float], float], delta: float) -> float:
@@ -204,17 +142,17 @@ def epsilon_from_rdp(curve: Callable[[float], float], delta: float) -> float:
     return max(0.0, min(at(best), float(found.fun)) * _SAFE)
 
 
-def random_stopping_epsilon(mu: float, law: str, mean_n_runs: float, delta: float) -> float:
+def random_stopping_epsilon(mu: float, mean_n_runs: float, delta: float) -> float:
     """Epsilon at delta of the best of a random number of mu-GDP runs."""
-    return epsilon_from_rdp(lambda order: random_stopping_rdp(mu, law, mean_n_runs, order), delta)
+    return epsilon_from_rdp(lambda order: random_stopping_rdp(mu, mean_n_runs, order), delta)
 
 
 @cache
-def largest_mu(law: str, mean_n_runs: float, epsilon: float, delta: float) -> float:
+def largest_mu(mean_n_runs: float, epsilon: float, delta: float) -> float:
     """Largest mu of a run for which the search is (epsilon, delta)-DP, on the safe side."""
     high = mu_from_epsilon_delta(epsilon, delta)  # a search is never cheaper than one run
     low = high / 2
-    while random_stopping_epsilon(low, law, mean_n_runs, delta) > epsilon:
+    while random_stopping_epsilon(low, mean_n_runs, delta) > epsilon:
         low, high = low / 2, low
         if low < 1e-12:
             raise ValueError(
@@ -223,7 +161,7 @@ def largest_mu(law: str, mean_n_runs: float, epsilon: float, delta: float) -> fl
             )
     while high - low > 1e-7 * high:
         middle = (low + high) / 2
-        enough = random_stopping_epsilon(middle, law, mean_n_runs, delta) <= epsilon
+        enough = random_stopping_epsilon(middle, mean_n_runs, delta) <= epsilon
         low, high = (middle, high) if enough else (low, middle)
     return low
 
@@ -236,10 +174,8 @@ class Selection:
     ----------
     strategy : {"random_stopping", "compose"}
         Publish the best of a random number of runs, or run every candidate and publish all scores.
-    run_distribution : str or None
-        Law of the number of runs.
     mean_n_runs : float
-        Mean number of runs; the number of candidates for "compose".
+        Mean number of runs (geometric); the number of candidates for "compose".
     run : Loss
         What one run (fit and score together) may spend.
     chance : float
@@ -249,7 +185,6 @@ class Selection:
     """
 
     strategy: str
-    run_distribution: str | None
     mean_n_runs: float
     run: Loss
     chance: float
@@ -268,8 +203,7 @@ class Selection:
         if self.strategy == "compose":
             runs = f"{self.mean_n_runs:.0f}, one of each candidate; all scores are published"
         else:
-            runs = f"{self.mean_n_runs:.4g} on average ({self.run_distribution}); the best one "
-            runs += "is published"
+            runs = f"{self.mean_n_runs:.4g} on average (geometric); the best one is published"
         return [
             ("Plan", f"a search, strategy {self.strategy}; no data was touched"),
             ("Runs", runs),
@@ -316,31 +250,29 @@ def _composed(epsilon: float, delta: float, n: int, sessions: int) -> Selection:
     """All candidates are run: n equal parts of mu^2, or of epsilon where delta is 0."""
     if epsilon == math.inf:
         run = Loss("gaussian", math.inf)
-        return Selection("compose", None, float(n), run, 1.0, (run,))
+        return Selection("compose", float(n), run, 1.0, (run,))
     if delta == 0:
         run, total = Loss("pure", epsilon / n), [Loss("pure", epsilon / n)] * n
     else:
         mu = mu_from_epsilon_delta(*ideal_budget(epsilon, delta, n, sessions))
         run, total = Loss("gaussian", mu / math.sqrt(n)), [Loss("gaussian", mu)]
-    return Selection("compose", None, float(n), run, 1.0, accounting.compose(total))
+    return Selection("compose", float(n), run, 1.0, accounting.compose(total))
 
 
-def _stopped(
-    epsilon: float, delta: float, n: int, sessions: int, law: str, mean: float
-) -> Selection:
+def _stopped(epsilon: float, delta: float, n: int, sessions: int, mean: float) -> Selection:
     """The best of a random number of runs, as one (epsilon, delta)-DP mechanism.
 
     Such a mechanism is dominated by an epsilon-DP one next to one that shows everything with
     probability delta (Kairouz, Oh and Viswanath, 2015): two losses, which compose with others.
     """
     if delta == 0:
-        run, losses = Loss("pure", epsilon / PURE_FACTOR[law]), [Loss("pure", epsilon)]
+        run, losses = Loss("pure", epsilon / PURE_FACTOR), [Loss("pure", epsilon)]
     else:
         ideal = ideal_budget(epsilon, delta, mean, sessions)
-        run = Loss("gaussian", largest_mu(law, mean, *ideal))
+        run = Loss("gaussian", largest_mu(mean, *ideal))
         losses = [Loss("pure", epsilon), Loss("delta", delta)]
-    chance = chance_drawn(law, mean, n)
-    return Selection("random_stopping", law, mean, run, chance, accounting.compose(losses))
+    chance = chance_drawn(mean, n)
+    return Selection("random_stopping", mean, run, chance, accounting.compose(losses))
 
 
 def plan_selection(
@@ -349,7 +281,6 @@ def plan_selection(
     n_candidates: int,
     *,
     strategy: str = "auto",
-    run_distribution: str = "auto",
     mean_n_runs: float | None = None,
     sessions: int = 2,
 ) -> Selection:
@@ -365,30 +296,19 @@ def plan_selection(
         Number of candidates.
     strategy : {"auto", "random_stopping", "compose"}
         See `Selection`.
-    run_distribution : {"auto", "geometric", "logarithmic", "poisson"}
-        Law of the number of runs. Poisson has no pure guarantee; "auto" takes it for means of 14
-        and more, where it is hardly ever zero.
     mean_n_runs : float or None
-        Mean of that law, above 1; None is the number of candidates (2 for one candidate).
+        Mean number of runs, above 1; None is the number of candidates (2 for one candidate).
     sessions : int
         Fits and scores in one run.
     """
     mean = check_mean(float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs))
-    laws = [run_distribution]
-    if run_distribution == "auto":
-        laws = [name for name in LAWS if name in PURE_FACTOR or (delta > 0 and mean >= _NEVER_ZERO)]
-    if delta == 0 and run_distribution == "poisson":
-        raise ValueError(
-            "a Poisson number of runs has no pure guarantee; with delta=0 use 'geometric' or "
-            "'logarithmic'."
-        )
     if epsilon == math.inf:
         return _composed(epsilon, delta, n_candidates, sessions)
     plans = []
     if strategy != "random_stopping":
         plans.append(_composed(epsilon, delta, n_candidates, sessions))
     if strategy != "compose" and (n_candidates > 1 or strategy == "random_stopping"):
-        plans += [_stopped(epsilon, delta, n_candidates, sessions, name, mean) for name in laws]
+        plans.append(_stopped(epsilon, delta, n_candidates, sessions, mean))
     return max(plans, key=lambda plan: plan.value)
 
 
@@ -417,23 +337,6 @@ def _silence(model):
             part.set_callbacks()
         if isinstance(part, Pipeline):
             part.verbose = False
-
-
-def _zeros(X, n):
-    """Return n rows of zeros like those of X, which may be factors: its length shows nowhere."""
-    return tuple(_zeros(part, n) for part in X) if isinstance(X, tuple) else _zero_rows(X, n)
-
-
-def _zero_rows(X, n):
-    return np.zeros((n, *np.shape(X)[1:]))
-
-
-def _public_targets(model, y, n):
-    """Return n targets like those of y; of a classifier its classes, which are y's if not given."""
-    if get_tags(model).estimator_type != "classifier":
-        return _zero_rows(y, n)
-    given = [part.classes for part in dp_parts(model) if getattr(part, "classes", None) is not None]
-    return np.resize(np.unique(given[-1] if given else y), n)
 
 
 @dataclass
@@ -477,7 +380,7 @@ class Results:
                 LedgerEntry(f"run {i}", "fit and private score", 0.0, 0.0, plan.run)
                 for i in range(len(self.published))
             )
-        mechanism = f"best of a {plan.run_distribution} number of runs, mean {plan.mean_n_runs:g}"
+        mechanism = f"best of a geometric number of runs, mean {plan.mean_n_runs:g}"
         return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
 
 
@@ -523,12 +426,12 @@ class Runs:
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; nothing else of them survives."""
         best = None
-        for _ in range(draw_runs(self.words, self.plan.run_distribution, self.plan.mean_n_runs)):
+        for _ in range(draw_runs(self.words, self.plan.mean_n_runs)):
             params = self.candidates[draw_below(self.words, len(self.candidates))]
             run = self._run(params, X, y, fit_params)
             if best is None or run.total > best.total:
                 best = run
-        return self._public_run(X, y, fit_params) if best is None else best
+        return best
 
     def _run(self, params, X, y, fit_params):
         """Fit and score one candidate, within the budget of a run."""
@@ -569,18 +472,3 @@ class Runs:
         )
         groups = fit_params.get("groups")
         return self.search._scorer.release(model, X, y, groups, session, _COUNT_SHARE)
-
-    def _public_run(self, X, y, fit_params):
-        """Return the first candidate fitted on rows of zeros: a function of public values."""
-        n, params = 10, self.candidates[0]
-        self.limit.next_run()
-        rows = _zeros(X, n)
-        extra = {"groups": np.arange(n)} if "groups" in fit_params else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = self._fresh(params)
-            target = None if y is None else _public_targets(model, y, n)
-            size = self.limit.run.value * (1 - self.search.score_budget_fraction)
-            set_budget(dp_parts(model), self.limit.run.kind, size, self.search.delta)
-            model.fit(rows, target, **extra)
-        return Run(params, model, 0.0, 1.0)  # a score in the middle of its bounds

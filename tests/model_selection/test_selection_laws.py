@@ -8,18 +8,16 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from skdp.model_selection.selection_laws import (
-    LAWS,
     chance_drawn,
     draw_below,
     draw_runs,
     epsilon_from_rdp,
-    exact_gamma,
     ideal_budget,
     largest_mu,
+    last_chance,
     plan_selection,
     random_stopping_epsilon,
     random_stopping_rdp,
-    true_mean,
 )
 from skdp.privacy import delta_from_mu_epsilon, epsilon_from_mu_delta
 from skdp.privacy.accounting import losses as accounting
@@ -29,62 +27,48 @@ from skdp.privacy.noise.words import SeededSource
 ONE = mu_from_epsilon_delta(1.0, 1e-6)  # a run that is exactly (1, 1e-6)-DP
 
 
-def generating(law, mean):
+def generating(mean):
     """Return E[t^K] and its derivative."""
-    if law == "poisson":
-        return lambda t: math.exp(mean * (t - 1)), lambda t: mean * math.exp(mean * (t - 1))
-    g = exact_gamma(law, mean)
-    if law == "geometric":
-        return lambda t: g * t / (1 - (1 - g) * t), lambda t: g / (1 - (1 - g) * t) ** 2
-    log = math.log(g)
-    return (
-        lambda t: math.log1p(-(1 - g) * t) / log,
-        lambda t: -(1 - g) / ((1 - (1 - g) * t) * log),
-    )
+    g = last_chance(mean)
+    return lambda t: g * t / (1 - (1 - g) * t), lambda t: g / (1 - (1 - g) * t) ** 2
 
 
 # -- published numbers ---------------------------------------------------------------------------
 
 
-PUBLISHED = {  # mean number of runs -> total epsilon, chance that the best of eight is run
-    "geometric": {8: (2.09, 0.53), 16: (2.27, 0.70), 24: (2.37, 0.77), 64: (2.58, 0.90)},
-    "logarithmic": {8: (1.76, 0.44), 16: (1.87, 0.53), 24: (1.93, 0.57), 64: (2.06, 0.65)},
-    "poisson": {8: (1.77, 0.63), 16: (2.38, 0.86), 24: (2.95, 0.95), 64: (5.24, 0.9997)},
-}
+# mean number of runs -> total epsilon, chance that the best of eight is run
+PUBLISHED = {8: (2.09, 0.53), 16: (2.27, 0.70), 24: (2.37, 0.77), 64: (2.58, 0.90)}
 
 
-@pytest.mark.parametrize("law", PUBLISHED)
-def test_published_totals_and_chances(law):
-    for mean, (total, chance) in PUBLISHED[law].items():
-        found = random_stopping_epsilon(ONE, law, mean, 1e-6)
+def test_published_totals_and_chances():
+    for mean, (total, chance) in PUBLISHED.items():
+        found = random_stopping_epsilon(ONE, mean, 1e-6)
         assert found == pytest.approx(total, abs=0.005)
-        assert chance_drawn(law, mean, 8) == pytest.approx(chance, abs=0.006)
-        assert chance_drawn(law, mean, 8) == pytest.approx(1 - generating(law, mean)[0](7 / 8))
-    assert (1 - 1e-6) * ONE < largest_mu(law, mean, found, 1e-6) <= ONE
-    if law == "geometric":
-        assert random_stopping_epsilon(ONE, law, 1000, 1e-6) == pytest.approx(3.09, abs=0.005)
+        assert chance_drawn(mean, 8) == pytest.approx(chance, abs=0.006)
+        assert chance_drawn(mean, 8) == pytest.approx(1 - generating(mean)[0](7 / 8))
+    assert (1 - 1e-6) * ONE < largest_mu(mean, found, 1e-6) <= ONE
+    assert random_stopping_epsilon(ONE, 1000, 1e-6) == pytest.approx(3.09, abs=0.005)
 
 
 # -- exact laws ----------------------------------------------------------------------------------
 
 
-def exact_renyi(mu, law, mean, order):
+def exact_renyi(mu, mean, order):
     """Renyi divergence of the best of K draws of N(mu, 1) from that of N(0, 1), by quadrature."""
-    pgf, slope = generating(law, mean)
-    nothing = pgf(0.0)  # Poisson: nothing is drawn, under both alike
+    _, slope = generating(mean)
 
     def integrand(y):
         p = slope(ndtr(y - mu)) * math.exp(-((y - mu) ** 2) / 2)
         q = slope(ndtr(y)) * math.exp(-(y**2) / 2)
         return math.exp(order * math.log(p) - (order - 1) * math.log(q)) / math.sqrt(2 * math.pi)
 
-    total = quad(integrand, -20, 30, limit=400, epsabs=1e-14)[0] + nothing
+    total = quad(integrand, -20, 30, limit=400, epsabs=1e-14)[0]
     return math.log(total) / (order - 1)
 
 
-def exact_delta(mu, law, mean, epsilon):
+def exact_delta(mu, mean, epsilon):
     """Hockey-stick divergence of the same pair: the likelihood ratio grows with y."""
-    pgf, slope = generating(law, mean)
+    pgf, slope = generating(mean)
 
     def log_ratio(y):
         gain = mu * y - mu * mu / 2
@@ -100,33 +84,30 @@ def exact_delta(mu, law, mean, epsilon):
     return worst
 
 
-@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("mu", "mean"), [(0.1, 8), (0.3, 30), (1.0, 3), (2.0, 100)])
-def test_bound_is_above_the_exact_divergence(law, mu, mean, sign):
+def test_bound_is_above_the_exact_divergence(mu, mean, sign):
     for order in (1.5, 2.0, 4.0, 8.0):
-        bound = random_stopping_rdp(mu, law, mean, order)
-        assert exact_renyi(sign * mu, law, mean, order) <= bound * (1 + 1e-9)
+        bound = random_stopping_rdp(mu, mean, order)
+        assert exact_renyi(sign * mu, mean, order) <= bound * (1 + 1e-9)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("mu", "mean"), [(0.3, 8), (0.5, 64)])
-def test_total_covers_the_exact_loss(law, mu, mean):
+def test_total_covers_the_exact_loss(mu, mean):
     for delta in (1e-3, 1e-5):
-        epsilon = random_stopping_epsilon(mu, law, mean, delta)
-        reached = max(exact_delta(s * mu, law, mean, epsilon) for s in (1, -1))
+        epsilon = random_stopping_epsilon(mu, mean, delta)
+        reached = max(exact_delta(s * mu, mean, epsilon) for s in (1, -1))
         assert reached <= delta
         if mean == 8:  # and is no wild overestimate
-            assert max(exact_delta(s * mu, law, mean, epsilon / 3) for s in (1, -1)) > delta
+            assert max(exact_delta(s * mu, mean, epsilon / 3) for s in (1, -1)) > delta
 
 
-@pytest.mark.parametrize(("law", "factor"), [("geometric", 3.0), ("logarithmic", 2.0)])
-def test_pure_factor_is_the_theorem_and_is_reached(law, factor):
+def test_pure_factor_is_the_theorem_and_is_reached():
     """A good result is rare: it is e^epsilon times as likely on one side, all else alike."""
     epsilon, worst = 0.5, 0.0
     for mean in (10.0, 1000.0, 1e5):
-        pgf = generating(law, mean)[0]
+        pgf = generating(mean)[0]
         for good in np.geomspace(1e-6, 0.5, 30):
             for middle in np.geomspace(1e-6, 1.0, 30):
                 if good * math.exp(epsilon) + middle * math.exp(epsilon) > 1:
@@ -141,7 +122,7 @@ def test_pure_factor_is_the_theorem_and_is_reached(law, factor):
                     # only pairs whose rest is within epsilon too are neighbours
                     if abs(math.log((1 - g - m) / (1 - good - middle))) <= epsilon:
                         worst = max(worst, abs(math.log(p / q)))
-    assert 0.9 * factor * epsilon < worst <= factor * epsilon
+    assert 0.9 * 3 * epsilon < worst <= 3 * epsilon
 
 
 def test_conversion_is_near_the_gaussian():
@@ -164,35 +145,23 @@ def test_plan_changes_with_the_number_of_candidates():
     assert few.losses == (Loss("gaussian", pytest.approx(ONE)),)
     assert many.run.value == pytest.approx(ONE / 10)
     auto = plan_selection(1, 1e-6, 100)
-    assert (auto.run_distribution, auto.chance) == ("geometric", pytest.approx(0.5, abs=0.01))
+    assert (auto.strategy, auto.chance) == ("random_stopping", pytest.approx(0.5, abs=0.01))
     assert auto.run.value > 3.5 * many.run.value
-
-
-@pytest.mark.deep
-def test_auto_leaves_poisson_out_where_it_may_be_zero():
-    for n in (1, 2, 8, 13):
-        assert plan_selection(1, 1e-6, n, strategy="random_stopping").run_distribution != "poisson"
-    assert plan_selection(1, 1e-6, 14, strategy="random_stopping").run_distribution == "poisson"
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
-@pytest.mark.parametrize("law", LAWS)
-def test_plan_keeps_its_total(epsilon, law):
-    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping", run_distribution=law)
+def test_plan_keeps_its_total(epsilon):
+    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping")
     assert plan.losses == (Loss("pure", epsilon), Loss("delta", 1e-6))
     assert accounting.epsilon_from_losses(plan.losses, 1e-6) == epsilon
     limit, left = ideal_budget(epsilon, 1e-6, 20, 2)
     assert left < 1e-6
-    assert random_stopping_epsilon(plan.run.value, law, 20, left) <= limit <= epsilon
+    assert random_stopping_epsilon(plan.run.value, 20, left) <= limit <= epsilon
 
 
 def test_pure_plans():
-    assert (
-        plan_selection(3, 0, 8, strategy="random_stopping", run_distribution="geometric").run.value
-        == 1
-    )
-    assert plan_selection(3, 0, 8, strategy="random_stopping").run_distribution == "logarithmic"
+    assert plan_selection(3, 0, 8, strategy="random_stopping").run.value == 1
     assert plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
 
 
@@ -202,7 +171,6 @@ def test_pure_plans():
         *((1e-6, {"mean_n_runs": mean}, "expected number of runs") for mean in (1, 0.5, math.nan)),
         (1e-6, {"mean_n_runs": 2e6}, "expected number of runs"),
         (1e-22, {}, "'delta' must be at least"),
-        (0, {"run_distribution": "poisson"}, "Poisson"),
     ],
 )
 def test_bad_plans(delta, options, match):
@@ -243,57 +211,32 @@ def test_pair_dominates_a_gaussian_mechanism():
 # -- the number of runs of a search follows its law exactly ----------------------------------------
 
 
-def probabilities(law, mean, top):
-    k = np.arange(top)
-    if law == "poisson":
-        return np.exp(k * math.log(mean) - mean - np.array([math.lgamma(i + 1) for i in k]))
-    g = exact_gamma(law, mean)
-    with np.errstate(divide="ignore"):
-        p = g * (1 - g) ** (k - 1.0) if law == "geometric" else -((1 - g) ** k) / k / math.log(g)
-    p[0] = 0.0
-    return p
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("law", LAWS)
-def test_number_of_runs_follows_its_law(law):
-    n, mean = 4000, 6.0
-    words = SeededSource(0, law).words("runs")
-    drawn = np.array([draw_runs(words, law, mean) for _ in range(n)])
-    expected = n * probabilities(law, mean, 200)
+@pytest.mark.parametrize("mean", [1.5, 6.0])
+def test_number_of_runs_follows_its_law(mean):
+    n, chance = 4000, last_chance(mean)
+    words = SeededSource(0, "law").words("runs")
+    drawn = np.array([draw_runs(words, mean) for _ in range(n)])
+    expected = n * chance * (1 - chance) ** np.arange(-1.0, 199)
     seen = np.bincount(np.minimum(drawn, 199), minlength=200)
-    kept = expected > 20
+    kept = (expected > 20) & (np.arange(200) > 0)
     chi2 = np.sum((seen[kept] - expected[kept]) ** 2 / expected[kept])
     assert chi2 < kept.sum() + 6 * math.sqrt(2 * kept.sum())
-    spread = drawn.std() / math.sqrt(n)
-    assert abs(drawn.mean() - true_mean(law, mean)) < 6 * spread
-    assert drawn.min() == (0 if law == "poisson" else 1)
+    assert abs(drawn.mean() - 1 / chance) < 6 * drawn.std() / math.sqrt(n)
+    assert drawn.min() == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("mean", [1.0001, 8.0, 1e5])
-def test_any_mean_can_be_drawn(law, mean):
-    assert true_mean(law, mean) == pytest.approx(mean, rel=1e-9)
-    words = SeededSource(1, law).words("runs")
-    assert draw_runs(words, law, mean) >= 0
+@pytest.mark.parametrize("mean", [1 + 1e-12, 1.0001, 8.0, 1e5, 1e6])
+def test_any_mean_can_be_drawn(mean):
+    assert 1 / last_chance(mean) == pytest.approx(mean, rel=1e-9)
+    assert draw_runs(SeededSource(1, "law").words("runs"), mean) >= 1
 
 
-def test_a_tie_asks_for_more_bits():
-    """At 1/2 the law of mean 2 steps from one run to two: 256 bits that say 1/2 cannot tell."""
-    ones, half = 2**64 - 1, 2**63
-    for first, runs in (([half, 0, 0, 0], 2), ([half - 1, ones, ones, ones], 1)):
-        script = iter([first, [half, 0, 0, 0]])
-        words = lambda n, script=script: np.array(next(script), np.uint64)  # noqa: E731
-        assert draw_runs(words, "geometric", 2.0) == runs
-        assert not list(script)
-
-
-@pytest.mark.thorough
-def test_poisson_with_a_large_mean():
-    words = SeededSource(0, "large").words("runs")
-    drawn = [draw_runs(words, "poisson", 2000.0) for _ in range(200)]
-    assert abs(np.mean(drawn) - 2000) < 6 * math.sqrt(2000 / 200)
+def test_a_run_is_the_last_for_exactly_so_many_words():
+    """At mean 3 the chance is a third, rounded to 2^-53: its last word stops, the next goes on."""
+    last = round(2**53 / 3)
+    for first, runs in ((last - 1, 1), (last, 2)):
+        script = iter([(first << 11) + 2047, 0])
+        assert draw_runs(lambda n, script=script: np.array([next(script)], np.uint64), 3.0) == runs
 
 
 def test_draw_below_is_uniform_and_rejects():
