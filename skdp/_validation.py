@@ -116,6 +116,16 @@ def check_clip_norm(estimator):
         )
 
 
+def check_rank(estimator, n_samples, n_features, *, least=1, where=""):
+    """Refuse more components than features, or rows where their number is public (else inf)."""
+    k, limit = estimator.n_components, min(n_samples, n_features)
+    if not least <= k <= limit:
+        what = "n_features" if n_samples == math.inf else "min(n_samples, n_features)"
+        raise ValueError(
+            f"n_components={k!r} must be between {least} and {what}={limit!r}{where}. Got {k!r}."
+        )
+
+
 def check_n_jobs(estimator):
     """Check `n_jobs`: None, or an int other than 0."""
     value = estimator.n_jobs

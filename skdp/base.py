@@ -480,6 +480,15 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
     return found
 
 
+def clip_norm_of(estimator, session, rank, share, near=1.0):
+    """Return the clip norm of some rows: given, or about the median norm of what `rank` ranks."""
+    if estimator.clip_norm != "auto":
+        return float(estimator.clip_norm)
+    if session.budget.exact:  # nothing is protected, so that nothing need be cut
+        return math.inf
+    return learn_scale(estimator, rank, share, of="the rows", remedy="'clip_norm'", near=near).value
+
+
 def column_weights(d):
     """Return the weights of squares and of the count next to the sums of d columns."""
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))

@@ -27,7 +27,7 @@ from skdp._inputs import (
 from skdp._limits import EXACT_SHARE, GRAM_FEATURES
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
-from skdp.base import FitsElsewhereMixin, learn_scale
+from skdp.base import FitsElsewhereMixin, clip_norm_of
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
@@ -247,16 +247,6 @@ def found_of(values):
     return int(np.count_nonzero(values)), len(values)
 
 
-def check_rank(estimator, n_samples, n_features, *, least=1, where=""):
-    """Refuse more components than features, or rows where their number is public (else inf)."""
-    k, limit = estimator.n_components, min(n_samples, n_features)
-    if not least <= k <= limit:
-        what = "n_features" if n_samples == math.inf else "min(n_samples, n_features)"
-        raise ValueError(
-            f"n_components={k!r} must be between {least} and {what}={limit!r}{where}. Got {k!r}."
-        )
-
-
 def with_learnt(shares, learnt):
     """Return shares that leave room for those of what is learnt first."""
     rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
@@ -301,13 +291,7 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
 
 def middle_norm(estimator, session, ask, share, near=1.0):
     """Return the clip norm of some rows: given, or about their median norm."""
-    if estimator.clip_norm != "auto":
-        return float(estimator.clip_norm)
-    if session.budget.exact:  # nothing is protected, so that nothing need be cut
-        return math.inf
-    return learn_scale(
-        estimator, ask.kept_below, share, of="the rows", remedy="'clip_norm'", near=near
-    ).value
+    return clip_norm_of(estimator, session, ask.kept_below, share, near)
 
 
 def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):

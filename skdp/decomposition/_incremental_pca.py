@@ -26,6 +26,7 @@ from skdp._validation import (
     check_clip_norm,
     check_int,
     check_option,
+    check_rank,
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
@@ -38,7 +39,6 @@ from skdp.decomposition._base import (
     as_input_dtype,
     bias_of,
     check_center,
-    check_rank,
     is_sparse,
     lengthened,
     located,

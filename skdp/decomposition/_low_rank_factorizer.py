@@ -17,16 +17,10 @@ from skdp._inputs import (
     public_units,
     refuse_blocks,
 )
-from skdp._validation import Seed, check_int, check_option, check_shape
+from skdp._validation import Seed, check_int, check_option, check_rank, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
-from skdp.decomposition._base import (
-    LinearTransformMixin,
-    as_input_dtype,
-    check_rank,
-    found_of,
-    warn_of_verdict,
-)
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, found_of, warn_of_verdict
 from skdp.decomposition._factorizer_state import (
     OTHER_BLOCKS,
     budget_kinds,

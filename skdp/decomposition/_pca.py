@@ -21,6 +21,7 @@ from skdp._validation import (
     check_column_bounds,
     check_int,
     check_option,
+    check_rank,
     check_real,
     check_split,
 )
@@ -36,7 +37,6 @@ from skdp.decomposition._base import (
     bias_of,
     centred,
     check_normalizer,
-    check_rank,
     is_sparse,
     lengthened,
     middle_norm,
@@ -63,16 +63,7 @@ from skdp.solvers.spectral import DIRECTION_LEVEL, clipped_gram
 # What DPPCA is asked for, and how its budget is cut.
 
 
-_SOLVERS = (
-    "auto",
-    "full",
-    "covariance_eigh",
-    "arpack",
-    "randomized",
-    "gram",
-    "power",
-    "screened",
-)
+_SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
 
 class PCAParametersMixin:

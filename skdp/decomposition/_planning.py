@@ -68,7 +68,8 @@ class DecompositionPlans(PlansMixin):
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
             nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
-        return made_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
+        A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
+        return PlanData(lambda m: m.fit(A), lambda m: captured(A, m.components_), said)
 
     def _made_rows(self, rng, n, shares, spread):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
@@ -124,22 +125,13 @@ class DecompositionPlans(PlansMixin):
         return n, n if d is None and unit_of(self).symmetric else d
 
 
-def made_matrix(estimator, rng, shape, values):
+def drawn_matrix(estimator, rng, shape, values):
     """Draw a matrix of a public shape with singular values in blocks, smaller if it is large.
 
     One that is smaller keeps the place of its values next to the edge of the noise of its entries.
-    Where no value is stated, entries are about as large as one unit may change them.
+    Where no value is stated, entries are about as large as one unit may change them. Return it, and
+    what it is.
     """
-    A, said = drawn_matrix(estimator, rng, shape, values)
-
-    def score(model):
-        return captured(A, model.components_)
-
-    return PlanData(lambda model: model.fit(A), score, said)
-
-
-def drawn_matrix(estimator, rng, shape, values):
-    """Return (matrix, what it is)."""
     unit, k = unit_of(estimator), n_planned(estimator, min(shape))
     smaller = min(1.0, math.sqrt(MOST_NUMBERS / math.prod(shape)))
     sizes = tuple(max(k, round(size * smaller)) for size in shape)

@@ -17,9 +17,8 @@ from skdp.privacy.streams.checkpoints import StreamGroup
 # Estimators whose streams go on over calls: checkpoints, crashes, and what may be published.
 
 
-_STREAM = (
-    "_private"  # holds the running stream: secret, never pickled, not part of what is released
-)
+# Holds the running stream: secret, never pickled, not part of what is released.
+_STREAM = "_private"
 # How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
 _ACTS = "_acknowledged"
 _NO_VALUE = "not kept"
@@ -60,10 +59,7 @@ class StreamingMixin:
         """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
         pay = StreamGroup.paid if isinstance(bounds, Mapping) else StreamGroup.paid_sketches
         group = pay(session, bounds, shares, self.max_releases, **options)
-        group.notes = notes | {
-            "class": type(self).__name__,
-            "params": self._plain_params(),
-        }
+        group.notes = notes | {"class": type(self).__name__, "params": self._plain_params()}
         return group
 
     def _running_stream(self):

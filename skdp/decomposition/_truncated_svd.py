@@ -19,6 +19,7 @@ from skdp._validation import (
     check_clip_norm,
     check_int,
     check_option,
+    check_rank,
     check_real,
     check_split,
 )
@@ -28,7 +29,6 @@ from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
     check_normalizer,
-    check_rank,
     components_of,
     is_sparse,
     rotate_by_ritz,
@@ -78,8 +78,7 @@ def check_used(estimator):
     if ignored:
         read = " and ".join(ignored)
         warn_caller(
-            f"algorithm={name!r} of privacy_unit={unit.name!r} does not read {read}.",
-            UserWarning,
+            f"algorithm={name!r} of privacy_unit={unit.name!r} does not read {read}.", UserWarning
         )
 
 

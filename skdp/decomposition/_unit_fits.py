@@ -22,18 +22,8 @@ from skdp.decomposition._base import (
 )
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
-from skdp.solvers.iterate import (
-    PASSES,
-    alternate,
-    deflate,
-    iterate_symmetric,
-)
-from skdp.solvers.linalg import (
-    detection_limit,
-    shrunk,
-    symmetric_noise_edge,
-    top_eigenpairs,
-)
+from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric
+from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.one_shot import (
     LAPLACE_KURTOSIS,
     FlippedMatrix,
@@ -58,12 +48,7 @@ from skdp.solvers.spectral import (
     screened_moment,
     shows_all_columns,
 )
-from skdp.theory._subspaces import (
-    MOST_CELLS,
-    MOST_FLIPS,
-    MOST_WHOLE,
-    choose_one_shot,
-)
+from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.

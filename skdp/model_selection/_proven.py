@@ -24,7 +24,7 @@ from skdp.base import BaseDPEstimator
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
-from skdp.regression._ridge_classifier import best_class
+from skdp.regression._ridge_classifier import best_label
 
 # The steps that are proven to treat each row by itself: a short table, each line tried by force.
 #
@@ -377,7 +377,7 @@ def _linear(model):
     """Return the map of a linear regression: numbers, or labels."""
     W = np.atleast_2d(np.asarray(model.coef_, np.float64)).T
     if isinstance(model, DPRidgeClassifier):
-        return lambda X: model.classes_[best_class(_products(X, W) + model.intercept_)]
+        return lambda X: best_label(_products(X, W) + model.intercept_, model.classes_)
     single = np.ndim(model.coef_) == 1
     return lambda X: (_products(X, W)[:, 0] if single else _products(X, W)) + model.intercept_
 

@@ -76,14 +76,10 @@ def _moment(session, whole, n_users):
 
 
 def _flips(session, n_users):
-    cells = 2 if session.adjacency == "replace" else 1
+    cells, exact = 2 if session.adjacency == "replace" else 1, session.budget.exact
 
     def deviation(share):
-        return (
-            0.0
-            if session.budget.exact
-            else flip_deviation(session.budget.pure_epsilon * share / cells)
-        )
+        return 0.0 if exact else flip_deviation(session.budget.pure_epsilon * share / cells)
 
     def signal(degree, n_kept, share):
         noise = pair_deviation(deviation(share), n_users, n_users * degree / n_kept)

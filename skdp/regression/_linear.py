@@ -28,7 +28,7 @@ from skdp._validation import (
     column_bounds,
 )
 from skdp.answer import Answer
-from skdp.base import BaseDPEstimator, column_weights, learn_scale, warn_undetected_columns
+from skdp.base import BaseDPEstimator, clip_norm_of, column_weights, warn_undetected_columns
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
@@ -40,12 +40,8 @@ from skdp.solvers.spectral import staged_sums
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
 
-_MODEL = (
-    "regression_moments",
-    "sums",
-    "count",
-    "target_mean",
-)  # shares that a longer search takes from
+# Shares that a longer search takes from.
+_MODEL = ("regression_moments", "sums", "count", "target_mean")
 _AGAIN = 4.0  # times the share has a second search
 
 
@@ -370,16 +366,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
-        if not self._is_auto("clip_norm"):
-            return float(self.clip_norm)
-        if self.bounds is not None:
+        if self._is_auto("clip_norm") and self.bounds is not None:
             return _TYPICAL * math.sqrt(d)
-        if session.budget.exact:  # nothing is protected, so that nothing need be cut
-            return math.inf
-        scale = learn_scale(self, ask.lengths().kept_below, shares["clip_norm"],
-            of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
-        )  # fmt: skip
-        return scale.value
+        rank, share = ask.lengths().kept_below, shares.get("clip_norm")
+        return clip_norm_of(self, session, rank, share, near=math.sqrt(d))
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""

@@ -9,11 +9,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import (
-    check_is_fitted,
-    check_X_y,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_is_fitted, check_X_y, column_or_1d
 
 from skdp._inputs import (
     advised,
@@ -37,26 +33,17 @@ from skdp._validation import (
     check_labels,
     check_option,
     check_range,
+    check_rank,
     check_real,
     check_split,
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
-from skdp.exceptions import (
-    NoSignalWarning,
-    PartialSignalWarning,
-    PrivacyUnitWarning,
-    warn_caller,
-)
+from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
-from skdp.regression._users import (
-    PublicationMixin,
-    positions,
-    same_kind,
-    within_bounds,
-)
+from skdp.regression._users import PublicationMixin, positions, same_kind, within_bounds
 from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
@@ -185,12 +172,6 @@ class ParametersMixin:
         if isinstance(getattr(self, "target_bounds", None), str):  # labels need none
             shares["targets"] = 0.08
         return shares
-
-    def _check_n_components(self, d):
-        if self.n_components != "auto" and self.n_components > d:
-            raise ValueError(
-                f"n_components={self.n_components!r} must be between 1 and n_features={d!r}."
-            )
 
 
 class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
@@ -345,7 +326,8 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
-        self._check_n_components(query.n_features)
+        if self.n_components != "auto":
+            check_rank(self, math.inf, query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)

@@ -325,14 +325,10 @@ def label_codes(n_classes, *, centered):
     return (2 * codes - 1) / math.sqrt(n_classes), math.sqrt(n_classes)
 
 
-def best_class(scores):
-    """Return the index of the best class, from one column (of the second class) or from many."""
-    return (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
-
-
 def best_label(scores, classes):
-    """Return the label of the best class."""
-    return classes[best_class(scores)]
+    """Return the label of the best class, from one column (of the second class) or from many."""
+    two = scores.shape[1] == 1
+    return classes[(scores[:, 0] > 0).astype(int) if two else np.argmax(scores, axis=1)]
 
 
 def _squeezed(scores):
