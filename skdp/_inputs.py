@@ -80,6 +80,8 @@ def advised(estimator, check, *data, **options):
         "imaginary parts as columns of their own.",
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
+        "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
+        "list of tables pass pd.concat(tables) or np.vstack(tables).",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
         "public constants, with SimpleImputer(strategy='constant', fill_value=..., "

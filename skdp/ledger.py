@@ -14,6 +14,7 @@ Examples
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -84,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Registry, list[Dataset]]:
+    if not os.path.exists(given.file):
+        raise ValueError(f"There is no file {given.file!r}: 'add' makes one.")
     registry = read_registry(given.file)
     if given.dataset is None:
         return registry, list(registry.datasets.values())

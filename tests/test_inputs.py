@@ -224,6 +224,7 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
 def test_one_dimension_is_told_without_values():
     text = told(lambda: skdp.DPPCA(1).fit(np.full(5, 123.25)))
     assert "got 1D array instead" in text and "123" not in text
+    assert "pd.concat" in told(lambda: skdp.DPPCA(1).fit([np.zeros((5, 2))] * 3))
     for path in (SECRET, Path(SECRET)):
         text = told(lambda path=path: skdp.DPPCA(1).fit(path))
         assert "a list of files" in text and SECRET not in text

@@ -5,6 +5,7 @@ Metrics of scikit-learn quote targets that are no numbers, and labels of two kin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class ScoredRegressorMixin(RegressorMixin):
         score : float
             R squared.
         """
-        return self._compared(y, self.predict(X), sample_weight)
+        return self._compared(y, _whole(self.predict(X)), sample_weight)
 
     def _compared(self, y, predicted, weight):
         y = check_targets(self, y)
@@ -76,7 +77,7 @@ class ScoredClassifierMixin(ClassifierMixin):
         score : float
             Accuracy.
         """
-        return self._compared(y, self.predict(X), sample_weight)
+        return self._compared(y, _whole(self.predict(X)), sample_weight)
 
     def _compared(self, y, predicted, weight):
         check_kind(self, y)
@@ -109,6 +110,11 @@ def public_classes(estimator, y, *, least=2):
         PrivacyWarning,
     )
     return classes
+
+
+def _whole(predicted):
+    """Return predictions as one array; those of a list of files come block by block."""
+    return np.concatenate(list(predicted)) if isinstance(predicted, Iterator) else predicted
 
 
 def _checked_weight(estimator, weight):

@@ -101,6 +101,8 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
     with pytest.raises(ValueError, match="min"):
         skdp.DPPCA(5, adjacency="replace").fit([tmp_path / "few.npy"])
     skdp.DPPCA(5).fit([tmp_path / "few.npy"])  # the number of rows is private: no error may tell it
+    ridge = skdp.DPRidge(clip_norm=9.0, target_bounds=(-1, 1)).fit(X, np.sign(X[:, 0]))
+    assert ridge.score(npy, np.sign(X[:, 0])) == ridge.score(X, np.sign(X[:, 0]))
 
 
 @pytest.mark.parametrize("unit", ["interaction", "entry", "frobenius"])
