@@ -45,14 +45,6 @@ def wrapped(text, width=70):
     return "\n".join(textwrap.wrap(text, width))
 
 
-def log_ticks(axis, values):
-    """Label a logarithmic axis with plain numbers, at most seven of them."""
-    values = list(values)
-    shown = values[:: max(1, -(-len(values) // 7))]
-    axis.set_ticks(shown, [f"{value:.3g}" for value in shown])
-    axis.set_ticks([], minor=True)
-
-
 # What a spectrum says next to its noise: how far noise alone reaches, and cumulative shares.
 
 
@@ -72,7 +64,7 @@ def released_values(estimator):
     if values is None:
         raise ValueError(
             f"{type(estimator).__name__} released no spectrum: it has neither 'eigenvalues_' nor "
-            "'singular_values_'. Use SpectrumDisplay.from_values."
+            "'singular_values_'. Use SpectrumDisplay(values).plot()."
         )
     if hasattr(estimator, "left_singular_vectors_") or hasattr(estimator, "coef_"):
         known = hasattr(estimator, "left_singular_vectors_")
@@ -357,38 +349,6 @@ class SpectrumDisplay:
             cumulative=cumulative_share(estimator),
         )
         return display.plot(ax)
-
-    @classmethod
-    def from_values(
-        cls,
-        values: Any,
-        *,
-        noise_edge: Any = None,
-        n_kept: Any = None,
-        quantity: str = "eigenvalue",
-        ax: Any = None,
-    ) -> Any:
-        """Draw a spectrum from numbers.
-
-        Parameters
-        ----------
-        values : array-like of shape (n_values,)
-            Released values, in descending order.
-        noise_edge : float or None, default=None
-            Largest value that noise alone has.
-        n_kept : int or None, default=None
-            How many are kept; None is all.
-        quantity : str, default="eigenvalue"
-            What the values are, with their unit.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-
-        Returns
-        -------
-        display : SpectrumDisplay
-            The display.
-        """
-        return cls(values, noise_edge=noise_edge, n_kept=n_kept, quantity=quantity).plot(ax)
 
 
 # Where private rows lie in a plane, as it was released.

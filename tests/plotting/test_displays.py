@@ -11,17 +11,14 @@ import skdp
 from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.decomposition import _incremental_pca
 from skdp.plotting import (
-    AuditDisplay,
     BudgetDisplay,
     SpectrumDisplay,
-    UtilityCurveDisplay,
 )
 from skdp.plotting._released import COLORS, cumulative_share, noise_edge, released_values
 from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.linalg import symmetric_noise_edge
 from skdp.solvers.postprocess import debias_eigenvalues
-from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport, seeded_entropy
-from tools.pairs import worst_case_pair
+from skdp.testing import seeded_entropy
 
 matplotlib = pytest.importorskip("matplotlib")
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
@@ -181,82 +178,9 @@ def test_budget_says_seeded_and_not_private():
     assert "no privacy" in display.ax_.texts[0].get_text()
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.thorough
-def test_utility_curve(canvas, tmp_path):
-    display = UtilityCurveDisplay.from_estimator(
-        skdp.DPPCA(2, clip_norm=1.5, center="none"), X, data="synthetic", epsilons=(3.0, 0.1),
-        n_repeats=3,
-    )  # fmt: skip
-    assert display.epsilons.tolist() == [0.1, 3.0]
-    assert display.values.shape == (2, 3)
-    assert np.allclose(display.line_.get_ydata(), np.median(display.values, axis=1))
-    assert display.chance_.get_ydata()[0] == pytest.approx(0.2)
-    best = np.linalg.svd(X, compute_uv=False)
-    assert display.not_private == pytest.approx(np.sum(best[:2] ** 2) / np.sum(best**2))
-    assert display.not_private_.get_linestyle() == "--"
-    assert display.medians[1] > 0.97 * display.not_private
-    assert display.ax_.get_xscale() == "log"
-    assert "synthetic data" in display.ax_.get_title()
-    assert [tick.get_text() for tick in display.ax_.get_xticklabels()] == ["0.1", "3"]
-    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
-
-
-def test_utility_curves_share_axes(canvas):
-    first = UtilityCurveDisplay.from_values([1, 2], [[1, 2], [2, 3]], data="public", label="a")
-    second = UtilityCurveDisplay.from_values(
-        [1, 2], [[2, 2], [4, 4]], data="public", label="b", ax=first.ax_
-    )
-    assert second.ax_ is first.ax_
-    assert first.line_.get_color() == COLORS[0] and second.line_.get_color() == COLORS[1]
-    assert first.line_.get_marker() != second.line_.get_marker()
-    texts = [text.get_text() for text in first.ax_.get_legend().texts]
-    assert texts == ["a", "5% to 95% of the fits", "b"]
-
-
-@pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_utility_of_users_takes_groups():
-    Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
-    display = UtilityCurveDisplay.from_estimator(
-        skdp.DPPersonalizedRegressor(1), Xu, y, data="synthetic", epsilons=(1.0,), n_repeats=1,
-        fit_params={"groups": groups},
-    )  # fmt: skip
-    assert 0 < display.medians[0] <= display.not_private + 0.2
-    assert display.metric_name == "score"
-
-
-@pytest.mark.thorough
-def test_audit_of_an_estimator(canvas, tmp_path):
-    pca = skdp.DPPCA(1, clip_norm=1.0, center="none")
-    display = AuditDisplay.from_estimator(pca, worst_case_pair(pca))
-    assert display.broken == []
-    assert "gram" in display.points_ and "all together" in display.points_
-    points = np.concatenate([p.get_offsets() for p in display.points_.values()])
-    assert (points[:, 1] <= points[:, 0] * (1 + 1e-9)).all()
-    assert display.realised.max() > 0.9 * display.claimed.max()  # the worst pair reaches it
-    assert display.ax_.get_title().startswith("DPPCA")
-    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
-
-
-def test_audit_of_reports():
-    steps = (StepAudit("gram", "gaussian", 0.5, 0.2), StepAudit("pick", "range", 0.1, 0.2))
-    display = AuditDisplay.from_audit(TranscriptReport(steps, ()))
-    assert display.broken == ["all together", "gram"]
-    assert "pick (range)" in display.points_
-    report = AuditReport(0.2, 1.0, 1e-6, 0.18, 0.1, 0.05, 0.4, 100, 0.999)
-    display = AuditDisplay.from_audit(report)
-    assert display.broken == [] and len(display.points_) == 3
-    assert "100 runs" in display.ax_.get_title()
-    pure = AuditReport(math.nan, 1.0, 0.0, 0.2, 0.1, 0.1, 1.4, 10, 0.99)
-    assert AuditDisplay.from_audit(pure).broken == ["epsilon, any scores"]
-    fuzz = SensitivityReport("gram", {"l2": 0.99}, "spike", (), 0.1, 30)
-    assert AuditDisplay.from_audit(fuzz).broken == []
-
-
-def test_spectrum_from_values_on_given_axes(canvas):
+def test_spectrum_of_values_on_given_axes(canvas):
     ax = canvas.figure().add_subplot()
-    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
+    display = SpectrumDisplay([5.0, -2.0], noise_edge=3.0, n_kept=1).plot(ax)
     assert display.ax_ is ax and display.figure_ is ax.figure
     assert display.left_out_.get_offsets()[0, 1] == -2.0
     assert ax.get_ylim()[0] < -2
@@ -264,36 +188,15 @@ def test_spectrum_from_values_on_given_axes(canvas):
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
-UNDRAWN = {
-    "no spectrum": (
-        lambda: SpectrumDisplay.from_estimator(DPStandardScaler(bounds=(-9, 9)).fit(X)),
-        "released no spectrum",
-    ),
-    "private curve": (
-        lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), "not private",
-    ),
-    "curve of own data": (
-        lambda: UtilityCurveDisplay.from_estimator(skdp.DPPCA(1), X, data="mine"), "not private",
-    ),
-    "too few values": (
-        lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"),
-        "n_epsilons, n_repeats",
-    ),
-    "no audit": (lambda: AuditDisplay.from_audit(3), "from_audit takes the result"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", UNDRAWN)
-def test_what_cannot_be_drawn(what):
-    draw, match = UNDRAWN[what]
-    with pytest.raises(TypeError if what == "no audit" else ValueError, match=match):
-        draw()
+def test_what_released_no_spectrum_cannot_be_drawn():
+    with pytest.raises(ValueError, match="released no spectrum"):
+        SpectrumDisplay.from_estimator(DPStandardScaler(bounds=(-9, 9)).fit(X))
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"skdp\[plot\]"):
-        SpectrumDisplay.from_values([1.0])
+        SpectrumDisplay([1.0]).plot()
 
 
 def test_colours_differ_in_lightness():
