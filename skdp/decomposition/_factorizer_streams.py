@@ -201,11 +201,8 @@ class FactorizerStreams(StreamingMixin):
 
     def _publish(self, group):
         """Set the attributes of the last release."""
-        names = group.notes["names"]
-        if names and not hasattr(self, "feature_names_in_"):
-            self.feature_names_in_ = np.asarray(names, dtype=object)
         running = resumed(self, group)
-        self.n_features_in_ = running.layout.shape[1]
+        self._name_features(group.notes["names"], running.layout.shape[1])
         self._close_session(group.session, last_release(running))
 
     # -- the release ----------------------------------------------------------------------------

@@ -578,10 +578,7 @@ class DPIncrementalPCA(
     def _publish(self, group):
         """Set the attributes of the last release."""
         facts = group.notes["facts"]
-        if not hasattr(self, "n_features_in_"):  # after a restore
-            if facts["names"]:
-                self.feature_names_in_ = np.asarray(facts["names"], dtype=object)
-            self.n_features_in_ = facts["d"]
+        self._name_features(facts["names"], facts["d"])
         attributes = self._fitted(decoded(group), facts) | {"n_stream_releases_": group.steps}
         self._close_session(group.session, attributes)
 

@@ -248,12 +248,10 @@ class LocalRowRandomizer(
         return self._reported(row, 0)
 
     def _reported(self, row, place):
-        seed = self.random_state
-        return randomize_row(
-            row, clip_norm=self.clip_norm, epsilon=self.epsilon, delta=self.delta,
-            sketch_size=self.sketch_size, sketch_seed=self.sketch_seed,
-            random_state=None if seed is None else seed + place,  # else rows share their noise
-        )  # fmt: skip
+        params = self.get_params(deep=False)
+        if self.random_state is not None:
+            params["random_state"] += place  # else rows share their noise
+        return randomize_row(row, **params)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

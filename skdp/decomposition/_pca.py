@@ -25,7 +25,6 @@ from skdp._validation import (
     check_real,
     check_split,
 )
-from skdp.answer import Answer
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
@@ -350,11 +349,13 @@ class DPPCA(
             learn = search if "center_search" in shares else learn
             clip_norm = learn(ask, share=shares.get("clip_norm"))
         if "moment" in shares:  # in one release, as centred rows would not be sparse
-            moment, count = self._joint_moment(ask, clip_norm, n, shares)
+            moment = self._joint_moment(ask, clip_norm, n, shares)
+            n = moment.n
             fit = self._spectrum(session, moment, d)
         else:
-            count = self._count(ask, n, shares)
-            noise = row_noise(session, self.adjacency, float(count.value), clip_norm)
+            if n is None:  # kept above two deviations of its noise
+                n = released_count(*ask.count(share=shares["count"]))
+            noise = row_noise(session, self.adjacency, float(n), clip_norm)
             if centers:
                 centre = centred(ask, noise, d, shares, search, lengthen)
             else:
@@ -372,7 +373,7 @@ class DPPCA(
                 fit = self._subspace(session, centre, noise, shares, route)
         # Attributes, from released numbers.
         attributes, *verdict = fit
-        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": clip_norm}
+        attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
         warn_of_verdict(self, *verdict)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
@@ -402,19 +403,11 @@ class DPPCA(
     def _level(self, d):
         return SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
 
-    def _count(self, ask, n, shares):
-        """Number of rows, public or released (kept above two deviations), and its noise."""
-        if n is not None:
-            return Answer(n, 0.0)
-        count = ask.count(share=shares["count"])
-        return count._replace(value=released_count(*count))
-
     def _joint_moment(self, ask, clip_norm, n, shares):
-        """Release second moment, mean and count of the rows at once; return moment and count."""
+        """Release second moment, mean and count of the rows at once."""
         bias = bias_of(clip_norm)
         answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
-        moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
-        return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / bias**2)
+        return split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
 
     def _spectrum(self, session, moment, d):
         """Return attributes of a released moment, how many variances are found and were asked."""
@@ -431,8 +424,6 @@ class DPPCA(
         Return attributes, and what `warn_of_verdict` takes.
         """
         d, k = len(centre.mean), self.n_components
-        if session.budget.exact and route == "screened":
-            route = "power"
         ask = centre.rows
         V, _, found = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,

@@ -101,6 +101,12 @@ class StreamingMixin:
         checkpoints.close(group)
         return self
 
+    def _name_features(self, names, d):
+        """Set what is public of the columns, which an estimator does not know after a restore."""
+        if names and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        self.n_features_in_ = d
+
     def _drop_stream(self):
         group = vars(self).pop(_STREAM, None)
         vars(self).pop(_ACTS, None)

@@ -399,8 +399,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
-        count = None if self._total_is_public() else ask.count(share=shares["count"])
-        n = query.n_rows if count is None else released_count(*count)
+        known = self._total_is_public()
+        n = query.n_rows if known else released_count(*ask.count(share=shares["count"]))
         noise = row_noise(session, self.adjacency, n, clip_norm)
         ask = ask.clipped(clip_norm)
         V, sums, found = row_subspace(

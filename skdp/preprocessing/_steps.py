@@ -348,14 +348,14 @@ class ScalerPlans(PlansMixin):
 
     def _made(self, rng, n, d, signal=0.25):
         rows, signal = rows_of(n, d), check_share("signal", signal)
-        size, center = np.exp(rng.standard_normal(d)), rng.standard_normal(d)
+        size = np.exp(rng.standard_normal(d))
+        center = size * rng.standard_normal(d)
         said = "normal columns some deviations from 0"
         if (bounds := bare_copy(self)._public_bounds(d)) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2
             said = f"normal columns, whose deviation is {signal:g} of the half-width of the bounds"
-        X = (rng.standard_normal((rows, d)) + center * (bounds is None)) * size
-        X = X if bounds is None else X + center
+        X = center + size * rng.standard_normal((rows, d))
         mean, deviation = X.mean(axis=0), X.std(axis=0)
 
         def score(model):

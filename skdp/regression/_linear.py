@@ -90,6 +90,13 @@ def find_targets(
     return Targets(middle(rest), share, 0.0, needed)
 
 
+def find_places(estimator, ask, d, share, n):
+    """Return where columns lie: about a released centre, or about 0 without an intercept."""
+    if estimator.fit_intercept:
+        return find_columns(ask, d, share, n)
+    return columns_about_zero(ask, d, share)
+
+
 def _most_undetected(columns):
     return 2 * np.count_nonzero(_undetected(columns)) > len(columns.found)
 
@@ -334,7 +341,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
 
         Noise is the same on all columns, so that they should be equally long.
         """
-        columns = self._found(ask.columns(), d, share, n)
+        columns = find_places(self, ask.columns(), d, share, n)
         rows = columns.n if math.isfinite(columns.n) else None
         return RowScale(columns.center, columns.deviation, _RADIUS), rows
 
@@ -358,12 +365,6 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             f"fewer columns; plan() says how many records it takes.{listed}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
-
-    def _found(self, ask, d, share, n):
-        """Return where columns lie: about a released centre, or about 0 without an intercept."""
-        if self.fit_intercept:
-            return find_columns(ask, d, share, n)
-        return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
         if self._is_auto("clip_norm") and self.bounds is not None:

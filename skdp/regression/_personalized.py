@@ -292,7 +292,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         return self._block_encoding()[0](y)
 
     def _block_encoding(self):
-        return _column, 1, self._scales_targets()
+        return _column, 1
 
     def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.

@@ -42,9 +42,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
+from skdp.regression._linear import find_places
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import PublicationMixin, positions, same_kind, within_bounds
-from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
     TARGET_RADIUS,
@@ -109,10 +109,8 @@ def _target_unit(estimator, ask, query, shares):
 
 def _place(estimator, ask, query, d, share):
     """Release where columns (or targets) of one row of each user lie."""
-    if estimator.fit_intercept:
-        n = float(query.n_rows) if estimator.adjacency == "replace" else None
-        return find_columns(ask, d, share, n)
-    return columns_about_zero(ask, d, share)
+    n = float(query.n_rows) if estimator.adjacency == "replace" else None
+    return find_places(estimator, ask, d, share, n)
 
 
 def warn_of_verdict(estimator, base, helped):
@@ -263,9 +261,9 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
                 f"{type(self).__name__} needs 'groups' for rows in blocks: pass the user of each "
                 "row."
             )
-        encode, n_outputs, scale_targets = self._block_encoding()
+        encode, n_outputs = self._block_encoding()
         placed = in_blocks(self, X, y, groups, numbers=self._y_numeric)
-        users = groups_of(placed, GroupForm(check_labels, encode, scale_targets))
+        users = groups_of(placed, GroupForm(check_labels, encode, self._scales_targets()))
         users.n_outputs = n_outputs
         return users
 

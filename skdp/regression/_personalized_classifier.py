@@ -211,7 +211,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             )
         self.classes_ = check_classes(self, least=1)
         n = len(self.classes_)
-        return partial(_indicators, classes=self.classes_), n if n > 2 else 1, False
+        return partial(_indicators, classes=self.classes_), n if n > 2 else 1
 
     def decision_function(self, X: Any, groups: Any = None) -> Any:
         """Return the linear predictor of each row.

@@ -17,6 +17,7 @@ from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._linear import (
     LinearBase,
+    find_places,
     find_targets,
     left_for_model,
     model_share,
@@ -231,7 +232,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q), model_share(shares), None
         targets = find_targets(
-            lambda share: self._found(ask, q, share, n),
+            lambda share: find_places(self, ask, q, share, n),
             partial(find_centers, ask, q) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),
