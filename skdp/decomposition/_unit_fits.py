@@ -30,7 +30,6 @@ from skdp.solvers.one_shot import (
     WholeMatrix,
     flip_deviation,
     flip_probability,
-    graded_may_pay,
     graded_pays,
     graph_of_pairs,
     mean_degree,
@@ -363,7 +362,7 @@ def _pure_triplets(session, ask, unit, shape, k):
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
         share = 1.0 - _SPREAD
-        graded = graded_may_pay(share * budget.pure_epsilon)
+        graded = graded_pays(share * budget.pure_epsilon)
         share = share if graded else 1.0
     if graded and not budget.exact:
         rounding_variance = max(float(ask.spread(share=_SPREAD).value), 0.0)

@@ -106,6 +106,20 @@ def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
     return _edge_factor(shape, kurtosis) * math.sqrt(largest) / edge
 
 
+def shrink(values: FloatArray, scale: float, shape: tuple[int, ...]) -> FloatArray:
+    """Shrink singular values of signal plus noise: least expected Frobenius error.
+
+    Gavish and Donoho, "Optimal shrinkage of singular values", IEEE IT 2017.
+    """
+    if scale == 0.0:
+        return values
+    m, n = shape
+    y = values / scale
+    inside = np.maximum((y**2 - m - n) ** 2 - 4.0 * m * n, 0.0)
+    above = y > math.sqrt(m) + math.sqrt(n)
+    return np.where(above, scale * np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
+
+
 # Eigenpairs of a released moment without the known bias of their noise.
 #
 # Notation: G is n x n, a signal sum of theta_i u_i u_i' plus noise of known law; w and v are an

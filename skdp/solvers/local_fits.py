@@ -262,8 +262,6 @@ class LocalFit:
         Linear predictor of the rows.
     left_out : array of shape (n, m, p)
         Linear predictor of each row when it was left out.
-    target : array of shape (n, m, p)
-        The last pseudo-responses.
     dual : array of shape (n, m, p)
         Coefficients are F' times it.
     intercept : array of shape (n, p)
@@ -272,7 +270,6 @@ class LocalFit:
 
     eta: FloatArray
     left_out: FloatArray
-    target: FloatArray
     dual: FloatArray
     intercept: FloatArray
 
@@ -448,7 +445,7 @@ class RidgePath:
             eta = target - BY
         left_out = target - BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
         dual = BY / each(penalty * self.size, BY)
-        return LocalFit(eta, left_out, target, dual, intercept)
+        return LocalFit(eta, left_out, dual, intercept)
 
     def coefficients(self, fit: LocalFit) -> FloatArray:
         """Return the coefficients (n, q, p) of a fit."""

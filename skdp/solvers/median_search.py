@@ -10,7 +10,7 @@ signal and noise alike, one that is too high drowns the signal.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -33,7 +33,6 @@ _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each lo
 _SURE = 0.88
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
-_EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 # Parts of the posterior, and then cells next to the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
@@ -91,7 +90,7 @@ class Likelihood:
         return self
 
     def _learn(self, which: IntArray, answer: Answer) -> None:
-        self.noise_scale = max(answer.noise_scale, _EXACT)
+        self.noise_scale = max(answer.noise_scale, 0.01)  # of a number: no noise divides by 0
         z = np.atleast_1d(answer.value) / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
         below = np.arange(self.posterior.shape[1]) <= which[:, None]
@@ -197,12 +196,9 @@ _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
 
 
-class AsksRank(Protocol):
-    """A noisy rank of a threshold among the numbers that are not zero."""
-
-    def __call__(self, threshold: float, *, share: float) -> Answer:
-        """Return half of the numbers at most the threshold minus half of those above it."""
-        ...
+# (threshold, share=...) -> the noisy number above it; or half of those up to the threshold that are
+# not zero, minus half of those above it.
+Asks = Callable[..., Answer]
 
 
 class AsksGrid(Protocol):
@@ -210,14 +206,6 @@ class AsksGrid(Protocol):
 
     def ranks(self, which: IntArray, *, share: float) -> Answer:
         """Return half of the entries at most a point minus half of those above, by column."""
-        ...
-
-
-class AsksCount(Protocol):
-    """A noisy count of the numbers above a threshold."""
-
-    def __call__(self, threshold: float, *, share: float) -> Answer:
-        """Return the noisy count."""
         ...
 
 
@@ -242,7 +230,7 @@ class Scale(NamedTuple):
 class _Alone(NamedTuple):
     """Numbers whose ranks are asked for by threshold, as the only column of a grid."""
 
-    rank: AsksRank
+    rank: Asks
     points: FloatArray
 
     def ranks(self, which: IntArray, *, share: float) -> Answer:
@@ -251,7 +239,7 @@ class _Alone(NamedTuple):
         return Answer(np.atleast_1d(answer.value), answer.noise_scale)
 
 
-def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
+def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     """Return the scale of some private numbers, from ranks of equal shares.
 
     All but one find its log2 bin, and the last one where it lies there. `near` is a public guess,
@@ -266,7 +254,7 @@ def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
     return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))
 
 
-def find_between(rank: AsksRank, between: Sequence[float], questions: int, share: float) -> float:
+def find_between(rank: Asks, between: Sequence[float], questions: int, share: float) -> float:
     """Return about the median of private numbers that lies between two public ones.
 
     A wrong answer leads to another part of the range, at worst: nothing has to stand clear.
@@ -279,7 +267,7 @@ def find_between(rank: AsksRank, between: Sequence[float], questions: int, share
     return math.sqrt(low * high)
 
 
-def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
+def private_clip_level(count_above: Asks, largest: float, goal: float, share: float) -> float:
     """Return the smallest level of a public grid up to `largest` above which about `goal` rows lie.
 
     The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
@@ -293,7 +281,7 @@ def clip_levels(largest: float) -> FloatArray:
     return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_DOUBLING))
 
 
-def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
+def raised_level(count_above: Asks, lowest: float, goal: float, share: float) -> float:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
     A count that does not stand twice clear of its noise raises nothing: a mistake may make the
@@ -304,7 +292,7 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
 
 def _lowest(
-    count_above: AsksCount,
+    count_above: Asks,
     grid: FloatArray,
     goal: float,
     share: float,

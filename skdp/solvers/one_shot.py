@@ -73,13 +73,11 @@ class Flipped(NamedTuple):
         return 1 / (1 - 2 * p), p / (1 - 2 * p)
 
 
-def graded_may_pay(epsilon: float) -> bool:
-    """Whether Laplace noise could be smaller than flips and the rounding of cells, of 1/4."""
-    return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + 0.25
+def graded_pays(epsilon: float, spread: float = 0.25) -> bool:
+    """Whether Laplace noise is smaller than flips and the rounding of cells to 0 or 1.
 
-
-def graded_pays(epsilon: float, spread: float) -> bool:
-    """Whether it is, where the rounding of a cell to 0 or 1 has this variance."""
+    `spread` is the variance of the rounding: 1/4 at most.
+    """
     return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + max(spread, 0.0)
 
 

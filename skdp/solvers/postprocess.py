@@ -198,19 +198,9 @@ def pca_attributes(
     total = float(np.trace(released.scatter)) / degrees
     clear = detection_limit(edge, d) + released.mean_noise_bias
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
-    variances = variances[:k]
-    kept = float(variances.sum())
-    total = max(total, kept)
-    spare = max(rank - k, 1.0) if rank > k else math.inf
-    return {
-        "components_": fix_signs(vectors[:, :k].T),
-        "explained_variance_": variances,
-        "explained_variance_ratio_": variances / total if total > 0 else np.zeros(k),
-        "singular_values_": np.sqrt(variances * degrees),
-        "noise_variance_": (total - kept) / spare,
-        "mean_": released.mean,
-        "n_components_": k,
-    }
+    pairs = degrees * variances[:k], vectors[:, :k]
+    found = subspace_attributes(*pairs, degrees * total, released.n, rank)
+    return found | {"mean_": released.mean}
 
 
 def svd_variances(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
-from skdp.solvers.linalg import is_small, leading_eigenvectors
+from skdp.solvers.linalg import is_small, leading_eigenvectors, shrink
 
 FloatArray = NDArray[np.float64]
 
@@ -33,20 +33,6 @@ class Factors(NamedTuple):
 def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     """Return the largest singular value of a matrix of noise: scale (sqrt(m) + sqrt(n))."""
     return scale * (math.sqrt(shape[0]) + math.sqrt(shape[1]))
-
-
-def shrink(values: FloatArray, scale: float, shape: tuple[int, int]) -> FloatArray:
-    """Shrink singular values of signal plus noise: least expected Frobenius error.
-
-    Gavish and Donoho, "Optimal shrinkage of singular values", IEEE IT 2017.
-    """
-    if scale == 0.0:
-        return values
-    m, n = shape
-    y = values / scale
-    inside = np.maximum((y**2 - m - n) ** 2 - 4.0 * m * n, 0.0)
-    above = y > math.sqrt(m) + math.sqrt(n)
-    return np.where(above, scale * np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
 
 
 def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:

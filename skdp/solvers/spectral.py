@@ -107,20 +107,17 @@ class _Noisy:
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs of another moment, in the same precision."""
         unit = _unit_of(moment)
-        moment = moment if unit == 1.0 else moment / unit
-        values, vectors = leading_pairs(moment.astype(np.float32) if self._rough else moment, k)
+        kind = np.float32 if self._rough else np.float64
+        values, vectors = leading_pairs((moment / unit).astype(kind), k)
         return unit * values.astype(np.float64), vectors.astype(np.float64)
 
 
 def _unit_of(moment: FloatArray) -> float:
-    """Return a power of two that divides a moment before it is read: 1 unless it is extreme.
+    """Return a power of two that divides a moment before it is read: it may be extreme.
 
-    Beyond it single precision overflows; below it the tolerance of ARPACK, which has a floor, is
-    coarse.
+    Single precision overflows, and the tolerance of ARPACK has a floor.
     """
-    largest = max(float(moment.max(initial=0.0)), -float(moment.min(initial=0.0)))
-    exponent = math.frexp(largest)[1]
-    return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
+    return math.ldexp(1.0, min(max(math.frexp(np.abs(moment).max())[1], -1000), 1000))
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]

@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 
 from skdp._limits import CLEAR
 from skdp.answer import Answer
-from skdp.solvers.linalg import largest_of_noise
+from skdp.solvers.linalg import largest_of_noise, shrink
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import drawn
 
@@ -169,17 +169,6 @@ def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
         return sampling + noise**2 / share
 
     return min(_MULTIPLIERS, key=error)
-
-
-def shrink_values(values: FloatArray, noise: float, shape: tuple[int, int]) -> FloatArray:
-    """Shrink singular values for least Frobenius error under iid noise (Gavish, Donoho 2017)."""
-    large, ratio = max(shape), min(shape) / max(shape)
-    if noise <= 0:
-        return values
-    y = values / (noise * math.sqrt(large))
-    inside = np.maximum((y * y - ratio - 1) ** 2 - 4 * ratio, 0.0)
-    kept = np.where(y > 1 + math.sqrt(ratio), np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
-    return np.asarray(kept * noise * math.sqrt(large))
 
 
 def retract(
@@ -343,7 +332,7 @@ class _Descent:
         intercept = float(answer.value[-1]) / (b * bias**2 * facts.n) if bias else 0.0
         self.start_noise = noise
         U, values, V = _truncated_svd(full, facts.rank)
-        self.point = Point(U, shrink_values(values, noise, facts.shape), V, intercept)
+        self.point = Point(U, shrink(values, noise, facts.shape), V, intercept)
         # The start is a step from the zero matrix: taken back if it makes residuals longer.
         self.last = Point(U, np.zeros(facts.rank), V, 0.0, 0.0)
         self.median = self.first_sd * facts.length(facts.tangent_size)
@@ -423,7 +412,7 @@ class _Descent:
             free = max(1 - facts.tangent_size / facts.n, 1e-9)
             variance += self.sampling**2 / free + (start * self.start_noise) ** 2
             noise = math.sqrt(variance)
-            values = shrink_values(values, largest_of_noise(facts.shape) * noise, facts.shape)
+            values = shrink(values, largest_of_noise(facts.shape) * noise, facts.shape)
         intercepts = np.array([point.intercept for point in self.points])
         self.point = Point(U, values, V, float(weights @ intercepts))
 

@@ -144,13 +144,13 @@ def test_shrinkage_kills_noise_and_keeps_signal():
     rng = np.random.default_rng(2)
     noise = rng.standard_normal((60, 40))
     values = np.linalg.svd(noise, compute_uv=False)
-    assert not trace.shrink_values(values, 1.1, (60, 40)).any()
+    assert not trace.shrink(values, 1.1, (60, 40)).any()
     signal = 40 * low_rank(60, 40, (1.0,))
     seen = np.linalg.svd(signal + noise, compute_uv=False)[:1]
-    shrunk = trace.shrink_values(seen, 1.0, (60, 40))
+    shrunk = trace.shrink(seen, 1.0, (60, 40))
     assert shrunk < seen
     assert shrunk == pytest.approx(40 * 0.97, rel=0.06)
-    assert np.array_equal(trace.shrink_values(values, 0.0, (60, 40)), values)
+    assert np.array_equal(trace.shrink(values, 0.0, (60, 40)), values)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (15, 1), (8, 8), (60, 5), (40, 30)])
