@@ -65,8 +65,6 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
     The components are private; rows projected by them are as private as the rows were.
     """
 
-    _accept_sparse = ("csr", "csc")
-
     def transform(self, X: Any) -> Any:
         """Project X on the components.
 
@@ -97,7 +95,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
     def _projected(self, X, project):
         source = as_blocks(X)
         if source is None:
-            return project(rows_to_map(self, X, accept_sparse=self._accept_sparse))
+            return project(rows_to_map(self, X, accept_sparse=("csr", "csc")))
         refuse_column(self)
         return map_blocks(self, X, source, project, len(self.components_))
 
@@ -468,9 +466,8 @@ class Centre(NamedTuple):
     ----------
     mean : ndarray
         The mean.
-    noise_biases : tuple of two floats
-        What its error adds to the moment: noise, and noise with bias (a mean that was shrunk adds
-        less of the one and as much of both).
+    noise_bias : float
+        What the noise of it adds to the moment: less if it was shrunk.
     rows : Ask
         The rows about it, clipped.
     clip_norm : float
@@ -478,7 +475,7 @@ class Centre(NamedTuple):
     """
 
     mean: Any
-    noise_biases: tuple[float, float]
+    noise_bias: float
     rows: Any
     clip_norm: float
 
@@ -491,19 +488,18 @@ def centred(ask, noise, d, shares, search, lengthen):
     n, level = noise.n, noise.clip_norm
     if "center_search" not in shares:
         rows = ask.clipped(level)
-        mean, noise_biases = _mean(rows.sums(share=shares["center"]), n, level, d)
-        return Centre(mean, noise_biases, rows.centered(mean), level)
+        mean, noise_bias = _mean(rows.sums(share=shares["center"]), n, level, d)
+        return Centre(mean, noise_bias, rows.centered(mean), level)
     place, level, left = located(ask, noise, d, shares, search, lengthen)
     sums = ask.centered(place).clipped(level).sums(share=left)
-    step, noise_biases = _mean(sums, n, level, d)
+    step, noise_bias = _mean(sums, n, level, d)
     mean = place + step
-    return Centre(mean, noise_biases, ask.centered(mean).clipped(level), level)
+    return Centre(mean, noise_bias, ask.centered(mean).clipped(level), level)
 
 
 def _mean(sums, n, radius, d):
     mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
-    noise_bias = mean_noise_bias(sums.noise_scale, n, d)
-    return mean, (kept * noise_bias, noise_bias)
+    return mean, kept * mean_noise_bias(sums.noise_scale, n, d)
 
 
 # The probabilistic model behind PCA, from released values only.

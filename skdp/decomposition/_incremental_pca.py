@@ -188,91 +188,10 @@ def _from_sketch(released, answers, facts):
     return sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
 
 
-# What is public of a stream of DPIncrementalPCA from its first batch on, and who is in a batch.
-
-
-class FactsMixin:
-    """Sizes, bounds and weights that all releases of a stream share."""
-
-    def _batch(self, X, groups, seen, **options):
-        """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
-
-        A person who comes twice is an error: streams where nobody does have only neighbours where
-        nobody does, and the guarantee is among them.
-        """
-        if not self._by_group:
-            return self._checked_rows(X, groups, **options), seen
-        self._check_given(groups)
-        if as_blocks(X) is not None:
-            raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
-        X, groups = split_rows(self, X, groups, **options)
-        return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
-
-    def _n_components_of(self, rows):
-        """Number of components, from public sizes; an error if there are not as many."""
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n = rows.n_rows() if public_rows and not self._by_group else math.inf
-        if self.n_components is None:
-            return min(n, rows.n_features)
-        check_rank(self, n, rows.n_features, where=" (of the first batch, for partial_fit)")
-        return int(self.n_components)
-
-    def _facts(self, session, X):
-        """Return what is public from the first batch on, and the shares of the releases."""
-        d, public = X.n_features, self._total_is_public()
-        k = self._n_components_of(X)
-        center = check_center(self.center, d)
-        centers = center is None and self.center == "private"
-        starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
-        shares = default_shares(d, centers, public, self.clip_norm, starts)
-        shares = check_split(self, shares)
-        query = self._unit_query(X)
-        ask = session.ask(query if center is None else query.centered(center))
-        n = X.n_rows() if public else None
-        about, clip_norm, left = self._start(session, ask, shares, d, n)
-        shares = with_rest(shares, left)
-        sketch = None
-        if d > MOMENT_FEATURES:
-            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
-        facts = {
-            "adjacency": self.adjacency,
-            "clip_norm": clip_norm,
-            "center": center,
-            "about": about,
-            "centers": centers,
-            "k": k,
-            "d": d,
-            "n": n,
-            "persons": self._by_group,
-            "sketch": sketch,
-            "dtype": float_dtype(X).str,
-            "names": list(getattr(self, "feature_names_in_", ())),
-        }
-        return facts, shares
-
-    def _start(self, session, ask, shares, d, n):
-        """Learn where the first rows lie, and their clip norm about there; also what is left."""
-        level = {"d": d, "level": SPECTRUM_LEVEL}
-        share = shares.get("clip_norm")
-        if "start" not in shares or session.budget.exact:
-            return None, row_clip_norm(self, session, ask, share, **level), 0.0
-        search = partial(middle_norm, self, session)
-        clip_norm = search(ask, share)
-        parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
-        parts = {name: part * shares["start"] for name, part in parts.items()}
-        left = parts["count"]
-        if n is None:
-            left, n = 0.0, released_count(*ask.count(share=parts["count"]))
-        noise = row_noise(session, self.adjacency, n, clip_norm)
-        start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
-        return start.place, start.clip_norm, left + start.left
-
-
 # Principal components of rows that arrive in batches, with differential privacy.
 
 
 class DPIncrementalPCA(
-    FactsMixin,
     GroupUnitMixin,
     IncrementalPlans,
     StreamingMixin,
@@ -556,6 +475,79 @@ class DPIncrementalPCA(
         check_option(self, "mechanism", ("auto", "sqrt", "tree"))
         check_clip_norm(self)
         check_center_option(self)
+
+    def _batch(self, X, groups, seen, **options):
+        """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
+
+        A person who comes twice is an error: streams where nobody does have only neighbours where
+        nobody does, and the guarantee is among them.
+        """
+        if not self._by_group:
+            return self._checked_rows(X, groups, **options), seen
+        self._check_given(groups)
+        if as_blocks(X) is not None:
+            raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
+        X, groups = split_rows(self, X, groups, **options)
+        return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
+
+    def _n_components_of(self, rows):
+        """Number of components, from public sizes; an error if there are not as many."""
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        n = rows.n_rows() if public_rows and not self._by_group else math.inf
+        if self.n_components is None:
+            return min(n, rows.n_features)
+        check_rank(self, n, rows.n_features, where=" (of the first batch, for partial_fit)")
+        return int(self.n_components)
+
+    def _facts(self, session, X):
+        """Return what is public from the first batch on, and the shares of the releases."""
+        d, public = X.n_features, self._total_is_public()
+        k = self._n_components_of(X)
+        center = check_center(self.center, d)
+        centers = center is None and self.center == "private"
+        starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
+        shares = default_shares(d, centers, public, self.clip_norm, starts)
+        shares = check_split(self, shares)
+        query = self._unit_query(X)
+        ask = session.ask(query if center is None else query.centered(center))
+        n = X.n_rows() if public else None
+        about, clip_norm, left = self._start(session, ask, shares, d, n)
+        shares = with_rest(shares, left)
+        sketch = None
+        if d > MOMENT_FEATURES:
+            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
+        facts = {
+            "adjacency": self.adjacency,
+            "clip_norm": clip_norm,
+            "center": center,
+            "about": about,
+            "centers": centers,
+            "k": k,
+            "d": d,
+            "n": n,
+            "persons": self._by_group,
+            "sketch": sketch,
+            "dtype": float_dtype(X).str,
+            "names": list(getattr(self, "feature_names_in_", ())),
+        }
+        return facts, shares
+
+    def _start(self, session, ask, shares, d, n):
+        """Learn where the first rows lie, and their clip norm about there; also what is left."""
+        level = {"d": d, "level": SPECTRUM_LEVEL}
+        share = shares.get("clip_norm")
+        if "start" not in shares or session.budget.exact:
+            return None, row_clip_norm(self, session, ask, share, **level), 0.0
+        search = partial(middle_norm, self, session)
+        clip_norm = search(ask, share)
+        parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
+        parts = {name: part * shares["start"] for name, part in parts.items()}
+        left = parts["count"]
+        if n is None:
+            left, n = 0.0, released_count(*ask.count(share=parts["count"]))
+        noise = row_noise(session, self.adjacency, n, clip_norm)
+        start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
+        return start.place, start.clip_norm, left + start.left
 
     # -- releases --------------------------------------------------------------------------
 

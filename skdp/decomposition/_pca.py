@@ -59,79 +59,10 @@ from skdp.solvers.postprocess import (
 )
 from skdp.solvers.spectral import DIRECTION_LEVEL, clipped_gram
 
-# What DPPCA is asked for, and how its budget is cut.
-
-
 _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
 
-class PCAParametersMixin:
-    """The parameters of DPPCA, checked before anything is spent."""
-
-    def _check_parameters(self):
-        self._check_unit()
-        check_bool(self, "copy")
-        check_bool(self, "whiten")
-        check_option(self, "svd_solver", _SOLVERS)
-        check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_int(self, "iterated_power", 0, also=("auto",))
-        check_int(self, "n_oversamples", 1)
-        check_clip_norm(self)
-        check_center_option(self)
-        if self.bounds is not None:
-            check_column_bounds(self, "bounds")
-            if not isinstance(self.center, str):
-                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
-
-    def _wants_spectrum(self, d):
-        """Whether all eigenvalues are asked for, not a few leading components."""
-        k = self.n_components
-        return not isinstance(k, Integral) or k == 0 or k > d // 3
-
-    def _default_shares(self, d, sparse):
-        one_release = self._centers() and self._wants_spectrum(d) and sparse
-        if one_release:
-            shares = {"moment": 1.0}
-        elif self._wants_spectrum(d):
-            shares = {"gram": 0.91, "count": 0.01}
-        else:
-            shares = {"subspace": 0.87, "spectrum": 0.03, "total_variance": 0.01, "count": 0.01}
-        if self._centers() and not one_release:
-            shares["center"] = 0.08
-        if self._total_is_public():
-            shares.pop("count", None)
-        if self.clip_norm == "auto" and self.bounds is None:
-            of_means = {"clip_norm": 0.06, "center_search": 0.05}
-            return with_learnt(shares, of_means if "center" in shares else {"clip_norm": 0.07})
-        return shares
-
-    def _rank(self, n, d):
-        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
-        return d if self._by_group else min(n, d)
-
-    def _centers(self):
-        return isinstance(self.center, str) and self.center == "private"
-
-    def _check_n_components(self, source, n_features):
-        rule = self.n_components
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
-        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
-            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
-        if isinstance(check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int):
-            least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
-            where = f" with svd_solver={self.svd_solver!r}"
-            check_rank(self, n_samples, n_features, least=least, where=where)
-
-
-# Principal component analysis with differential privacy.
-
-
 class DPPCA(
-    PCAParametersMixin,
     GroupUnitMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,
@@ -359,14 +290,12 @@ class DPPCA(
             if centers:
                 centre = centred(ask, noise, d, shares, search, lengthen)
             else:
-                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(clip_norm), clip_norm)
+                centre = Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
             noise = row_noise(session, self.adjacency, noise.n, clip_norm)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-                moment = ReleasedMoment(
-                    gram[0], centre.mean, noise.n, gram[1], centre.noise_biases[0]
-                )
+                moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
                 fit = self._spectrum(session, moment, d)
             else:
                 route = row_route(self.svd_solver, d, self.n_components, sparse)
@@ -397,6 +326,66 @@ class DPPCA(
             Projected rows.
         """
         return self.fit(X, groups=groups)._transform_each(X)
+
+    # -- parameters ------------------------------------------------------------------------
+
+    def _check_parameters(self):
+        self._check_unit()
+        check_bool(self, "copy")
+        check_bool(self, "whiten")
+        check_option(self, "svd_solver", _SOLVERS)
+        check_normalizer(self)
+        check_real(self, "tol", 0, math.inf, closed="left")
+        check_int(self, "iterated_power", 0, also=("auto",))
+        check_int(self, "n_oversamples", 1)
+        check_clip_norm(self)
+        check_center_option(self)
+        if self.bounds is not None:
+            check_column_bounds(self, "bounds")
+            if not isinstance(self.center, str):
+                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
+
+    def _wants_spectrum(self, d):
+        """Whether all eigenvalues are asked for, not a few leading components."""
+        k = self.n_components
+        return not isinstance(k, Integral) or k == 0 or k > d // 3
+
+    def _default_shares(self, d, sparse):
+        one_release = self._centers() and self._wants_spectrum(d) and sparse
+        if one_release:
+            shares = {"moment": 1.0}
+        elif self._wants_spectrum(d):
+            shares = {"gram": 0.91, "count": 0.01}
+        else:
+            shares = {"subspace": 0.87, "spectrum": 0.03, "total_variance": 0.01, "count": 0.01}
+        if self._centers() and not one_release:
+            shares["center"] = 0.08
+        if self._total_is_public():
+            shares.pop("count", None)
+        if self.clip_norm == "auto" and self.bounds is None:
+            of_means = {"clip_norm": 0.06, "center_search": 0.05}
+            return with_learnt(shares, of_means if "center" in shares else {"clip_norm": 0.07})
+        return shares
+
+    def _rank(self, n, d):
+        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        return d if self._by_group else min(n, d)
+
+    def _centers(self):
+        return isinstance(self.center, str) and self.center == "private"
+
+    def _check_n_components(self, source, n_features):
+        rule = self.n_components
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
+        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
+            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
+        if isinstance(rule, float) and 0 < rule < 1:
+            return
+        if isinstance(check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int):
+            least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
+            where = f" with svd_solver={self.svd_solver!r}"
+            check_rank(self, n_samples, n_features, least=least, where=where)
 
     # -- releases --------------------------------------------------------------------------
 

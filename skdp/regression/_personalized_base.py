@@ -144,35 +144,7 @@ def warn_of_verdict(estimator, base, helped):
     warn_caller(said, PartialSignalWarning if helped or seen else NoSignalWarning)
 
 
-class ParametersMixin:
-    """Checks and defaults, all of them public."""
-
-    def _check_parameters(self):
-        check_int(self, "n_components", 1, also=("auto",))
-        if self._y_numeric:
-            check_range(self, "target_bounds")
-        else:
-            check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
-        check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
-        check_bool(self, "fit_intercept")
-        check_bool(self, "require_groups")
-        check_bool(self, "whiten")
-        self._loss_name()
-        return check_split(self, self._default_shares())
-
-    def _default_shares(self):
-        """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
-        shares = {"subspace": 0.45, "global": 0.1, "columns": 0.1}
-        if self.whiten:
-            shares["whitener"] = 0.05
-        if self.head_selection == "private_vote":
-            shares["head"] = 0.06
-        if isinstance(getattr(self, "target_bounds", None), str):  # labels need none
-            shares["targets"] = 0.08
-        return shares
-
-
-class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPEstimator):
+class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     """Shared structure under user-level privacy; a private head for each user."""
 
     __metadata_request__fit = {"groups": True}
@@ -208,6 +180,30 @@ class PersonalizedBase(PersonalPlans, ParametersMixin, PublicationMixin, BaseDPE
             for method in self._methods_with_users:
                 getattr(request, method).add_request(param="groups", alias=False)
         return request
+
+    def _check_parameters(self):
+        check_int(self, "n_components", 1, also=("auto",))
+        if self._y_numeric:
+            check_range(self, "target_bounds")
+        else:
+            check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
+        check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
+        check_bool(self, "fit_intercept")
+        check_bool(self, "require_groups")
+        check_bool(self, "whiten")
+        self._loss_name()
+        return check_split(self, self._default_shares())
+
+    def _default_shares(self):
+        """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
+        shares = {"subspace": 0.45, "global": 0.1, "columns": 0.1}
+        if self.whiten:
+            shares["whitener"] = 0.05
+        if self.head_selection == "private_vote":
+            shares["head"] = 0.06
+        if isinstance(getattr(self, "target_bounds", None), str):  # labels need none
+            shares["targets"] = 0.08
+        return shares
 
     # -- fit -------------------------------------------------------------------------------
 
