@@ -45,6 +45,7 @@ from skdp.queries.users import UserQuery
 from skdp.regression._linear import find_places
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import PublicationMixin, positions, same_kind, within_bounds
+from skdp.solvers.columns import FARTHEST
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
     TARGET_RADIUS,
@@ -56,10 +57,9 @@ from skdp.solvers.personalization import (
     scaling_of,
     target_unit,
 )
-from skdp.solvers.scaling import RADIUS, Scaling
+from skdp.solvers.scaling import Scaling
 from skdp.solvers.shared_subspace import SecondMoment, direction_start, whitener_of
 from skdp.solvers.user_heads import (
-    AS_ALL,
     Choice,
     Heads,
     all_rules,
@@ -340,7 +340,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if self.head_selection == "private_vote":
             choice, helped = elect(ask, heads, rules, count, shares["head"])
         elif self.head_selection == "per_user":
-            choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
+            choice = Choice(rules, np.zeros(len(rules)))
         warn_of_verdict(self, base._replace(model=model), helped)
         return own | self._attributes_of(scaling, shared, whitener, model, choice, count)
 
@@ -382,7 +382,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     # -- heads -----------------------------------------------------------------------------
 
     def _scaling(self):
-        limit = np.where(np.isfinite(self.feature_bounds_[1]), RADIUS, np.inf)
+        limit = np.where(np.isfinite(self.feature_bounds_[1]), FARTHEST, np.inf)
         return Scaling(self.feature_center_, self.feature_scale_, limit)
 
     def _public_heads(self, scaling):

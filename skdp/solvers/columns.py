@@ -23,7 +23,7 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-_BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
+_BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
 _PARTS = {
@@ -112,11 +112,11 @@ class Columns(NamedTuple):
         As far as the noise of a variance stays small next to the variance of normal entries.
         """
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
-        return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
+        return np.asarray(min(max(widest, nearest), FARTHEST) * self.spread)
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean, whose noise is smaller: half does."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, _FARTHEST) * self.spread)
+        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):

@@ -246,12 +246,6 @@ def _mean_square(s: FloatArray, P: FloatArray) -> FloatArray:
     return np.where(size > 0, size, 1.0)
 
 
-def _span(wanted: NDArray[np.bool_]) -> slice:
-    """Return the places from the first to the last that is wanted."""
-    some = np.flatnonzero(wanted)
-    return slice(some[0], some[-1] + 1) if some.size else slice(0, 0)
-
-
 @dataclass(frozen=True)
 class LocalFit:
     """One fit of each user.
@@ -344,41 +338,34 @@ class RidgePath:
         return RidgePath(self.size[users], Basis(self.basis.P[users]), self.s[users], W, F)
 
     def _left(self, Y: FloatArray, penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return BY (n, c, L, m) and the diagonals of B (n, L, m), for penalties (n or 1, L).
+        """Return BY (n, c, m) and the diagonals of B (n, m), for one penalty of each user.
 
         With h = lam / (s + lam), P'BP is diag(h) minus the outer squares of k vectors: one for each
         column of W after the other, by the formula of Sherman and Morrison. Rows stand last, as the
         longest axis.
         """
-        (n, m, c), L = Y.shape, penalty.shape[1]
-        lam = (penalty * self.size[:, None])[:, :, None]
-        g = self.s[:, None] + lam
-        np.divide(self.s[:, None], g, out=g)
+        lam = (penalty * self.size)[:, None]
+        g = self.s / (self.s + lam)
         columns, Pt = _rows_first(Y), self.basis.rows
         t = np.matmul(columns, self.basis.P)
-        inside = g[:, None] * t[:, :, None]
-        diagonal = np.matmul(g, self.basis.squares)
-        np.subtract(1.0, diagonal, out=diagonal)
+        inside = g[:, None] * t
+        diagonal = 1.0 - np.matmul(g[:, None], self.basis.squares)[:, 0]
         for v in self._taken_by(lam):
-            inside += np.matmul(t, transposed(v))[:, :, :, None] * v[:, None]
-            seen = np.matmul(v, Pt)
-            diagonal -= np.square(seen, out=seen)
-        left = np.matmul(inside.reshape(n, c * L, -1), Pt).reshape(n, c, L, m)
-        np.subtract(columns[:, :, None], left, out=left)
-        return left, diagonal
+            inside += np.matmul(t, v[:, :, None]) * v[:, None]
+            diagonal -= np.square(np.matmul(v[:, None], Pt)[:, 0])
+        return columns - np.matmul(inside, Pt), diagonal
 
     def _taken_by(self, lam: FloatArray) -> list[FloatArray]:
-        """Return the vectors (n, L, r) of the columns of W."""
+        """Return the vectors (n, r) of the columns of W."""
         found: list[FloatArray] = []
         if self.W is None:
             return found
-        h = lam / (self.s[:, None] + lam)
-        for j in range(self.W.shape[2]):
-            w = np.ascontiguousarray(self.W[:, :, j])
-            v = h * w[:, None]
+        h = lam / (self.s + lam)
+        for w in np.moveaxis(self.W, 2, 0):
+            v = h * w
             for u in found:
-                v -= np.matmul(u, w[:, :, None]) * u
-            gain = np.maximum(np.matmul(v, w[:, :, None]), 0.0)
+                v -= (u * w).sum(axis=1, keepdims=True) * u
+            gain = np.maximum((v * w).sum(axis=1, keepdims=True), 0.0)
             found.append(v / np.sqrt(lam + gain))
         return found
 
@@ -387,8 +374,8 @@ class RidgePath:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return BY, diag(B) and the intercept, for one relative penalty of each user."""
         both = np.concatenate([Y, np.ones((*Y.shape[:2], 1))], axis=2)
-        left, diagonals = self._left(both, penalty[:, None])
-        BY, B1, diagonal = left[:, :-1, 0], left[:, -1, 0], diagonals[:, 0]
+        left, diagonal = self._left(both, penalty)
+        BY, B1 = left[:, :-1], left[:, -1]
         if variance == 0 or Y.shape[1] == 1:  # one row cannot tell its intercept
             return _rows_first(BY), diagonal, np.zeros(BY.shape[:2])
         inner = B1.sum(axis=1) + _prior_rows(penalty, variance)
@@ -397,37 +384,11 @@ class RidgePath:
         BY = BY - B1[:, None] * intercept[:, :, None]
         return _rows_first(BY), diagonal - B1 * B1 * weight, intercept
 
-    def grid_errors(
-        self,
-        Y: FloatArray,
-        penalties: FloatArray,
-        variances: FloatArray,
-        wanted: NDArray[np.bool_] | None = None,
-    ) -> FloatArray:
-        """Mean squares of left-out rows, for each column of Y: (n, penalties, variances, columns).
-
-        The same numbers as `residuals`, for all penalties in one product; where they are not
-        `wanted` (penalties, variances) they may be 0.
-        """
-        (n, m, c), L = Y.shape, len(penalties)
-        both = np.concatenate([Y, np.ones((n, m, 1))], axis=2)
-        left, diagonal = self._left(both, penalties[None, :])
-        BY, B1 = left[:, :-1], left[:, -1]
-        sums, squares = left.sum(axis=3), B1 * B1
-        out = np.zeros((n, L, len(variances), c))
-        for t, variance in enumerate(variances):
-            some = slice(None) if wanted is None else _span(wanted[:, t])
-            R, D = BY[:, :, some], diagonal[:, some]
-            if variance > 0 and m > 1:
-                prior = _prior_rows(penalties[some], variance)
-                weight = 1.0 / np.maximum(sums[:, -1, some] + prior, 1e-300)
-                taken = B1[:, None, some] * (weight[:, None] * sums[:, :-1, some])[:, :, :, None]
-                R = np.subtract(R, taken, out=taken)
-                taken = squares[:, some] * weight[:, :, None]
-                D = np.subtract(D, taken, out=taken)
-            R = R / np.maximum(D, NEGLIGIBLE)[:, None]
-            out[:, some, t] = np.einsum("nclm,nclm->nlc", R, R) / m
-        return out
+    def errors(self, Y: FloatArray, penalty: float, variance: float) -> FloatArray:
+        """Return the mean squares of left-out rows, (n,): those of all columns together."""
+        BY, diagonal, _ = self.residuals(Y, np.full(len(Y), penalty), variance)
+        left_out = BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
+        return np.asarray(np.einsum("nmp,nmp->n", left_out, left_out) / Y.shape[1])
 
     def fit(
         self,

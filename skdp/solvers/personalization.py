@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.data.factorisations import times_powers
-from skdp.solvers.columns import Columns
+from skdp.solvers.columns import FARTHEST, Columns
 from skdp.solvers.local_fits import (
     LOSSES,
     Basis,
@@ -41,7 +41,7 @@ from skdp.solvers.postprocess import (
     normal_equations,
     solve_normal_equations,
 )
-from skdp.solvers.scaling import RADIUS, Scaling, digest
+from skdp.solvers.scaling import Scaling, digest
 
 # A linear model of all users, where their own models start.
 
@@ -252,8 +252,8 @@ class View:
         seen = self(batch)
         path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
-        errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
-        best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
+        errors = [path.errors(Y, penalty, self.variance) for penalty in PENALTIES]
+        best = PENALTIES[np.argmin(errors, axis=0)]
         found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
         return np.where(self.informs(batch)[:, None, None], found, 0.0)
 
@@ -449,7 +449,7 @@ def scaling_of(columns: Columns) -> Scaling:
         scale, limit = np.ones(len(found)), math.inf
     else:
         scale = np.where(found, columns.spread, np.median(columns.spread[found]))
-        limit = RADIUS
+        limit = FARTHEST
     return Scaling(columns.center, scale, np.full(len(found), limit))
 
 

@@ -13,7 +13,6 @@ from skdp.data.factorisations import times_powers
 
 FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
-RADIUS = 48.0  # scales from the centre: 24 lose skewed columns .1, 96 show fewer codes
 
 
 def digest(array: FloatArray | None) -> Hashable:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
+from skdp.solvers.item_filter import list_length
 from skdp.solvers.linalg import (
     detection_limit,
     leading_pairs,
@@ -42,7 +43,6 @@ from skdp.solvers.median_search import private_clip_level
 
 
 FloatArray = NDArray[np.float64]
-_RANK = 50  # of the sums: what must be readable
 
 
 class StagedSums(NamedTuple):
@@ -357,8 +357,8 @@ def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
     found, spent = Answer(np.zeros(1), math.inf), 0.0
     for part, level in _STAGES:
         found, spent = averaged(found, sums(share=part * share)), spent + part * share
-        # The number of a public rank, or that of a tenth of them, must be readable.
-        rank = min(_RANK, max(len(found.value) // 10, 1))
+        # As many as a list has must be readable.
+        rank = list_length(len(found.value))
         largest = float(np.partition(np.abs(found.value), -rank)[-rank])
         if found.noise_scale == 0.0 or largest > level * found.noise_scale:
             return StagedSums(*found, spent, True)

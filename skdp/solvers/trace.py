@@ -26,7 +26,7 @@ from skdp.solvers.postprocess import drawn
 
 FloatArray = NDArray[np.float64]
 _Z = float(ndtri(0.75))
-_FINER = 3  # ranks that find a median between two public numbers
+FINER = 3  # ranks that find a median between two public numbers
 _EXPECTED = (1 / 3, 3.0)  # of what the targets, or the last one, let expect lies a median
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _GREW = 1.4  # of contributions: more than steps between medians leave open
@@ -197,7 +197,7 @@ def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
     """
     wide = of_design + (not placed)  # of medians that may lie anywhere
     near = placed + (max_iter + 1 if max_iter else 0) + 2 * (of_design and placed)
-    return wide * (QUESTIONS + _FINER) + _FINER * near
+    return wide * (QUESTIONS + FINER) + FINER * near
 
 
 def private_median(
@@ -217,7 +217,7 @@ def private_median(
     if not between:
         scale = find_scale(rank, QUESTIONS * rank_share).value
         between = scale / 2, scale * 2
-    return find_between(rank, between, _FINER, _FINER * rank_share)
+    return find_between(rank, between, FINER, FINER * rank_share)
 
 
 # Steps of a low-rank regression whose records are public: what they make of a move is known.

@@ -63,12 +63,11 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule alone, or all rules and a public leaning.
 
-    `few` is the rule of users with too few rows for a head.
+    Users with too few rows for a head have the model of all.
     """
 
     rules: tuple[HeadRule, ...]
     leaning: FloatArray
-    few: HeadRule
 
 
 def outside_variance(shared: Shared) -> float:
@@ -84,7 +83,7 @@ def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
     variance, based = math.inf if view.intercept else 0.0, view.base is not None
     rule = HeadRule(0.0, _GRID[0], variance, based)
-    return Choice((rule,), np.zeros(1), AS_ALL)
+    return Choice((rule,), np.zeros(1))
 
 
 def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
@@ -171,37 +170,19 @@ class Heads:
         out = np.empty((len(Y), len(rules) + 1))
         loss = self.view.loss if own else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
-        for outside in dict.fromkeys(rule.outside for rule in rules):
-            path = self._path(seen, outside)
-            some = [i for i, rule in enumerate(rules) if rule.outside == outside]
-            mine = [rules[i] for i in some]
-            if own:
-                fits = [self._fit(batch, seen, path, rule) for rule in mine]
-                out[:, some] = np.stack([loss.losses(Y, f.left_out).mean(axis=1) for f in fits], 1)
-            else:
-                out[:, some] = self._square_losses(batch, path, Y, mine)
-        return out
-
-    def _square_losses(
-        self, batch: UserBatch, path: RidgePath, Y: FloatArray, rules: list[HeadRule]
-    ) -> FloatArray:
-        """Losses of rules that share a map, all at once."""
-        penalties = np.array(sorted({rule.penalty for rule in rules}))
-        variances = np.array(sorted({rule.intercept for rule in rules}))
-        mean, sides = self.view.loss.mean, [Y, Y]
-        offset = self._offset(batch, rules[0]._replace(toward_global=True))
+        offset, mean = self._offset(batch, AS_ALL), self.view.loss.mean
         if mean is not None:
             offset = self.view.linear_targets(mean(offset))
-        if mean is not None or self.view.base is None:  # else both sides are alike
-            sides[1] = Y - offset
-        columns = np.concatenate(sides, axis=2) if sides[1] is not Y else Y
-        at = np.searchsorted(penalties, [rule.penalty for rule in rules])
-        of = np.searchsorted(variances, [rule.intercept for rule in rules])
-        wanted = np.zeros((len(penalties), len(variances)), bool)
-        wanted[at, of] = True
-        errors, p = path.grid_errors(columns, penalties, variances, wanted), Y.shape[2]
-        total = np.stack([errors[..., :p].sum(axis=3), errors[..., -p:].sum(axis=3)], axis=3)
-        return np.asarray(total[:, at, of, [int(rule.toward_global) for rule in rules]])
+        paths = {part: self._path(seen, part) for part in {rule.outside for rule in rules}}
+        for i, rule in enumerate(rules):
+            path = paths[rule.outside]
+            if own:
+                left_out = self._fit(batch, seen, path, rule).left_out
+                out[:, i] = loss.losses(Y, left_out).mean(axis=1)
+            else:
+                sides = Y - offset if rule.toward_global else Y
+                out[:, i] = path.errors(sides, rule.penalty, rule.intercept)
+        return out
 
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace, V (k, p) and intercepts: (n, (k + 1) p)."""
@@ -223,7 +204,7 @@ class Heads:
         p = seen.Y.shape[2]
         rules, own = choice.rules, np.zeros(n, np.intp)
         if self.undetermined(batch):
-            rules = (choice.few,)
+            rules = (AS_ALL,)
         elif len(rules) > 1:
             gains = HeadVotes(self, rules).gains(batch)
             own = np.argmax(np.nan_to_num(gains) + choice.leaning, axis=1)
@@ -312,20 +293,11 @@ def elect(
     of_best = float(votes[alone].max() - votes[~alone].max())
     margin = CLEAR * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
     helped = of_means > margin or of_best > CLEAR * math.sqrt(2) * noise
-    few = _rule_of_few(rules, votes, noise)
     if helped or (of_means < -margin and of_best < 0):
         side = np.where(alone == helped, votes, -np.inf)
-        return Choice((rules[int(np.argmax(side))],), np.zeros(1), few), helped
+        return Choice((rules[int(np.argmax(side))],), np.zeros(1)), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, _LEANING * kept * votes / count.value, few), False
-
-
-def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -> HeadRule:
-    """Return the best rule without coefficients if it clearly beats the model of all, else that."""
-    level = [i for i, rule in enumerate(rules) if rule.penalty == math.inf]
-    best = max(level, key=lambda i: votes[i])
-    gain = float(votes[best] - votes[rules.index(AS_ALL)])
-    return rules[best] if gain >= CLEAR * math.sqrt(2) * noise else AS_ALL
+    return Choice(rules, _LEANING * kept * votes / count.value), False
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

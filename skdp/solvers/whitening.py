@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
-from skdp.solvers.trace import TraceFit, private_median
+from skdp.solvers.trace import FINER, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
 #
@@ -21,7 +21,6 @@ from skdp.solvers.trace import TraceFit, private_median
 FloatArray = NDArray[np.float64]
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
-_NEAREST = 0.03  # of the distance from 0 to the records: what a mean of theirs leaves, at least
 
 
 class Whitening(NamedTuple):
@@ -128,7 +127,8 @@ def release_place(
         answer = records.total(radius, share=share / 2)
         noise = math.sqrt(size) * answer.noise_scale
         at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
-        between = (min(max(noise / n, _NEAREST * radius), radius), _CUT * radius)
+        least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
+        between = (min(max(noise / n, least), radius), _CUT * radius)
     return Place(at, radius)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 
 from skdp.data.units import UserRows
 from skdp.regression._users import within_bounds
-from skdp.solvers.columns import Columns
+from skdp.solvers.columns import FARTHEST, Columns
 from skdp.solvers.local_fits import TakenUsers
 from skdp.solvers.personalization import scaling_of, target_unit
-from skdp.solvers.scaling import RADIUS, ScaledUsers, Scaling
+from skdp.solvers.scaling import ScaledUsers, Scaling
 
 D, M, N = 4, 12, 200
 
@@ -48,7 +48,7 @@ def test_a_column_without_a_scale_has_that_of_the_others():
     none = scaling_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
     some = scaling_of(seen(np.arange(D) > 0))
-    assert (some.scale == 2).all() and (some.limit == RADIUS).all()
+    assert (some.scale == 2).all() and (some.limit == FARTHEST).all()
 
 
 def test_columns_are_seen_from_where_they_lie():
