@@ -21,18 +21,16 @@ from skdp.federated._messages import Kind, message_kind
 
 REPEATS = 5
 WORDS = 1600  # d x k of the usual example: 100 features, 16 components
-CASES = [  # clients, colluders, drop-outs planned, neighbours, drop-outs that happen, words
-    (6, 1, 1, "auto", 0, WORDS),
-    (20, 1, 5, "auto", 0, WORDS),
-    (20, 1, 5, "auto", 5, WORDS),
-    (50, 1, 5, "auto", 5, WORDS),
-    (100, 1, 10, 20, 0, WORDS),
-    (100, 1, 10, 20, 10, WORDS),
-    (100, 1, 10, 99, 0, WORDS),
-    (500, 1, 20, 24, 20, WORDS),
-    (500, 1, 25, 28, 25, WORDS),
-    (500, 5, 25, "auto", 25, WORDS),
-    (100, 1, 10, 20, 10, 100_000),
+CASES = [  # clients, colluders, drop-outs planned, drop-outs that happen, words
+    (6, 1, 1, 0, WORDS),
+    (20, 1, 5, 0, WORDS),
+    (20, 1, 5, 5, WORDS),
+    (50, 1, 5, 5, WORDS),
+    (100, 1, 10, 0, WORDS),
+    (100, 1, 10, 10, WORDS),
+    (500, 1, 25, 25, WORDS),
+    (500, 5, 25, 25, WORDS),
+    (100, 1, 10, 10, 100_000),
 ]
 
 
@@ -63,8 +61,8 @@ def agreement_seconds(n=400):
     return (time.process_time() - start) / n
 
 
-def measure(repeats, n, colluders, planned, neighbours, leaving, words):
-    config = AggregationConfig(n, colluders, planned, neighbours)
+def measure(repeats, n, colluders, planned, leaving, words):
+    config = AggregationConfig(n, colluders, planned)
     rng = np.random.default_rng(0)
     row = rng.integers(0, 2**64, words, dtype=np.uint64)
     clients = [AggregationClient(b"run", i, config, lambda request: row) for i in range(n)]
@@ -90,7 +88,7 @@ def costs(cases=CASES, repeats=REPEATS):
     rows = []
     for case in cases:
         config, total, client, ratio, up, down = measure(repeats, *case)
-        sizes = [case[0], config.degree, config.shares_needed, case[4], case[5]]
+        sizes = [case[0], config.degree, config.shares_needed, *case[3:]]
         times = [f"{total:.3f}", f"{ratio:.2f}", f"{1e3 * client:.2f}"]
         rows.append([*sizes, *times, f"{up / 1e3:.1f}", f"{down / 1e3:.1f}"])
     head = ["clients", "neighbours", "threshold", "left", "words", "CPU (s) a step",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class Federation:
         return answer._replace(value=bounded.decode(answer.value, grant.step))
 
     def _opened(self, request: bytes, size: int) -> AggregationResult:
-        """Return the total. An abort ends the fit: the aggregator alone may retry."""
+        """Return the total. An abort ends the fit."""
         opened = self._aggregate(request, size)
         needed, every = self.parts.fewest_survivors, self.parts.n_clients
         if not needed <= opened.n_survivors <= every:
@@ -304,24 +304,6 @@ def or_nothing(answer: Answers, grant: PartGrant) -> Answers:
     return run
 
 
-class _Paid(NamedTuple):
-    """The release that was answered last, kept for a retry after an abort."""
-
-    request: bytes
-    bounded: Bounded
-    grant: PartGrant
-
-    def again(self, request: bytes) -> bool:
-        """Whether a request is the same one in another attempt of the same step.
-
-        In another step it is a further release, even if this client saw no sum of the first.
-        """
-        old = self.request
-        if not (isinstance(request, Question) and isinstance(old, Question)):
-            return False  # outside a secure sum nobody knows what was opened
-        return request == old and request.step == old.step
-
-
 class FederatedClient:
     """One client: answers requests through its own gate until its own budget is spent.
 
@@ -339,9 +321,6 @@ class FederatedClient:
         What the guarantee protects.
     n_features : int
         Number of features, which the server must know.
-    n_retries : int
-        How often the same request is answered again in the same step of a secure sum, each time
-        with fresh noise.
     trial : PrivateQuery or None
         A query of the same kind over public units: a request is tried on it before it is paid for.
     sensitivity : float or None
@@ -359,7 +338,6 @@ class FederatedClient:
         adjacency: str,
         unit: str,
         n_features: int,
-        n_retries: int = 0,
         trial: PrivateQuery | None = None,
         sensitivity: float | None = None,
     ) -> None:
@@ -368,9 +346,7 @@ class FederatedClient:
         self._parts = config
         self._facts = Facts(unit, adjacency, n_features, *config.counts)
         self._session = client_session(epsilon, delta, adjacency, unit)
-        self._n_retries = check_count("n_retries", n_retries)
         self._serial = -1
-        self._waiting: _Paid | None = None
         self._sensitivity = sensitivity
         self._charge()
 
@@ -405,21 +381,12 @@ class FederatedClient:
         """
         try:
             with self._session.lock:
-                paid = self._waiting
-                if paid is None or not paid.again(request):
-                    paid = self._pay(request)
-                else:
-                    self._charge_for_an_answer()
+                bounded, grant = self._pay(request)
         except Exception as error:  # of whatever kind: nothing private was looked at so far
             raise InvalidMessageError(str(error)) from None
-        self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
-        try:
-            noisy = paid.grant.contribute(or_nothing(paid.bounded.answer, paid.grant))
-        except PrivacyError:
-            raise InvalidMessageError("this request was answered already.") from None
-        return pack(noisy, paid.bounded.bound)
+        return pack(grant.contribute(or_nothing(bounded.answer, grant)), bounded.bound)
 
-    def _pay(self, request: bytes) -> _Paid:
+    def _pay(self, request: bytes) -> tuple[Bounded, PartGrant]:
         """Check everything, then pay; no private number is touched here."""
         agreed = self._parts.counts
         if isinstance(request, Question) and request.counts != agreed:
@@ -444,11 +411,10 @@ class FederatedClient:
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
         grant = distribute(
-            self._session, bounded.bound, parsed.share, self._parts,
-            step=parsed.step, openings=1 + self._n_retries,
-        )  # fmt: skip
+            self._session, bounded.bound, parsed.share, self._parts, step=parsed.step
+        )
         self._serial = parsed.serial
-        return _Paid(request, bounded, grant)
+        return bounded, grant
 
     def _asked(self, query: Any, calls: tuple[Call, ...]) -> Bounded:
         for call in calls:
@@ -473,7 +439,6 @@ class FederatedClient:
         How much a fit releases may follow from what it released before. A receipt that always
         states the whole budget does not depend on it.
         """
-        self._waiting = None
         forfeit_rest(self._session)
         routes.settle(self._session)
         return self._session.spent()

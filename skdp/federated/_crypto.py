@@ -1,6 +1,6 @@
 """Cryptography of a secure sum: primitives, secret shares, the graph of masks, masks.
 
-All secrets are 256 bits of system entropy and live for one attempt of one step.
+All secrets are 256 bits of system entropy and live for one step.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KeyPair:
 
 
 def derive(secret: bytes, context: bytes, label: bytes) -> bytes:
-    """Return a 256-bit key for one purpose (`label`) in one attempt (`context`): HKDF-SHA256."""
+    """Return a 256-bit key for one purpose (`label`) in one step (`context`): HKDF-SHA256."""
     crypto = library()
     key: bytes = crypto.HKDF(crypto.SHA256(), KEY_BYTES, context, label).derive(secret)
     return key

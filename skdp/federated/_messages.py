@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.federated._crypto import SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
-from skdp.federated.config import AggregationConfig, InvalidMessageError
+from skdp.federated.config import InvalidMessageError
 from skdp.privacy.accounting.plain_data import pack, unpack
 from skdp.privacy.noise.words import KEY_BYTES
 
 # Messages as bytes: fixed layouts, strict parsing, nothing that could run code.
 #
-# Every message starts with the same 32 bytes: magic, version, kind, attempt, step, sender and a
+# Every message starts with the same 30 bytes: magic, version, kind, step, sender and a
 # digest of the run's name. A body that is not exactly as long as its kind says is refused.
 
 
 SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
 _MAGIC: Final = b"SKDP"
 _VERSION: Final = 1
-_HEADER: Final = struct.Struct("<4sBBHII16s")
-_OPENING: Final = struct.Struct("<5IQ")
+_HEADER: Final = struct.Struct("<4sBBII16s")
+_OPENING: Final = struct.Struct("<3IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _SEALED: Final = struct.Struct(f"<I{2 * SHARE_BYTES + TAG_BYTES}s")
@@ -51,17 +51,16 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """Which run, step and attempt a message belongs to, and who says to be its sender."""
+    """Which run and step a message belongs to, and who says to be its sender."""
 
     kind: Kind
     step: int
-    attempt: int
     sender: int
     run: bytes
 
 
 class Keys(NamedTuple):
-    """Public keys of one client for one attempt: to agree on masks, and to seal shares."""
+    """Public keys of one client for one step: to agree on masks, and to seal shares."""
 
     mask: bytes
     sealing: bytes
@@ -71,7 +70,7 @@ class Keys(NamedTuple):
 class Opening(NamedTuple):
     """The public question of a step."""
 
-    config: tuple[int, ...]
+    counts: tuple[int, ...]  # what all parties must agree on
     size: int
     request: bytes
 
@@ -88,18 +87,13 @@ def run_digest(run_id: bytes) -> bytes:
     return hashlib.sha256(b"skdp.federated.run/1" + run_id).digest()[:16]
 
 
-def config_numbers(config: AggregationConfig) -> tuple[int, ...]:
-    """Return what all parties must agree on."""
-    return *config.counts, config.degree, config.shares_needed
-
-
-def context(run_id: bytes, step: int, attempt: int, opening: Opening) -> bytes:
+def context(run_id: bytes, step: int, opening: Opening) -> bytes:
     """Return a digest of all that is public: it is bound into every key and every seal.
 
     Clients that were told different things derive different masks, and their sum stays masked.
     """
-    head = struct.pack("<BIH", len(run_id), step, attempt)
-    body = _OPENING.pack(*opening.config, opening.size)
+    head = struct.pack("<BI", len(run_id), step)
+    body = _OPENING.pack(*opening.counts, opening.size)
     return hashlib.sha256(
         b"skdp.federated.context/1" + head + run_id + body + opening.request
     ).digest()
@@ -107,20 +101,19 @@ def context(run_id: bytes, step: int, attempt: int, opening: Opening) -> bytes:
 
 def pack_message(header: Header, body: bytes) -> bytes:
     """Return a whole message."""
-    kind, step, attempt, sender, run = header
-    return _HEADER.pack(_MAGIC, _VERSION, kind, attempt, step, sender, run) + body
+    return _HEADER.pack(_MAGIC, _VERSION, *header) + body
 
 
 def unpack_message(message: bytes) -> tuple[Header, memoryview]:
     """Return header and body of a message of this version."""
     if not isinstance(message, bytes | bytearray | memoryview) or len(message) < _HEADER.size:
         raise InvalidMessageError("This is no message of a secure sum.")
-    magic, version, kind, attempt, step, sender, run = _HEADER.unpack_from(message)
+    magic, version, kind, step, sender, run = _HEADER.unpack_from(message)
     if magic != _MAGIC or kind not in Kind.__members__.values():
         raise InvalidMessageError("This is no message of a secure sum.")
     if version != _VERSION:
         raise InvalidMessageError(f"The message has version {version}; this is version {_VERSION}.")
-    return Header(Kind(kind), step, attempt, sender, run), memoryview(message)[_HEADER.size :]
+    return Header(Kind(kind), step, sender, run), memoryview(message)[_HEADER.size :]
 
 
 def message_kind(message: bytes) -> Kind:
@@ -130,15 +123,15 @@ def message_kind(message: bytes) -> Kind:
 
 def pack_opening(opening: Opening) -> bytes:
     """Write the public question."""
-    return _OPENING.pack(*opening.config, opening.size) + opening.request
+    return _OPENING.pack(*opening.counts, opening.size) + opening.request
 
 
 def unpack_opening(body: memoryview) -> Opening:
     """Read the public question."""
     if len(body) < _OPENING.size:
         raise InvalidMessageError("The opening of a step is too short.")
-    *config, size = _OPENING.unpack_from(body)
-    return Opening(tuple(config), size, bytes(body[_OPENING.size :]))
+    *counts, size = _OPENING.unpack_from(body)
+    return Opening(tuple(counts), size, bytes(body[_OPENING.size :]))
 
 
 def unpack_keys(body: memoryview) -> Keys:
@@ -278,34 +271,25 @@ class Facts(NamedTuple):
 class Question(bytes):
     """A request as `AggregationClient` hands it to its callback.
 
-    The bytes are the server's. The rest comes from the client's own half of the secure sum, which
-    knows what it has answered: so a second answer within one step is one to an attempt that this
-    client never helped to unmask, and in any other step it would be a second release.
+    The bytes are the server's. The rest comes from the client's own half of the secure sum.
 
     Parameters
     ----------
     request : bytes
         The public request of the server.
-    step : bytes
-        Names the step; the same in each of its attempts, and in no other step of any run.
     counts : tuple of int
         Clients, colluders and drop-outs of the secure sum: how much noise it needs.
     size : int
         How many words the secure sum adds.
     """
 
-    step: bytes
-    counts: tuple[int, int, int]
+    counts: tuple[int, ...]
     size: int
 
-    def __new__(
-        cls, request: bytes, step: bytes, counts: tuple[int, int, int], size: int
-    ) -> Question:
-        """Attach the step to the request."""
+    def __new__(cls, request: bytes, counts: tuple[int, ...], size: int) -> Question:
+        """Attach to the request what the sum is."""
         self = super().__new__(cls, request)
-        self.step = step
-        self.counts = counts
-        self.size = size
+        self.counts, self.size = counts, size
         return self
 
 

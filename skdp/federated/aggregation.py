@@ -80,8 +80,8 @@ def signed_part(context: bytes, client_id: int, keys: Keys) -> bytes:
 
 
 @dataclass
-class _ClientAttempt:
-    """Secrets of one attempt of one step. They are dropped with it and never reused."""
+class _ClientStep:
+    """Secrets of one step. They are dropped with it and never reused."""
 
     opening: wire.Opening
     context: bytes
@@ -111,18 +111,17 @@ class AggregationClient:
         What all parties agreed on.
     respond : callable
         ``respond(request)`` returns this client's contribution, noise included, as a uint64
-        array. It is called at most once in each attempt of a step. The request is a `bytes` that
-        also knows its step: hand it on as it is.
+        array. It is called at most once in each step. The request is a `bytes` that also knows
+        how the sum is made: hand it on as it is.
     identity : Identity, optional
         Signatures for the public keys, and a check of the others'. See `Ed25519Identity`.
 
     Notes
     -----
     A message out of turn, from another run or step, repeated or altered changes nothing and raises
-    `InvalidMessageError`. Steps only go forward. After it sent shares to unmask a step, the client
-    answers nothing more about that step; an attempt that was never unmasked may be repeated.
+    `InvalidMessageError`. Steps only go forward, and each message of a step is answered once.
 
-    All keys are new in each attempt and live in this object only: a client that was restarted
+    All keys are new in each step and live in this object only: a client that was restarted
     must not rejoin its run, because it would not know which steps it has answered.
     """
 
@@ -145,9 +144,8 @@ class AggregationClient:
         self._identity = identity
         graph = circulant(int(config.n_clients), config.degree, run_id)
         self._neighbours = graph.neighbours[client_id]
-        self._step, self._try, self._released = -1, -1, False
-        self._attempt: _ClientAttempt | None = None
-        self._name = os.urandom(16)  # of this object: a restarted client repeats no step of it
+        self._step = -1
+        self._state: _ClientStep | None = None
         self._lock = threading.RLock()  # two answers at once could reveal both secrets of a client
 
     def __getstate__(self) -> None:
@@ -162,122 +160,120 @@ class AggregationClient:
         with self._lock:
             if header.kind is Kind.OPEN:
                 return self._on_open(header, body)
-            attempt = self._current(header)
+            state = self._current(header)
             if header.kind is Kind.PEERS:
-                return self._on_peers(attempt, body)
+                return self._on_peers(state, body)
             if header.kind is Kind.DELIVERY:
-                return self._on_delivery(attempt, body)
-            return self._on_unmask(attempt, body)
+                return self._on_delivery(state, body)
+            return self._on_unmask(state, body)
 
-    def _current(self, header: Header) -> _ClientAttempt:
-        attempt = self._attempt
-        if attempt is None or (header.step, header.attempt) != (self._step, self._try):
-            raise InvalidMessageError("The message belongs to another step or attempt.")
-        if attempt.expected is None or header.kind is not attempt.expected:
+    def _current(self, header: Header) -> _ClientStep:
+        state = self._state
+        if state is None or header.step != self._step:
+            raise InvalidMessageError("The message belongs to another step.")
+        if state.expected is None or header.kind is not state.expected:
             raise InvalidMessageError(f"A message of kind {header.kind.name} is out of turn.")
-        return attempt
+        return state
 
     def _answer(self, kind: Kind, body: bytes) -> bytes:
-        header = Header(kind, self._step, self._try, self.client_id, self._digest)
+        header = Header(kind, self._step, self.client_id, self._digest)
         return wire.pack_message(header, body)
 
     def _on_open(self, header: Header, body: memoryview) -> bytes:
-        """Begin a step (or repeat one that was never unmasked) with new keys."""
-        again = header.step == self._step and header.attempt > self._try and not self._released
-        if not (header.step > self._step or again):
+        """Begin a step with new keys."""
+        if header.step <= self._step:
             raise InvalidMessageError("This step was already answered.")
         opening = wire.unpack_opening(body)
-        if opening.config != wire.config_numbers(self._config):
+        if opening.counts != self._config.counts:
             raise InvalidMessageError("The server has another configuration than this client.")
-        context = wire.context(self._run_id, header.step, header.attempt, opening)
-        attempt = _ClientAttempt(opening, context)
-        self._step, self._try, self._released = header.step, header.attempt, False
-        self._attempt = attempt
-        keys = Keys(attempt.masking.public, attempt.sealing.public, bytes(SIGNATURE_BYTES))
+        context = wire.context(self._run_id, header.step, opening)
+        state = _ClientStep(opening, context)
+        self._step, self._state = header.step, state
+        keys = Keys(state.masking.public, state.sealing.public, bytes(SIGNATURE_BYTES))
         if self._identity is not None:
             signature = self._identity.sign(signed_part(context, self.client_id, keys))
             keys = keys._replace(signature=signature)
         return self._answer(Kind.KEYS, b"".join(keys))
 
-    def _on_peers(self, attempt: _ClientAttempt, body: memoryview) -> bytes:
+    def _on_peers(self, state: _ClientStep, body: memoryview) -> bytes:
         """Share the seed of the self-mask and the key of the pair masks among the neighbours."""
         peers = wire.unpack_peers(body)
-        self._check_peers(attempt, peers)
-        me, context = self.client_id, attempt.context
-        shares = self._split(attempt)
+        self._check_peers(state, peers)
+        me, context = self.client_id, state.context
+        shares = self._split(state)
         incoming, sealed = {}, {}
         for peer, keys in peers.items():
-            shared = attempt.sealing.agree(keys.sealing)
+            shared = state.sealing.agree(keys.sealing)
             key = sealing_key(shared, context, me, peer)
             sealed[peer] = seal(key, shares[peer], _route(context, me, peer))
             incoming[peer] = sealing_key(shared, context, peer, me)
-        attempt.peers, attempt.incoming = peers, incoming
-        attempt.expected = Kind.DELIVERY
+        state.peers, state.incoming = peers, incoming
+        state.expected = Kind.DELIVERY
         return self._answer(
-            Kind.SHARES, wire.pack_shares(commitment(attempt.seed, context, me), sealed)
+            Kind.SHARES, wire.pack_shares(commitment(state.seed, context, me), sealed)
         )
 
-    def _check_peers(self, attempt: _ClientAttempt, peers: dict[int, Keys]) -> None:
+    def _check_peers(self, state: _ClientStep, peers: dict[int, Keys]) -> None:
         if not peers.keys() <= set(self._neighbours):
             raise InvalidMessageError("The server names clients that are no neighbours.")
         if len(peers) < self._config.degree - self._config.n_dropouts:
             raise InvalidMessageError("More neighbours are missing than may drop out.")
         for peer, keys in peers.items():
             if self._identity is not None:
-                text = signed_part(attempt.context, peer, keys)
+                text = signed_part(state.context, peer, keys)
                 if not self._identity.verify(peer, text, keys.signature):
                     raise InvalidMessageError(f"The keys of client {peer} bear no valid signature.")
 
-    def _split(self, attempt: _ClientAttempt) -> dict[int, bytes]:
+    def _split(self, state: _ClientStep) -> dict[int, bytes]:
         """Return each neighbour's pair of shares; positions are fixed by the graph."""
         n, threshold = len(self._neighbours), self._config.shares_needed
-        seeds = split(attempt.seed, n, threshold)
-        keys = split(attempt.masking.secret, n, threshold)
+        seeds = split(state.seed, n, threshold)
+        keys = split(state.masking.secret, n, threshold)
         rows = zip(self._neighbours, seeds, keys, strict=True)
         return {neighbour: seed + key for neighbour, seed, key in rows}
 
-    def _on_delivery(self, attempt: _ClientAttempt, body: memoryview) -> bytes:
+    def _on_delivery(self, state: _ClientStep, body: memoryview) -> bytes:
         """Keep the neighbours' shares, and send the masked contribution."""
         sealed = wire.unpack_delivery(body)
-        if not sealed.keys() <= attempt.peers.keys():
+        if not sealed.keys() <= state.peers.keys():
             raise InvalidMessageError("The server delivers shares of clients that sent no keys.")
         if len(sealed) < self._config.degree - self._config.n_dropouts:
             raise InvalidMessageError("More neighbours are missing than may drop out.")
-        me, context = self.client_id, attempt.context
+        me, context = self.client_id, state.context
         held = {
-            peer: unseal(attempt.incoming[peer], text, _route(context, peer, me))
+            peer: unseal(state.incoming[peer], text, _route(context, peer, me))
             for peer, text in sealed.items()
         }
-        shared = {peer: attempt.masking.agree(attempt.peers[peer].mask) for peer in held}
-        attempt.held = held
-        attempt.expected = None  # whatever happens in the callback, it is not called again
-        total = self._contribution(attempt)
-        add_mask(total, self_key(attempt.seed, context, me))
+        shared = {peer: state.masking.agree(state.peers[peer].mask) for peer in held}
+        state.held = held
+        state.expected = None  # whatever happens in the callback, it is not called again
+        total = self._contribution(state)
+        add_mask(total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
             apply = add_mask if me < peer else subtract_mask
             apply(total, pair_key(secret, context, me, peer))
-        attempt.expected = Kind.UNMASK
+        state.expected = Kind.UNMASK
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
-    def _contribution(self, attempt: _ClientAttempt) -> NDArray[np.uint64]:
-        step, opening = self._name + struct.pack("<I", self._step), attempt.opening
-        question = Question(opening.request, step, self._config.counts, opening.size)
+    def _contribution(self, state: _ClientStep) -> NDArray[np.uint64]:
+        opening = state.opening
+        question = Question(opening.request, opening.counts, opening.size)
         return checked_words(self._respond(question), opening.size).copy()
 
-    def _on_unmask(self, attempt: _ClientAttempt, body: memoryview) -> bytes:
+    def _on_unmask(self, state: _ClientStep, body: memoryview) -> bytes:
         """Reveal one share of each neighbour: of its self-mask, or of its key if it dropped out."""
         alive, dead = wire.unpack_flags(body, int(self._config.n_clients))
-        self._check_survivors(attempt, alive, dead)
+        self._check_survivors(state, alive, dead)
         shares = []
-        for owner, pair in attempt.held.items():
+        for owner, pair in state.held.items():
             if owner in alive:
                 shares.append((owner, 0, pair[:SHARE_BYTES]))
             elif owner in dead:
                 shares.append((owner, 1, pair[SHARE_BYTES:]))
-        self._released, self._attempt = True, None  # before anything leaves; the secrets go too
+        self._state = None  # before anything leaves; the secrets go too
         return self._answer(Kind.REVEAL, wire.pack_reveal(shares))
 
-    def _check_survivors(self, attempt: _ClientAttempt, alive: set[int], dead: set[int]) -> None:
+    def _check_survivors(self, state: _ClientStep, alive: set[int], dead: set[int]) -> None:
         """Refuse whatever could open less than the sum of enough contributions."""
         neighbours = set(self._neighbours)
         if alive & dead:
@@ -286,7 +282,7 @@ class AggregationClient:
             raise InvalidMessageError("This client sent its contribution, and is not in the sum.")
         if len(alive) < self._config.fewest_survivors:
             raise InvalidMessageError("More clients are missing than may drop out.")
-        if not (alive | dead) & neighbours <= attempt.held.keys():
+        if not (alive | dead) & neighbours <= state.held.keys():
             raise InvalidMessageError("The server asks for shares that were never sent.")
         if len(alive & neighbours) < self._config.shares_needed:
             raise InvalidMessageError("Too few neighbours are in the sum.")
@@ -300,8 +296,8 @@ def _route(context: bytes, sender: int, receiver: int) -> bytes:
 
 
 @dataclass
-class _ServerAttempt:
-    """What the server collected in one attempt of one step."""
+class _ServerStep:
+    """What the server collected in one step."""
 
     opening: wire.Opening
     context: bytes
@@ -319,7 +315,7 @@ class _ServerAttempt:
 class AggregationServer:
     """The server of a secure sum: it asks, collects and opens the sum of a step.
 
-    `begin` (or `retry`) returns the first messages, by client. Hand the answers to `receive`;
+    `begin` returns the first messages, by client. Hand the answers to `receive`;
     when no more come, `advance` returns the next messages, and in the end an empty dict: then
     `total` holds the sum. Whoever has not answered until `advance` has dropped out of the step.
 
@@ -336,53 +332,38 @@ class AggregationServer:
         self._digest = wire.run_digest(run_id)
         self._config = config
         self._graph = circulant(int(config.n_clients), config.degree, run_id)
-        self.step, self._try = -1, 0
-        self.opened = False
-        self._attempt: _ServerAttempt | None = None
+        self.step = -1
+        self._state: _ServerStep | None = None
         self._result: NDArray[np.uint64] | None = None
 
     def begin(self, request: bytes, size: int) -> dict[int, bytes]:
         """Begin the next step: a public question whose answer has `size` words."""
-        numbers = wire.config_numbers(self._config)
-        opening = wire.Opening(numbers, operator.index(size), bytes(request))
+        opening = wire.Opening(self._config.counts, operator.index(size), bytes(request))
         if opening.size < 1:
             raise ValueError(f"size must be at least 1. Got {size!r}.")
-        self.step, self._try, self.opened = self.step + 1, 0, False
-        return self._open(opening)
-
-    def retry(self) -> dict[int, bytes]:
-        """Ask again what no client was asked to unmask."""
-        if self._attempt is None or self.opened:
-            raise AggregationAbortedError(
-                "This step has a sum already; another one would be a second release.",
-                opened=self.opened,
-            )
-        self._try += 1
-        return self._open(self._attempt.opening)
-
-    def _open(self, opening: wire.Opening) -> dict[int, bytes]:
-        context = wire.context(self._run_id, self.step, self._try, opening)
-        self._attempt = _ServerAttempt(opening, context, np.zeros(opening.size, dtype=np.uint64))
+        self.step += 1
+        context = wire.context(self._run_id, self.step, opening)
+        self._state = _ServerStep(opening, context, np.zeros(opening.size, dtype=np.uint64))
         self._result = None
         clients = range(self._config.n_clients)
         return self._ask(Kind.OPEN, dict.fromkeys(clients, wire.pack_opening(opening)))
 
     def _ask(self, kind: Kind, bodies: dict[int, bytes]) -> dict[int, bytes]:
         """Write one message for each client, and wait for their answers."""
-        attempt = self._running()
-        attempt.expected, attempt.waiting = Kind(kind + 1), set(bodies)
-        header = Header(kind, self.step, self._try, SERVER, self._digest)
+        state = self._running()
+        state.expected, state.waiting = Kind(kind + 1), set(bodies)
+        header = Header(kind, self.step, SERVER, self._digest)
         return {client: wire.pack_message(header, body) for client, body in bodies.items()}
 
-    def _running(self) -> _ServerAttempt:
-        if self._attempt is None:
+    def _running(self) -> _ServerStep:
+        if self._state is None:
             raise InvalidMessageError("No step is running.")
-        return self._attempt
+        return self._state
 
     @property
     def waiting(self) -> frozenset[int]:
         """Clients that have not answered the last messages."""
-        return frozenset(self._attempt.waiting if self._attempt else ())
+        return frozenset(self._state.waiting if self._state else ())
 
     @property
     def n_survivors(self) -> int:
@@ -398,72 +379,71 @@ class AggregationServer:
 
     def receive(self, client_id: int, message: bytes) -> None:
         """Take the answer that came from client `client_id`; refuse what is out of turn."""
-        attempt = self._running()
+        state = self._running()
         header, body = wire.unpack_message(message)
         if header.run != self._digest or header.sender != client_id:
             raise InvalidMessageError("The message is not from this client of this run.")
-        turn = (header.step, header.attempt, header.kind)
-        if turn != (self.step, self._try, attempt.expected) or client_id not in attempt.waiting:
+        turn = (header.step, header.kind)
+        if turn != (self.step, state.expected) or client_id not in state.waiting:
             raise InvalidMessageError("The message is late, early or repeated.")
         if header.kind is Kind.KEYS:
-            attempt.keys[client_id] = wire.unpack_keys(body)
+            state.keys[client_id] = wire.unpack_keys(body)
         elif header.kind is Kind.SHARES:
-            self._take_shares(attempt, client_id, body)
+            self._take_shares(state, client_id, body)
         elif header.kind is Kind.MASKED:
-            attempt.total += wire.unpack_words(body, attempt.opening.size)
+            state.total += wire.unpack_words(body, state.opening.size)
         else:
-            self._take_reveal(attempt, client_id, body)
-        attempt.waiting.discard(client_id)
+            self._take_reveal(state, client_id, body)
+        state.waiting.discard(client_id)
 
-    def _take_shares(self, attempt: _ServerAttempt, sender: int, body: memoryview) -> None:
+    def _take_shares(self, state: _ServerStep, sender: int, body: memoryview) -> None:
         digest, sealed = wire.unpack_shares(body)
-        if sealed.keys() != self._linked(sender, attempt.keys):
+        if sealed.keys() != self._linked(sender, state.keys):
             raise InvalidMessageError(
                 "A client shares its secrets with its neighbours, each of them."
             )
-        attempt.commitments[sender] = digest
+        state.commitments[sender] = digest
         for receiver, text in sealed.items():
-            attempt.mail[receiver][sender] = text
+            state.mail[receiver][sender] = text
 
-    def _take_reveal(self, attempt: _ServerAttempt, sender: int, body: memoryview) -> None:
+    def _take_reveal(self, state: _ServerStep, sender: int, body: memoryview) -> None:
         shares = wire.unpack_reveal(body)
-        wanted = dict.fromkeys(self._linked(sender, attempt.alive), 0)
-        wanted |= dict.fromkeys(self._linked(sender, attempt.dead), 1)
+        wanted = dict.fromkeys(self._linked(sender, state.alive), 0)
+        wanted |= dict.fromkeys(self._linked(sender, state.dead), 1)
         if {owner: which for owner, (which, _) in shares.items()} != wanted:
             raise InvalidMessageError("A client reveals what was asked for, and nothing else.")
         for owner, (_, share) in shares.items():
-            attempt.shares[owner][self._graph.slots[owner][sender]] = share
+            state.shares[owner][self._graph.slots[owner][sender]] = share
 
     def advance(self) -> dict[int, bytes]:
         """Return the next messages, or an empty dict when the sum is ready."""
-        attempt = self._running()
-        if attempt.expected is Kind.KEYS:
-            return self._send_peers(attempt)
-        if attempt.expected is Kind.SHARES:
-            self._check_enough(attempt.commitments)
-            mail = {c: wire.pack_delivery(attempt.mail[c]) for c in attempt.commitments}
+        state = self._running()
+        if state.expected is Kind.KEYS:
+            return self._send_peers(state)
+        if state.expected is Kind.SHARES:
+            self._check_enough(state.commitments)
+            mail = {c: wire.pack_delivery(state.mail[c]) for c in state.commitments}
             return self._ask(Kind.DELIVERY, mail)
-        if attempt.expected is Kind.MASKED:
-            return self._ask_to_unmask(attempt)
+        if state.expected is Kind.MASKED:
+            return self._ask_to_unmask(state)
         if self._result is None:
-            self._result = self._unmask(attempt)
+            self._result = self._unmask(state)
         return {}
 
-    def _send_peers(self, attempt: _ServerAttempt) -> dict[int, bytes]:
-        self._check_enough(attempt.keys)
+    def _send_peers(self, state: _ServerStep) -> dict[int, bytes]:
+        self._check_enough(state.keys)
         bodies = {}
-        for client in attempt.keys:
-            peers = self._linked(client, attempt.keys)
-            bodies[client] = wire.pack_peers({peer: attempt.keys[peer] for peer in peers})
+        for client in state.keys:
+            peers = self._linked(client, state.keys)
+            bodies[client] = wire.pack_peers({peer: state.keys[peer] for peer in peers})
         return self._ask(Kind.PEERS, bodies)
 
-    def _ask_to_unmask(self, attempt: _ServerAttempt) -> dict[int, bytes]:
-        alive = attempt.commitments.keys() - attempt.waiting
+    def _ask_to_unmask(self, state: _ServerStep) -> dict[int, bytes]:
+        alive = state.commitments.keys() - state.waiting
         self._check_enough(alive)
-        attempt.alive, attempt.dead = alive, attempt.commitments.keys() - alive
+        state.alive, state.dead = alive, state.commitments.keys() - alive
         # `n_dropouts` are gone at most: threshold <= neighbours - n_dropouts are left to everybody
-        flags = wire.pack_flags(int(self._config.n_clients), alive, attempt.dead)
-        self.opened = True
+        flags = wire.pack_flags(int(self._config.n_clients), alive, state.dead)
         return self._ask(Kind.UNMASK, dict.fromkeys(sorted(alive), flags))
 
     def _check_enough(self, clients: Collection[int]) -> None:
@@ -478,32 +458,32 @@ class AggregationServer:
     def _linked(self, client: int, others: Collection[int]) -> set[int]:
         return {peer for peer in self._graph.neighbours[client] if peer in others}
 
-    def _unmask(self, attempt: _ServerAttempt) -> NDArray[np.uint64]:
+    def _unmask(self, state: _ServerStep) -> NDArray[np.uint64]:
         """Take off the self-masks of the survivors and the pair masks of the others."""
         try:
-            for client in attempt.alive:
-                seed = combine(attempt.shares[client], self._config.shares_needed)
-                if commitment(seed, attempt.context, client) != attempt.commitments[client]:
+            for client in state.alive:
+                seed = combine(state.shares[client], self._config.shares_needed)
+                if commitment(seed, state.context, client) != state.commitments[client]:
                     raise InvalidMessageError("A revealed share was altered.")
-                subtract_mask(attempt.total, self_key(seed, attempt.context, client))
-            for client in attempt.dead:
-                self._unlink(attempt, client)
+                subtract_mask(state.total, self_key(seed, state.context, client))
+            for client in state.dead:
+                self._unlink(state, client)
         except InvalidMessageError as error:
-            self._attempt = None  # half-unmasked sums are of no use to anybody
+            self._state = None  # half-unmasked sums are of no use to anybody
             raise AggregationAbortedError(
                 f"The sum could not be opened: {error}", opened=True
             ) from None
-        return attempt.total
+        return state.total
 
-    def _unlink(self, attempt: _ServerAttempt, dead: int) -> None:
+    def _unlink(self, state: _ServerStep, dead: int) -> None:
         """Remove the masks that the survivors share with a client that dropped out."""
-        pair = KeyPair(combine(attempt.shares[dead], self._config.shares_needed))
-        if pair.public != attempt.keys[dead].mask:
+        pair = KeyPair(combine(state.shares[dead], self._config.shares_needed))
+        if pair.public != state.keys[dead].mask:
             raise InvalidMessageError("A revealed share was altered.")
-        for peer in self._linked(dead, attempt.alive):
-            key = pair_key(pair.agree(attempt.keys[peer].mask), attempt.context, dead, peer)
+        for peer in self._linked(dead, state.alive):
+            key = pair_key(pair.agree(state.keys[peer].mask), state.context, dead, peer)
             undo = subtract_mask if peer < dead else add_mask
-            undo(attempt.total, key)
+            undo(state.total, key)
 
 
 # Sums over clients: masked ones over a transport, and plain ones for simulations.
@@ -542,8 +522,7 @@ class SecureAggregator:
     """The server of secure sums: call it with a public question, get the sum of the answers.
 
     The sum of a step is all that is opened. Fewer than ``n_clients - n_dropouts`` contributions
-    open nothing: the call raises `AggregationAbortedError`, after as many attempts as are allowed.
-    An attempt that clients were asked to unmask is never repeated.
+    open nothing: the call raises `AggregationAbortedError`. No step is repeated.
 
     Secure against parties that follow the protocol and pool what they see (the server and at
     most `n_colluders` clients), not against a server that lies. Not externally reviewed.
@@ -556,8 +535,6 @@ class SecureAggregator:
         What all parties agreed on.
     run_id : bytes, optional
         Name of the run, the one that the clients know; by default 16 random bytes.
-    n_attempts : int, default=2
-        How often a step is tried while nothing of it was opened.
 
     Examples
     --------
@@ -576,30 +553,15 @@ class SecureAggregator:
         transport: Transport,
         config: AggregationConfig,
         run_id: bytes | None = None,
-        *,
-        n_attempts: int = 2,
     ) -> None:
-        if n_attempts < 1:
-            raise ValueError(f"n_attempts must be at least 1. Got {n_attempts!r}.")
         self.run_id = os.urandom(16) if run_id is None else wire.check_run_id(run_id)
         self.config = config
         self._transport = transport
-        self._n_attempts = n_attempts
         self._server = AggregationServer(self.run_id, config)
 
     def __call__(self, request: bytes, size: int) -> AggregationResult:
         """Open the sum of all clients' answers to a public question of `size` words."""
         messages = self._server.begin(request, size)
-        for left in reversed(range(self._n_attempts)):
-            try:
-                return self._finish(messages)
-            except AggregationAbortedError as error:
-                if error.opened or not left:
-                    raise
-            messages = self._server.retry()
-        raise AssertionError  # the last attempt returns or raises
-
-    def _finish(self, messages: dict[int, bytes]) -> AggregationResult:
         while messages:
             self._transport.exchange(messages, self._accept)
             messages = self._server.advance()
@@ -648,7 +610,6 @@ def simulated_aggregator(
     config: AggregationConfig,
     *,
     lost: Callable[[int, wire.Kind], bool] | None = None,
-    n_attempts: int = 2,
 ) -> SecureAggregator:
     """Return a `SecureAggregator` whose clients, one for each callback, live in this process.
 
@@ -665,4 +626,4 @@ def simulated_aggregator(
     ]
     handlers = {client.client_id: client.handle for client in clients}
     transport = LocalTransport(handlers, lost=lost)
-    return SecureAggregator(transport, config, run_id, n_attempts=n_attempts)
+    return SecureAggregator(transport, config, run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from skdp._validation import check_int
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
@@ -42,7 +42,6 @@ def _aborted(message: str, opened: bool) -> AggregationAbortedError:
 # What all parties of a secure sum agree on beforehand.
 
 
-_COMPLETE_UP_TO: Final = 50  # with so few clients everybody is everybody's neighbour
 _FEWEST_NEIGHBOURS: Final = 20
 
 
@@ -64,12 +63,6 @@ class AggregationConfig:
     n_dropouts : int, default=0
         F: clients that may drop out of a step. Beyond F the step is aborted and opens nothing:
         the noise of the rest would be too small.
-    neighbours : int or "auto", default="auto"
-        k: how many others each client exchanges masks with. Even, at least T + F + 1; all others
-        if there are at most 50 clients. "auto" is T + 2F + 1, at least 20.
-    threshold : int or "auto", default="auto"
-        t: how many neighbours must help to unmask a client, from T + 1 to k - F. "auto" is k - F:
-        F may drop out, and as many as possible would have to collude.
 
     Examples
     --------
@@ -82,23 +75,12 @@ class AggregationConfig:
     n_clients: int
     n_colluders: int = 1
     n_dropouts: int = 0
-    neighbours: int | Literal["auto"] = "auto"
-    threshold: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        """Check the rules under which the survivors stay connected and recoverable.
-
-        A circulant graph of degree k stays connected when any k - 1 clients are taken out, so
-        k >= T + F + 1 leaves the honest survivors connected: their masks hide all partial sums.
-        t > T keeps colluders from unmasking alone; t <= k - F lets the survivors unmask.
-        """
+        """Check that a sum hides whose contribution is whose."""
         for name, low in (("n_clients", 2), ("n_colluders", 0), ("n_dropouts", 0)):
             check_int(self, name, low)  # type: ignore[no-untyped-call]
-        for name in ("neighbours", "threshold"):
-            check_int(self, name, 1, also=("auto",))  # type: ignore[no-untyped-call]
         self._check_clients()
-        self._check_neighbours()
-        self._check_threshold()
         if self.n_colluders == 0:
             warn_caller(
                 "n_colluders=0: the stated budget holds against outsiders, not against a client, "
@@ -109,18 +91,21 @@ class AggregationConfig:
 
     @property
     def degree(self) -> int:
-        """Number of neighbours of each client."""
-        if self.neighbours != "auto":
-            return int(self.neighbours)
+        """Number of neighbours of each client, k: T + 2F + 1, but at least 20; even, or all others.
+
+        A circulant graph of degree k stays connected when any k - 1 clients are taken out, so
+        k >= T + F + 1 leaves the honest survivors connected: their masks hide all partial sums.
+        """
         wanted = max(_FEWEST_NEIGHBOURS, self.n_colluders + 2 * self.n_dropouts + 1)
-        even = wanted + wanted % 2
-        complete = self.n_clients <= _COMPLETE_UP_TO or even >= self.n_clients - 1
-        return self.n_clients - 1 if complete else even
+        return min(wanted + wanted % 2, int(self.n_clients) - 1)
 
     @property
     def shares_needed(self) -> int:
-        """Number of neighbours whose shares unmask a client."""
-        return self.degree - self.n_dropouts if self.threshold == "auto" else int(self.threshold)
+        """Number of neighbours whose shares unmask a client: k - F.
+
+        More than T, which keeps colluders from unmasking alone, and as many as the survivors have.
+        """
+        return self.degree - int(self.n_dropouts)
 
     @property
     def fewest_survivors(self) -> int:
@@ -174,26 +159,4 @@ class AggregationConfig:
                 "n_clients must be at least n_colluders + n_dropouts + 2, so that a sum hides "
                 f"whose contribution is whose. Got {self.n_clients} clients, {self.n_colluders} "
                 f"colluders and {self.n_dropouts} drop-outs."
-            )
-
-    def _check_neighbours(self) -> None:
-        k, n = self.degree, self.n_clients
-        lowest = self.n_colluders + self.n_dropouts + 1
-        if n <= _COMPLETE_UP_TO and k != n - 1:
-            raise ValueError(
-                f"neighbours must be {n - 1} (all others) or 'auto' for {n} clients: graphs are "
-                f"complete up to {_COMPLETE_UP_TO} clients. Got {k}."
-            )
-        if not lowest <= k < n or (k % 2 and k != n - 1):
-            raise ValueError(
-                f"neighbours must be even, and from n_colluders + n_dropouts + 1 = {lowest} to "
-                f"{n - 1}. Got {k}."
-            )
-
-    def _check_threshold(self) -> None:
-        low, high = self.n_colluders + 1, self.degree - self.n_dropouts
-        if not low <= self.shares_needed <= high:
-            raise ValueError(
-                f"threshold must be from n_colluders + 1 = {low} to neighbours - n_dropouts = "
-                f"{high}. Got {self.shares_needed}."
             )

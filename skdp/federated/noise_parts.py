@@ -48,11 +48,7 @@ class PartGrant(Grant):
     receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
     """
 
-    share: float = 0.0
-
-    def allow(self, share: float, openings: int) -> None:
-        """Note the share that was paid, and how many contributions it covers."""
-        self.share, self._left = share, openings
+    share: float = 0.0  # of the budget, that was paid
 
     def draw(self, *index: int) -> IntArray:
         """Draw one client's part of the noise."""
@@ -106,7 +102,6 @@ def distribute(
     parts: AggregationConfig,
     *,
     step: float | None = None,
-    openings: int = 1,
 ) -> PartGrant:
     """Pay for one release whose noise many clients add in parts; nothing is read yet.
 
@@ -125,9 +120,6 @@ def distribute(
         How many clients there are, and how many may collude or drop out.
     step : float or None
         The step that was granted elsewhere; None finds it.
-    openings : int
-        How often one client may contribute: more than once only where its earlier contributions
-        are known to lie in no opened sum.
 
     Returns
     -------
@@ -144,7 +136,7 @@ def distribute(
         step = granted_step(bound, mu, parts, step)
         noise_scale = step * parts.effective_sigma
         grant = PartGrant(session, bound, mechanism, step, noise_scale)
-        grant.allow(share, openings)
+        grant.share = share
         line = LedgerEntry(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
         session.pay(line, share, draws=parts.draws * bound.size)
     return grant

@@ -339,8 +339,6 @@ class PersonalizedClient(FederatedClient):
         The user of each row; None: one user owns all of them.
     epsilon, delta : float
         What this client spends at most.
-    n_retries : int, default=0
-        As in `PowerMethodClient`.
 
     See Also
     --------
@@ -357,7 +355,6 @@ class PersonalizedClient(FederatedClient):
         groups: Any = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
-        n_retries: int = 0,
     ) -> None:
         model, n_outputs = _unfitted(model)
         y = y if model._y_numeric else as_labels(y)
@@ -379,7 +376,6 @@ class PersonalizedClient(FederatedClient):
             adjacency=model.adjacency,
             unit="group",
             n_features=d,
-            n_retries=n_retries,
             trial=trial_users(model, d, n_outputs),
         )
 

@@ -114,11 +114,6 @@ default="row"
         What is protected, as in `DPTruncatedSVD`.
     unit_bound : (low, high), int, float or None, default=None
         As in `DPTruncatedSVD`; must equal that of the server's estimator.
-    n_retries : int, default=0
-        How often a step is answered again, with fresh noise, after an attempt that opened nothing.
-        Such an answer costs nothing, on the word of a server that follows the protocol; it is
-        given within one step of one `AggregationClient` only. With 0 an attempt that fails after
-        this client answered it ends the fit.
     n_jobs : int or None, default=None
         Threads for the passes over the rows.
 
@@ -164,7 +159,6 @@ default="row"
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         unit_bound: Any = None,
-        n_retries: int = 0,
         n_jobs: int | None = None,
     ) -> None:
         if privacy_unit not in _UNITS:
@@ -191,7 +185,6 @@ default="row"
             adjacency=adjacency,
             unit=privacy_unit,
             n_features=int(X.shape[1]),
-            n_retries=n_retries,
             sensitivity=1.0 if unit_bound is None else unit_bound,
         )
 
@@ -218,8 +211,6 @@ class RecommenderClient(FederatedClient):
         Probability that the bound fails, above 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
-    n_retries : int, default=0
-        As in `PowerMethodClient`.
     n_jobs : int or None, default=None
         Threads for the passes over the rows.
 
@@ -254,7 +245,6 @@ class RecommenderClient(FederatedClient):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
-        n_retries: int = 0,
         n_jobs: int | None = None,
     ) -> None:
         if adjacency not in ADJACENCIES:
@@ -273,7 +263,6 @@ class RecommenderClient(FederatedClient):
             adjacency=adjacency,
             unit="row",
             n_features=int(np.shape(R)[1]),
-            n_retries=n_retries,
         )
 
 

@@ -71,7 +71,7 @@ def spied(X, config, pattern):
     run_id = b"a run"
     clients = [AggregationClient(run_id, i, config, call) for i, call in enumerate(callbacks(X))]
     transport = SpyTransport(clients, pattern)
-    return SecureAggregator(transport, config, run_id, n_attempts=1), transport
+    return SecureAggregator(transport, config, run_id), transport
 
 
 def outcome(config, pattern):
@@ -112,12 +112,11 @@ def check_step_after(aggregate, spy, X):
 
 
 def configs(n):
-    """Most and fewest colluders and drop-outs that n clients allow, and thresholds between."""
+    """Most and fewest colluders and drop-outs that n clients allow."""
     for colluders in {0, min(1, n - 2)}:
         for dropouts in {0, 1, n - 2 - colluders}:
             if 0 <= dropouts <= n - 2 - colluders:
-                for threshold in {colluders + 1, n - 1 - dropouts}:
-                    yield AggregationConfig(n, colluders, dropouts, threshold=threshold)
+                yield AggregationConfig(n, colluders, dropouts)
 
 
 @pytest.mark.thorough
@@ -150,9 +149,10 @@ def test_every_dropout_pattern_in_every_order(n, first):
 @pytest.mark.parametrize("seed", range(6))
 def test_dropouts_on_a_circulant_graph(seed):
     rng = np.random.default_rng(seed)
-    config = AggregationConfig(60, 2, 5, neighbours=8 + 2 * seed)
+    config = AggregationConfig(60, 2, 5 + 2 * seed)
+    assert 20 <= config.degree < 59
     pattern = [None] * 60
-    for client in rng.choice(60, 5, replace=False):
+    for client in rng.choice(60, 5 + 2 * seed, replace=False):
         pattern[client] = STAGES[rng.integers(1, 5)]
     check_pattern(config, pattern, random_words(60, 5, seed))
 
@@ -168,51 +168,39 @@ def test_sum_wraps_and_sizes_fit(size):
         assert (result.n_survivors, result.step) == (4, step)
 
 
-def test_retry_when_nothing_was_opened():
-    """The second attempt asks each client again: fresh noise, fresh keys, the same step."""
+@pytest.mark.parametrize("kind", [Kind.MASKED, Kind.REVEAL])
+def test_a_step_that_failed_is_not_repeated(kind):
+    """Each client is asked once; the next call is another step."""
     calls, lost_once = [], {0, 1}
 
     def respond(request):
         calls.append(request)
         return np.ones(3, dtype=np.uint64)
 
-    def lost(client_id, kind):
-        if kind is Kind.MASKED and client_id in lost_once:
-            lost_once.remove(client_id)
-            return True
-        return False
+    def lost(client_id, sent):
+        gone = sent is kind and client_id in lost_once
+        lost_once.difference_update({client_id} if gone else ())
+        return gone
 
-    config = AggregationConfig(5, n_dropouts=1)
-    result = simulated_aggregator([respond] * 5, config, lost=lost)(b"q", 3)
-    assert result.total.tolist() == [5, 5, 5] and result.step == 0
-    assert len(calls) == 10
-
-
-def test_no_retry_after_unmasking_began():
-    X, config = random_words(5, 3), AggregationConfig(5, n_dropouts=1)
-    opened = []
-
-    def lost(client_id, kind):
-        if kind is Kind.KEYS:
-            opened.append(client_id)
-        return kind is Kind.REVEAL and client_id < 3
-
-    aggregate = simulated_aggregator(callbacks(X), config, lost=lost, n_attempts=3)
+    add = simulated_aggregator([respond] * 5, AggregationConfig(5, n_dropouts=1), lost=lost)
     with pytest.raises(AggregationAbortedError) as caught:
-        aggregate(b"q", 3)
-    assert caught.value.opened and isinstance(caught.value, PrivacyError)
-    assert opened == [0, 1, 2, 3, 4]  # one attempt
+        add(b"q", 3)
+    assert caught.value.opened is (kind is Kind.REVEAL) and isinstance(caught.value, PrivacyError)
+    assert len(calls) == 5
+    result = add(b"q", 3)
+    assert result.total.tolist() == [5, 5, 5] and result.step == 1
 
 
-def test_attempts_end():
-    X, config = random_words(4, 3), AggregationConfig(4)
-    aggregate = simulated_aggregator(
-        callbacks(X), config, lost=lambda client_id, kind: client_id == 2, n_attempts=3
+def test_an_abort_says_who_is_missing():
+    add = simulated_aggregator(
+        callbacks(random_words(4, 3)),
+        AggregationConfig(4),
+        lost=lambda client_id, _: client_id == 2,
     )
     with pytest.raises(
         AggregationAbortedError, match="Only 3 of 4 clients answered, and at most 0 may"
     ):
-        aggregate(b"q", 3)
+        add(b"q", 3)
 
 
 @pytest.mark.parametrize(
@@ -304,22 +292,22 @@ def test_a_client_that_does_not_exist():
 
 
 def test_only_neighbours_shares_are_revealed():
-    scene = Scene(Kind.UNMASK, n=60, neighbours=10)
+    scene = Scene(Kind.UNMASK, n=60)
     for client in scene.clients:
         answer = client.handle(scene.messages[client.client_id])
         owners = wire.unpack_reveal(wire.unpack_message(answer)[1]).keys()
-        assert owners == set(client._neighbours) and len(owners) == 10
+        assert owners == set(client._neighbours) and len(owners) == 20
 
 
 def test_threshold_of_neighbours(monkeypatch):
     """The bound on all drop-outs implies it; it holds without that bound, too."""
     monkeypatch.setattr(AggregationConfig, "fewest_survivors", 0)
-    scene = Scene(Kind.UNMASK, n=60, neighbours=10, n_dropouts=4, threshold=6)
+    scene = Scene(Kind.UNMASK, n=60, n_dropouts=4)
     client = scene.clients[0]
     far = set(range(60)) - set(client._neighbours)
-    for near in (0, 5):
+    for near in (0, 15):
         refuse(client, scene.unmask(far | {*client._neighbours[:near]}), "Too few neighbours")
-    client.handle(scene.unmask(far | {*client._neighbours[:6]}))
+    client.handle(scene.unmask(far | {*client._neighbours[:16]}))
 
 
 def test_shares_that_were_never_sent():
@@ -357,7 +345,7 @@ def test_an_identical_message_is_not_answered_twice(stage):
 
 
 def test_a_callback_that_failed_is_not_called_again():
-    """Until a new attempt: it may have paid, or drawn noise, before it failed."""
+    """It may have paid, or drawn noise, before it failed."""
     calls = []
 
     def respond(request):
@@ -382,9 +370,9 @@ def test_nothing_of_a_released_step_is_answered_again():
     for messages in old:
         refuse(client, messages[0])
     again = wire.unpack_message(scene.history[0][0])[1]
-    refuse(client, scene.forge(Kind.OPEN, bytes(again), attempt=1), "already answered")
+    refuse(client, scene.forge(Kind.OPEN, bytes(again)), "already answered")
     assert len(scene.calls) == 6
-    assert client._attempt is None  # its secrets are gone
+    assert client._state is None  # its secrets are gone
 
 
 def test_steps_only_go_forward():
@@ -395,29 +383,27 @@ def test_steps_only_go_forward():
     for step in (0, 4, 5):
         refuse(client, scene.forge(Kind.OPEN, body, step=step), "already answered")
     refuse(client, scene.messages[0], "another step")  # the old step's unmasking comes too late
-    client.handle(scene.forge(Kind.OPEN, body, step=5, attempt=1))
-    refuse(client, scene.forge(Kind.OPEN, body, step=5, attempt=1), "already answered")
 
 
-def test_secrets_are_new_in_every_attempt():
+def test_secrets_are_new_in_every_step():
     scene = Scene(Kind.PEERS)
     seen = set()
-    for attempt in range(4):
+    for _ in range(4):
         for client in scene.clients:
-            secrets = client._attempt
+            secrets = client._state
             seen |= {secrets.seed, secrets.masking.secret, secrets.sealing.secret}
             assert len({secrets.seed, secrets.masking.public, secrets.sealing.public} - seen) == 2
-        scene.messages = scene.server.retry() if attempt < 2 else scene.server.begin(b"q", 4)
+        scene.messages = scene.server.begin(b"q", 4)
         scene.step()
     assert len(seen) == 4 * 6 * 3
 
 
-def test_shares_of_an_earlier_attempt_are_refused():
+def test_shares_of_an_earlier_step_are_refused():
     scene = Scene(Kind.DELIVERY)
     old = scene.messages[0]
-    scene.messages = scene.server.retry()
+    scene.messages = scene.server.begin(b"question", 4)
     scene.go_on(Kind.DELIVERY)
-    refuse(scene.clients[0], old, "another step or attempt")
+    refuse(scene.clients[0], old, "another step")
     header = wire.unpack_message(scene.messages[0])[0]
     replayed = wire.pack_message(header, bytes(wire.unpack_message(old)[1]))
     refuse(scene.clients[0], replayed, "altered")
@@ -445,8 +431,6 @@ def test_messages_of_others():
     refuse(client, answer, "server of this run")
     other = AggregationServer(RUN, AggregationConfig(6, n_dropouts=2)).begin(b"question", 4)[0]
     refuse(client, other, "another configuration")
-    weaker = AggregationServer(RUN, AggregationConfig(6, n_dropouts=1, threshold=2))
-    refuse(client, weaker.begin(b"question", 4)[0], "another configuration")
 
 
 def test_a_client_cannot_be_copied():
@@ -479,9 +463,9 @@ def test_cut_and_foreign_bytes_are_refused():
             for end in range(len(message)):
                 refuse(client, message[:end])
             refuse(client, message + b"\0")
-        for length in (0, 31, 32, 33, 500):
+        for length in (0, 29, 30, 31, 500):
             refuse(client, rng.bytes(length))
-            refuse(client, message[:32] + b"\xff" * length) if length else None
+            refuse(client, message[:30] + b"\xff" * length) if length else None
         for head in (b"skdp" + message[4:], message[:4] + b"\2" + message[5:]):
             refuse(client, head)
         refuse(client, message[:5] + b"\x09" + message[6:])
@@ -570,7 +554,7 @@ def test_signatures_of_strangers_and_of_other_steps():
     known = identities(6)
     scene = Scene(Kind.PEERS, identities=known)
     peers = scene.rows()
-    scene.messages = scene.server.retry()
+    scene.messages = scene.server.begin(b"question", 4)
     scene.step()
     refuse(scene.clients[0], scene.with_rows(peers), "no valid signature")
     assert not known[0].verify(17, b"text", bytes(64))
@@ -585,7 +569,6 @@ BAD_ARGUMENTS = [
         for run_id in (b"", b"x" * 65, "run")
     ],
     (partial(SIMULATED, [None] * 2), "one for each of 3 clients"),
-    (partial(SIMULATED, [None] * 3, n_attempts=0), "n_attempts must be at least 1"),
     (partial(AggregationServer(RUN, AggregationConfig(4)).begin, b"q", 0), "size must be at least"),
 ]
 
@@ -618,7 +601,7 @@ def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_un
     scene = Scene(Kind.DELIVERY, n, value=0, size=1 << 13)
     scene.deliver()
     for client, (_, words) in zip(scene.clients, scene.masked(), strict=True):
-        attempt, words = client._attempt, words.copy()
+        attempt, words = client._state, words.copy()
         subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
         bare.append(words)
     for count in range(1, n):
@@ -630,8 +613,8 @@ def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy, check_un
 def test_masks_are_new_in_every_step(fixed_entropy, check_uniform):
     scene = Scene(Kind.DELIVERY, 3, value=0, size=1 << 12, n_dropouts=0)
     scene.deliver()
-    for restart in (scene.server.retry, partial(scene.server.begin, b"question", 1 << 12)):
-        scene.messages = restart()
+    for _ in range(2):
+        scene.messages = scene.server.begin(b"question", 1 << 12)
         scene.go_on(Kind.DELIVERY)
         scene.deliver()
     for client_id in range(3):
@@ -700,7 +683,7 @@ def test_server_notices_an_altered_share(which):
         _, body = wire.unpack_message(bytes(answer))
         owners = list(wire.unpack_reveal(body).items())
         place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
-        answer[32 + 38 * place + 15 + client_id] ^= 1  # elsewhere for each: no two make up for it
+        answer[30 + 38 * place + 15 + client_id] ^= 1  # elsewhere for each: no two make up for it
         scene.server.receive(client_id, bytes(answer))
     with pytest.raises(AggregationAbortedError, match=r"altered|do not belong") as caught:
         scene.server.advance()
@@ -716,8 +699,6 @@ def test_server_out_of_turn():
         _ = server.total
     with pytest.raises(InvalidMessageError):
         server.receive(0, messages[0])
-    with pytest.raises(AggregationAbortedError, match="has a sum already"):
-        Scene(Kind.UNMASK).server.retry()  # what it has opened
 
 
 # -- sums of states of several servers -------------------------------------------------------------
@@ -746,8 +727,7 @@ def test_sums_without_some_states_are_not_opened():
 
     def connect(callbacks):
         sums = simulated_aggregator(callbacks, LOSSY, lost=lambda i, kind: i == 0)
-        original = sums._finish
-        sums._finish = lambda messages: asked.append(messages) or original(messages)
+        sums._server.begin = lambda *question: asked.append(question)
         return sums
 
     with pytest.raises(PrivacyError, match="n_dropouts=0"):

@@ -516,7 +516,7 @@ class Member(Run):
         ]
 
     def respond(self, question):
-        self.reads.append(question.step)
+        self.reads.append(self.server.step)
         return self.words
 
     def handle(self, message):
@@ -542,12 +542,12 @@ class Member(Run):
         return repr(self.error), len(self.reads), len(self.shown)
 
     def wrong(self):
-        header, body = wire.unpack_message(self.first)
+        header, _ = wire.unpack_message(self.first)
         flags = wire.pack_flags(4, [0, 1, 2], [3])
         others = (
             self.last,  # once more, another set to unmask, and the whole step
             wire.pack_message(header._replace(kind=wire.Kind.UNMASK), flags),
-            wire.pack_message(header._replace(attempt=1), bytes(body)),
+            self.first,
         )
         for message in others:
             with suppress(InvalidMessageError):

@@ -171,7 +171,7 @@ class Scene:
         return wire.pack_message(header, _RECORDS[header.kind][0](rows))
 
     def forge(self, kind, body, **changes):
-        header = Header(kind, 0, 0, SERVER, wire.run_digest(RUN))._replace(**changes)
+        header = Header(kind, 0, SERVER, wire.run_digest(RUN))._replace(**changes)
         return wire.pack_message(header, body)
 
     def unmask(self, alive, dead=()):
