@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from skdp._inputs import has_cells, matrix_unit
+from skdp._inputs import matrix_unit
 from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.decomposition._base import (
@@ -271,8 +271,11 @@ def unit_route(estimator, shape):
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
-    if name == "one_shot" and not changed.bounded:
-        _check_whole(shape)
+    if name == "one_shot" and not changed.bounded and not is_small(shape):
+        raise ValueError(
+            f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
+            "'alternating' or 'auto'. Got 'one_shot'."
+        )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
         return _whole_route(estimator, shape)
     if name != "auto":
@@ -296,26 +299,16 @@ def _whole_route(estimator, shape):
     return "alternating", "alternating: there is no noise, or there are too many entries"
 
 
-def _check_whole(shape):
-    if not is_small(shape):
-        raise ValueError(
-            f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
-            "'alternating' or 'auto'. Got 'one_shot'."
-        )
-
-
 def pure_units(estimator):
     """Whether the settings have a route without delta."""
     unit, name = unit_of(estimator), estimator.algorithm
-    flips = name in ("auto", "one_shot")
-    if unit.bound is DEGREE:
-        return flips
     if unit.by_rows:
         return False
-    flips = flips and has_cells(estimator)
+    if unit.bound is DEGREE:
+        return name in ("auto", "one_shot")
     moments = name in ("gram", "arpack", "screened")  # of matrices: no near bound on an l1 norm
     one = estimator.n_components == 1 and not moments
-    return flips or one or name in ("auto", "deflation", "one_shot")
+    return one or name in ("auto", "deflation", "one_shot")
 
 
 def budget_kinds(estimator):

@@ -248,7 +248,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if as_blocks(X) is not None and not is_memory_map(X):
             return self._users_in_blocks(X, y, groups), None
         X, y, labels = self._validated(X, y, groups, reset=True)
-        users, codes = self._coded(labels, X.shape[0])
+        users, codes = None, np.arange(X.shape[0])  # each row is its own user
+        if labels is not None:
+            users, codes = np.unique(labels, return_inverse=True)
         return self._user_rows(X, self._encoded(y, reset=True), codes), users
 
     def _users_in_blocks(self, X, y, groups):
@@ -303,13 +305,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     @staticmethod
     def _checked_labels(labels, X):
         return None if labels is None else labels_of(labels, X.shape[0])
-
-    @staticmethod
-    def _coded(labels, n):
-        """Return the sorted users (None if each row is its own) and the number of each row's."""
-        if labels is None:
-            return None, np.arange(n)
-        return np.unique(labels, return_inverse=True)
 
     def _user_rows(self, X, Y, codes):
         return UserRows(X, Y, codes, self._scales_targets())
