@@ -191,6 +191,15 @@ def map_blocks(estimator, X, source, compute, n_columns, dtype=None):
     return np.concatenate(list(found)) if isinstance(X, np.memmap) else found
 
 
+def mapped(estimator, X, compute, n_columns, dtype=None, *, accept_sparse="csr"):
+    """Apply a public map to checked rows in memory, or to blocks where they are."""
+    source = as_blocks(X)
+    if source is None:
+        return compute(rows_to_map(estimator, X, accept_sparse=accept_sparse))
+    refuse_column(estimator)
+    return map_blocks(estimator, X, source, compute, n_columns, dtype)
+
+
 def refuse_blocks(estimator, X, reason):
     """Raise if X comes in blocks that are no array: it would be loaded whole, or not at all."""
     if is_source(X) or is_dask_array(X) or is_paths(X):

@@ -15,15 +15,7 @@ from sklearn import config_context
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._inputs import (
-    advised,
-    as_blocks,
-    checked,
-    feature_names,
-    map_blocks,
-    refuse_column,
-    rows_to_map,
-)
+from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import EXACT_SHARE, GRAM_FEATURES
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
@@ -93,11 +85,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             return self._projected(X, self._projection(exact=True))
 
     def _projected(self, X, project):
-        source = as_blocks(X)
-        if source is None:
-            return project(rows_to_map(self, X, accept_sparse=("csr", "csc")))
-        refuse_column(self)
-        return map_blocks(self, X, source, project, len(self.components_))
+        return mapped(self, X, project, len(self.components_), accept_sparse=("csr", "csc"))
 
     def _projection(self, *, exact=False):
         """Return the public map; it holds no reference to the estimator."""

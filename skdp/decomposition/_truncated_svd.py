@@ -392,10 +392,6 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
         shares = check_split(self, self._default_shares(route))
-        if session.budget.exact and route == "screened":
-            route = "power"
-            shares.setdefault("sums", shares["subspace"] / 4)
-            shares["subspace"] /= 2
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
@@ -409,7 +405,10 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         )  # fmt: skip
         ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total = ask.square_sum(share=shares["total_variance"])
-        sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
+        if sums is None:  # rows that would be screened have a share of them only without noise
+            sums, noise = ask.sums(share=shares.get("sums", shares["subspace"] / 2))
+        else:
+            noise = 0.0
         facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
         values = ritz.values * warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
         attributes = svd_variances(values, components_of(ritz.vectors), *facts)

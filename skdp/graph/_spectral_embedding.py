@@ -30,7 +30,7 @@ from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import MOST_NUMBERS
 from skdp.theory._subspaces import choose_one_shot, flipped_threshold, products_threshold
-from skdp.units import INTERVAL, offered
+from skdp.units import offered
 
 # What an embedding shows, from released values alone.
 
@@ -289,15 +289,11 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         check_int(self, "n_iter", 1, also=("auto",))
         check_option(self, "algorithm", ("auto", "power", "one_shot"))
         check_unit_bound(self)
-        if self.algorithm == "one_shot" and self._protects.bound is not INTERVAL:
+        if self.algorithm == "one_shot" and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips edges that are there or not: it needs "
-                f"privacy_unit='edge'. Got {self.privacy_unit!r}."
-            )
-        if self.algorithm == "one_shot" and bound_of(self)[0] != 0:
-            raise ValueError(
-                "algorithm='one_shot' flips edges that are there or not: it needs "
-                f"unit_bound=(0, high). Got {self.unit_bound!r}."
+                "algorithm='one_shot' flips edges that are there or not: it needs privacy_unit="
+                "'edge' and unit_bound=(0, high). Got "
+                f"privacy_unit={self.privacy_unit!r} and unit_bound={self.unit_bound!r}."
             )
 
     def _check_square(self, shape):
@@ -314,8 +310,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
             )
 
     def _offers_pure_dp(self):
-        flips = has_cells(self)
-        return self.n_components == 1 or (self.algorithm != "power" and flips)
+        return self.n_components == 1 or (self.algorithm != "power" and has_cells(self))
 
     def _budget_kinds(self):
         both = ("pure", "gaussian") if self._offers_pure_dp() else ("gaussian",)

@@ -10,11 +10,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import (
-    as_blocks,
     check_matrix,
     check_rows,
     checked,
-    map_blocks,
+    mapped,
     public_units,
     stacked_rows,
 )
@@ -455,10 +454,7 @@ class DPRecommender(
             For blocks as in `DPPCA`.
         """
         check_is_fitted(self)
-        source = as_blocks(R)
-        if source is None:
-            return self._factors(checked(self, R, accept_sparse="csr", reset=False))
-        return map_blocks(self, R, source, self._factors, len(self.components_))
+        return mapped(self, R, self._factors, len(self.components_))
 
     def _factors(self, rows):
         return np.asarray(weighted_rows(rows, self._cap) @ self.components_.T)

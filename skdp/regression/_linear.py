@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from skdp._inputs import (
-    GroupUnitMixin,
-    as_blocks,
-    feature_names,
-    map_blocks,
-    refuse_column,
-    rows_to_map,
-)
+from skdp._inputs import GroupUnitMixin, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp._validation import (
     FLOATS,
@@ -376,11 +369,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
         cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
         predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
-        source = as_blocks(X)
-        if source is None:
-            return predict(rows_to_map(self, X, accept_sparse="csr"))
-        refuse_column(self)
-        return map_blocks(self, X, source, predict, n_columns, dtype)
+        return mapped(self, X, predict, n_columns, dtype)
 
     def _lengths(self, clip_norm):
         """Return the lengths of the bias column and of the targets in the release."""

@@ -17,9 +17,8 @@ from skdp._inputs import (
     as_columns,
     check_numbers,
     check_placed,
-    checked,
     in_blocks,
-    map_blocks,
+    mapped,
 )
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.base import column_weights
@@ -133,16 +132,11 @@ def _width(placed, given):
 
 def predictions(estimator, X):
     """Return <X_i, M> + intercept of each record; those in blocks where they are."""
-    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, np.asarray)
-    X, _ = _flat(X)
-    source = as_blocks(X)
-    if source is not None:
-        return map_blocks(estimator, X, source, inner, None)
     if isinstance(X, tuple):
         (A, B), _ = _check_factors(estimator, X, reset=False)
         return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
-    X = checked(estimator, X, accept_sparse="csr", reset=False)
-    return inner(X)
+    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, np.asarray)
+    return mapped(estimator, _flat(X)[0], inner, None)
 
 
 class _Width:
