@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from skdp._inputs import (
     in_blocks,
     mapped,
 )
-from skdp._validation import check_bool, check_int, check_option, check_real
+from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
 from skdp.data.records import MOST
@@ -111,11 +111,13 @@ def check_measurements(estimator, X, y):
     if as_blocks(X) is not None:
         placed = in_blocks(estimator, X, y, numbers=True)
     elif isinstance(X, tuple):
-        (A, B), y = _check_factors(estimator, X, y)
+        A, B = _check_factors(estimator, X)
+        _, y = advised(estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True)
+        y = check_numbers(y).astype(np.float64, copy=False)
         placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
         placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
-    return placed, _shape(estimator, given, _width(placed, given))
+    return placed, _shape(estimator, given, math.prod(given or (placed.rows.n_features,)))
 
 
 def _flat(X):
@@ -126,55 +128,36 @@ def _flat(X):
     return X.reshape(len(X), -1), tuple(int(d) for d in X.shape[1:])
 
 
-def _width(placed, given):
-    return math.prod(given) if "factors" in placed.columns else placed.rows.n_features
-
-
 def predictions(estimator, X):
     """Return <X_i, M> + intercept of each record; those in blocks where they are."""
     if isinstance(X, tuple):
-        (A, B), _ = _check_factors(estimator, X, reset=False)
+        A, B = _check_factors(estimator, X, reset=False)
         return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
     inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, np.asarray)
     return mapped(estimator, _flat(X)[0], inner, None)
 
 
-class _Width:
-    """Stands for factors where only the shape of the d1 d2 columns is asked for."""
-
-    def __init__(self, shape):
-        self.shape = shape
-
-
-def _check_factors(estimator, factors, y="no_validation", reset=True):
+def _check_factors(estimator, factors, *, reset=True):
     if len(factors) != 2:
         raise ValueError(f"a tuple X must be factors (A, B), two arrays. Got {len(factors)} items.")
     A, B = (advised(estimator, check_array, factor, input_name="X") for factor in factors)
     check_consistent_length(A, B)
-    width = _Width((len(A), A.shape[1] * B.shape[1]))
-    validate_data(estimator, width, skip_check_array=True, reset=reset)
-    if isinstance(y, str):
-        return (A, B), None
-    _, y = advised(estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True)
-    return (A, B), check_numbers(y).astype(np.float64, copy=False)
+    rows = np.broadcast_to(0.0, (len(A), A.shape[1] * B.shape[1]))  # only their shape is looked at
+    validate_data(estimator, rows, skip_check_array=True, reset=reset)
+    return A, B
 
 
 def _shape(estimator, given, n_features):
     """Return (d1, d2): of the data, or the parameter, or (n_features, 1)."""
-    shape = estimator.matrix_shape
-    if shape is None:
+    if estimator.matrix_shape is None:
         return given or (n_features, 1)
-    valid = (
-        isinstance(shape, Sequence)
-        and len(shape) == 2
-        and all(isinstance(d, Integral) and not isinstance(d, bool) and d >= 1 for d in shape)
-    )
-    if not valid or math.prod(shape) != n_features or given not in (None, tuple(shape)):
+    shape = check_shape(estimator, "matrix_shape")
+    if math.prod(shape) != n_features or given not in (None, shape):
         raise ValueError(
             f"The 'matrix_shape' parameter of {type(estimator).__name__} must be None or two "
             f"integers whose product is the number of features, {n_features}. Got {shape!r}."
         )
-    return (int(shape[0]), int(shape[1]))
+    return shape
 
 
 def check_design(design, shape, *, sparse=False):
@@ -232,11 +215,7 @@ def public_steps(query, design, centre, bias):
     if not query.unit.of_targets:
         return None
     seen = through_design(query, design).augmented(centre, bias)
-
-    def at(U, S, V, *, radius):
-        return public_curvature(seen.tangent(U, S, V), radius)
-
-    return at
+    return lambda U, S, V, *, radius: public_curvature(seen.tangent(U, S, V), radius)
 
 
 def _full_design(design, size, sparse):
