@@ -7,7 +7,6 @@ from the owner, under the owner's licence.
 from skdp.datasets._fetch import fetch_movielens
 from skdp.datasets._made import (
     make_block_graph,
-    make_event_stream,
     make_interactions,
     make_ratings,
     make_spiked_rows,
@@ -20,7 +19,6 @@ from skdp.datasets._made import (
 __all__ = [
     "fetch_movielens",
     "make_block_graph",
-    "make_event_stream",
     "make_user_items",
     "make_interactions",
     "make_ratings",

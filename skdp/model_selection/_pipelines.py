@@ -3,131 +3,23 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import dp_parts, set_budget
 from skdp.model_selection._proven import concerns, line_of, parts_of
 from skdp.model_selection.selection_laws import ideal_budget
-from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import html_table
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.units import unit_of
-
-# Which column of what a step hands on is a column of the input, untouched: for `group_column`.
-#
-# A column is named by its name (in data frames) or its place, counted from either end. Decided on
-# public parameters alone; where they leave a doubt, it is none.
-
-
-Keeps = Callable[[Any], bool]
-# Steps of the proven table that hand on as many columns as they get.
-_AS_MANY = (Binarizer, FunctionTransformer, Normalizer, PublicScaler, RowClipper)
-COMMON_TYPE = (
-    "values of the group_column survive the common type of all columns behind {name}: text, whole "
-    "numbers below 2**53, or a data frame"
-)
-
-
-def every(_column: Any) -> bool:
-    """Whether a column of the input of a pipeline is one."""
-    return True
-
-
-def none(_column: Any) -> bool:
-    """Whether a column is one, behind a step that may touch all."""
-    return False
-
-
-def kept_by(step: Any, before: Keeps) -> Keeps:
-    """Return which columns behind a step are untouched columns of the input."""
-    if type(step) is ColumnTransformer:
-        return partial(_kept_by_parts, step=step, before=before)
-    if type(step) is DPStandardScaler and step.group_column is not None:
-        return partial(_is_column, column=step.group_column, before=before)
-    return none
-
-
-def _is_column(given: Any, column: Any, before: Keeps) -> bool:
-    return type(given) is type(column) and given == column and before(column)
-
-
-def _listed(columns: Any) -> list[Any] | None:
-    """Return the columns of a part one by one, or None where parameters do not tell them."""
-    if isinstance(columns, (str, int, np.integer)) and not isinstance(columns, bool):
-        return [columns]
-    if isinstance(columns, (list, tuple, np.ndarray)):
-        listed = list(columns)
-        if all(isinstance(c, (str, int, np.integer)) and not isinstance(c, (bool, np.bool_))
-               for c in listed):  # fmt: skip
-            return listed
-    return None
-
-
-def _kept_by_parts(given: Any, step: Any, before: Keeps) -> bool:
-    parts = [(name, part, _listed(columns)) for name, part, columns in step.transformers]
-    source = (
-        _by_name(given, step, parts) if isinstance(given, str) else _by_place(given, step, parts)
-    )
-    return source is not None and before(source)
-
-
-def _by_name(given: str, step: Any, parts: list[Any]) -> Any:
-    """Return the name of the input column that is handed on under a name."""
-    prefix = (lambda name: f"{name}__") if step.verbose_feature_names_out is True else (
-        lambda name: "")  # fmt: skip
-    if step.verbose_feature_names_out not in (True, False):
-        return None
-    for name, part, columns in parts:
-        if part == "passthrough" and columns is not None:
-            found = [c for c in columns if isinstance(c, str) and prefix(name) + c == given]
-            if found:
-                return found[0]
-    named = [c for *_, columns in parts for c in (columns or [None])]
-    rest = given.removeprefix(prefix("remainder"))
-    handed_on = step.remainder == "passthrough" and given.startswith(prefix("remainder"))
-    if handed_on and rest not in named and all(isinstance(c, str) for c in named):
-        return rest
-    return None
-
-
-def _by_place(given: Any, step: Any, parts: list[Any]) -> Any:
-    """Return the input column that is handed on at a place, if the widths next to it are known."""
-    if not isinstance(given, (int, np.integer)) or isinstance(given, bool):
-        return None
-    if given < 0 and step.remainder != "drop":
-        return None
-    at = int(given) if given >= 0 else -int(given) - 1
-    for _, part, columns in parts if given >= 0 else parts[::-1]:
-        width = _width(part, columns)
-        if width is None:
-            return None
-        if at < width:
-            inside = at if given >= 0 else width - 1 - at
-            return columns[inside] if part == "passthrough" else None
-        at -= width
-    return None
-
-
-def _width(part: Any, columns: list[Any] | None) -> int | None:
-    if isinstance(part, str) and part == "drop":
-        return 0
-    if columns is None:
-        return None
-    proven = type(part) in _AS_MANY and not any(concerns(part))  # a trusted function may widen rows
-    return len(columns) if proven or (isinstance(part, str) and part == "passthrough") else None
-
 
 # What `check_pipeline` reports.
 
@@ -218,11 +110,16 @@ class _Flow:
 
     touched: tuple[str, ...] = ()  # steps so far that handed on something else than they got
     private: str = ""  # the last private step so far
-    keeps: Keeps = every  # whether a column here is one of the input, untouched
+    column: Any = None  # the one that they all handed on as it was, by name or place
 
     def through(self, path, step=None):
-        keeps = kept_by(step, self.keeps)
-        return replace(self, touched=(*self.touched, path), keeps=keeps)
+        column = step.group_column if type(step) is DPStandardScaler else None
+        column = column if self.keeps(column) else None
+        return replace(self, touched=(*self.touched, path), column=column)
+
+    def keeps(self, column):
+        """Whether a column here is one of the input, untouched."""
+        return not self.touched or (type(column) is type(self.column) and column == self.column)
 
 
 class _Walk:
@@ -280,13 +177,10 @@ class _Walk:
             if type(step) is Pipeline:
                 flow = ends[-1]
         touched = tuple(dict.fromkeys(name for end in ends for name in end.touched))
-        if type(step) is not Pipeline:  # columns were chosen, or put side by side
-            touched = (*touched, path or type(step).__name__)
-            keeps = kept_by(step, flow.keeps)
-        else:
-            keeps = flow.keeps
         private = next((end.private for end in reversed(ends) if end.private), flow.private)
-        return _Flow(touched, private, keeps)
+        if type(step) is not Pipeline:  # columns were chosen, or put side by side
+            return _Flow((*touched, path or type(step).__name__), private)
+        return _Flow(touched, private, flow.column)
 
     # -- private steps ---------------------------------------------------------------------
 
@@ -307,7 +201,10 @@ class _Walk:
         for message, remedy in _other_units(step, flow):
             self.add(name, "unit", message, remedy)
         if flow.touched and getattr(step, "group_column", None) is not None:
-            self.assumptions.append(f"{name}: {COMMON_TYPE.format(name=', '.join(flow.touched))}.")
+            self.assumptions.append(
+                f"{name}: values of the group_column survive the common type of all columns behind "
+                f"{', '.join(flow.touched)}: text, whole numbers below 2**53, or a data frame."
+            )
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
         return replace(flow.through(name, step), private=name)
 
@@ -359,9 +256,7 @@ def _other_units(step, flow):
     if column is not None and not flow.keeps(column):
         yield (
             f"its group_column went through {before}: users may be renamed, joined or split.",
-            "Put it first, pass 'groups' (metadata routing) in place of group_column, or hand the "
-            "column on by 'passthrough' of a ColumnTransformer, in a place that its lists of "
-            "columns tell, or by its name in a data frame.",
+            "Put it first, or pass 'groups' (metadata routing) in place of group_column.",
         )
 
 

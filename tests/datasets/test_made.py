@@ -8,7 +8,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skdp.datasets import (
     make_block_graph,
-    make_event_stream,
     make_interactions,
     make_ratings,
     make_spiked_rows,
@@ -37,7 +36,6 @@ MADE = {
     make_block_graph: (60, 2, 10.0, 20.0),
     make_trace_regression: (60, (3, 2)),
     make_user_tasks: (20, 4),
-    make_event_stream: (60, (6, 4), 2),
     make_table: (60,),
 }
 
@@ -61,7 +59,6 @@ def test_seeds(make):
         (make_block_graph, {"n_nodes": 100, "n_blocks": 2, "gap": 90.0, "mean_degree": 20.0},
          r"outside \[0, 1\]"),
         (make_trace_regression, {"n_samples": 10, "design": "sparse"}, "'design' parameter"),
-        (make_event_stream, {"n_events": 10, "deleted": 0.5}, "'deleted' parameter"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made(make, sizes, match):
@@ -179,22 +176,6 @@ def test_user_tasks():
     assert (y - np.sum(X * coefs[groups], axis=1)).std() == pytest.approx(0.1, rel=0.05)
     labels = make_user_tasks(20, 8, classes=True, random_state=0)[1]
     assert set(labels) == {0, 1}
-
-
-@pytest.mark.deep
-def test_event_stream():
-    rows, columns, deltas, times = make_event_stream(
-        100_000, (60, 40), 3, n_steps=8, deleted=0.2, random_state=0
-    )
-    assert deltas.sum() == 100_000 - 2 * 20_000
-    assert (np.diff(times) >= 0).all() and set(times) == set(range(8))
-    counts = np.zeros((60, 40))
-    for cut in range(2500, 100_001, 2500):  # nothing is taken back before it arrived
-        counts[:] = 0
-        np.add.at(counts, (rows[:cut], columns[:cut]), deltas[:cut])
-        assert counts.min() >= 0
-    values = np.linalg.svd(counts, compute_uv=False)
-    assert values[2] > 1.5 * values[3]
 
 
 def test_columns_of_a_real_table():
