@@ -405,6 +405,7 @@ class Shared:
 # Scales from the centre at which targets are cut, lengths of an ordinary row at which rows are cut:
 # 4 lose .01 of heavy tails.
 TARGET_RADIUS = 8.0
+_ALIKE = 2.0  # log2 bins that the scale of a column may be away from the common one
 _WEIGHT = 0.5  # of the intercept and of a target of one scale, next to an ordinary row
 
 
@@ -443,14 +444,20 @@ def target_unit(targets: Columns) -> TargetUnit:
 
 
 def scaling_of(columns: Columns) -> Scaling:
-    """Return how columns are seen: from their centres, in their scales, or the usual one."""
+    """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
+
+    A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
+    rest on a centre: both are left alone where they may as well be noise.
+    """
     found = columns.found & (2 * columns.n >= columns.needed)  # fewer users show no scale
     if not found.any():
         scale, limit = np.ones(len(found)), math.inf
     else:
-        scale = np.where(found, columns.spread, np.median(columns.spread[found]))
-        limit = FARTHEST
-    return Scaling(columns.center, scale, np.full(len(found), limit))
+        common, limit = np.median(columns.spread[found]), FARTHEST
+        apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
+        scale = np.where(apart, columns.spread, common)
+    center = np.where(np.abs(columns.center) > scale, columns.center, 0.0)
+    return Scaling(center, scale, np.full(len(found), limit))
 
 
 def level_model(unit: TargetUnit, d: int) -> GlobalModel:
