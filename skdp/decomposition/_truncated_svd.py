@@ -69,11 +69,8 @@ def check_used(estimator):
     ignored = ignored if name not in _ITERATED else []
     if unit.by_rows:  # where the words of scikit-learn are taken in silence
         return
-    if (
-        unit.reads_clip_norm
-        and name not in _OF_ROWS
-        and estimator.clip_norm not in ("auto", math.inf)
-    ):
+    unread = unit.reads_clip_norm and name not in _OF_ROWS
+    if unread and estimator.clip_norm not in ("auto", math.inf):
         ignored.append("clip_norm")
     if ignored:
         read = " and ".join(ignored)

@@ -103,8 +103,7 @@ def interactions_from_pairs(
         raise ValueError(f"values must have one number for each pair. Got {weights.shape}.")
     catalogue = _catalogue(items, "items")
     if users is None:
-        seen = dict.fromkeys(filter(_is_name, who))
-        names = {key: i for i, key in enumerate(seen)}
+        names = {key: i for i, key in enumerate(dict.fromkeys(filter(_is_name, who)))}
     else:
         names = _catalogue(users, "users")
     rows, columns = _places(who, names), _places(what, catalogue)

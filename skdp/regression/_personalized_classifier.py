@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from skdp._validation import Seed, Split, check_classes, class_numbers
+from skdp._validation import Seed, Split, check_classes
 from skdp.base import learn_scale
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.regression._scores import ScoredClassifierMixin, public_classes
+from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
 
@@ -313,12 +313,6 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
 
 def _indicators(y, classes):
-    """Indicators of the classes, NaN for any other label."""
-    found = class_numbers(y, classes)
-    known, at = found >= 0, np.maximum(found, 0)
-    if len(classes) > 2:
-        Y = np.eye(len(classes))[at]
-    else:
-        Y = (at == 1).astype(np.float64)[:, None]
-    Y[~known] = np.nan
-    return Y
+    """Indicators of the classes, of the second one if there are two; NaN for any other label."""
+    n = len(classes)
+    return encode(y, classes, np.eye(n) if n > 2 else np.arange(float(n))[:, None])

@@ -12,13 +12,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._validation import ColumnBounds, Seed, Split, check_kind, class_numbers
+from skdp._validation import ColumnBounds, Seed, Split, check_kind
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
-from skdp.regression._scores import ScoredClassifierMixin, public_classes
+from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.postprocess import class_moments, reweighted, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
@@ -288,10 +288,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             Positive scores stand for the second of two classes.
         """
         check_is_fitted(self)
-        single = len(self.coef_) == 1
-        return self._linear(
-            X, _squeezed if single else np.asarray, None if single else len(self.coef_)
-        )
+        if len(self.coef_) == 1:
+            return self._linear(X, partial(np.squeeze, axis=1), None)
+        return self._linear(X, np.asarray, len(self.coef_))
 
     def predict(self, X: Any) -> Any:
         """Predict labels; for private rows they are not covered by epsilon.
@@ -331,19 +330,7 @@ def best_label(scores, classes):
     return classes[(scores[:, 0] > 0).astype(int) if two else np.argmax(scores, axis=1)]
 
 
-def _squeezed(scores):
-    return scores[:, 0]
-
-
 def intercepts(b, factor):
     """Undo the shift of centred codes: scikit-learn's are +1 and -1."""
     shift = 2 / len(b) - 1 if len(b) > 1 else 0.0
     return factor * b + shift
-
-
-def encode(y, classes, codes):
-    """Return the code of each label, NaN for one that is not among the classes."""
-    found = class_numbers(y, classes)
-    Y = codes[np.maximum(found, 0)]
-    Y[found < 0] = np.nan
-    return Y

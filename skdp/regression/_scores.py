@@ -117,5 +117,13 @@ def _whole(predicted):
     return np.concatenate(list(predicted)) if isinstance(predicted, Iterator) else predicted
 
 
+def encode(y, classes, codes):
+    """Return the code of each label, NaN for one that is not among the classes."""
+    found = class_numbers(y, classes)
+    Y = codes[np.maximum(found, 0)]
+    Y[found < 0] = np.nan
+    return Y
+
+
 def _checked_weight(estimator, weight):
     return None if weight is None else check_targets(estimator, weight, name="sample_weight")
