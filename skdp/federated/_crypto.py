@@ -21,7 +21,6 @@ from skdp._limits import CACHED
 from skdp.federated.config import InvalidMessageError
 from skdp.privacy.noise.words import KEY_BYTES
 
-TAG_BYTES: Final = 16
 SIGNATURE_BYTES: Final = 64
 _NONCE: Final = bytes(12)  # every sealing key is derived for one message and used once
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._crypto import SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
+from skdp.federated._crypto import SHARE_BYTES, SIGNATURE_BYTES
 from skdp.federated.config import InvalidMessageError
 from skdp.privacy.accounting.plain_data import pack, unpack
 from skdp.privacy.noise.words import KEY_BYTES
@@ -32,7 +32,9 @@ _HEADER: Final = struct.Struct("<4sBBII16s")
 _OPENING: Final = struct.Struct("<3IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
-_SEALED: Final = struct.Struct(f"<I{2 * SHARE_BYTES + TAG_BYTES}s")
+_SEALED: Final = struct.Struct(
+    f"<I{2 * SHARE_BYTES + 16}s"
+)  # two shares and a tag
 _REVEALED: Final = struct.Struct(f"<IB{SHARE_BYTES}s")
 T = TypeVar("T")
 
@@ -244,8 +246,6 @@ def _distinct(rows: Iterable[tuple[int, T]]) -> dict[int, T]:
 Argument: TypeAlias = "float | NDArray[Any] | None"
 
 _REQUEST_MAGIC = b"skdp request 2\n"
-_MAX_HEADER = 2**16
-_MAX_CALLS = 8
 _DTYPES = (np.dtype("<f8"), np.dtype("<i8"))
 _FIELDS = {"serial", "facts", "share", "step", "calls"}
 
@@ -351,10 +351,10 @@ def _packed(argument: Argument) -> Any:
 def _decoded(data: bytes) -> Request:
     if not data.startswith(_REQUEST_MAGIC):
         raise ValueError
-    header = unpack(data[len(_REQUEST_MAGIC) :], longest_text=_MAX_HEADER)
+    header = unpack(data[len(_REQUEST_MAGIC) :], longest_text=2**16)
     if not isinstance(header, dict) or set(header) != _FIELDS:
         raise ValueError
-    if not 1 <= len(header["calls"]) <= _MAX_CALLS:
+    if not 1 <= len(header["calls"]) <= 8:  # more than any fit asks for
         raise ValueError
     calls = tuple(
         Call(_typed(str, name), tuple(map(_argument, args))) for name, args in header["calls"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from skdp._validation import check_int
@@ -32,11 +33,7 @@ class AggregationAbortedError(PrivacyError):
         self.opened = opened
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _aborted, (str(self), self.opened)
-
-
-def _aborted(message: str, opened: bool) -> AggregationAbortedError:
-    return AggregationAbortedError(message, opened=opened)
+        return partial(type(self), str(self), opened=self.opened), ()
 
 
 # What all parties of a secure sum agree on beforehand.

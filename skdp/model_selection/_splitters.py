@@ -71,11 +71,6 @@ class WithinGroupKFold(_Folds):
     n_splits : int, default=5
         Number of folds. A user with fewer rows is missing from some test sets, never from more
         than one training set.
-    shuffle : bool, default=False
-        Shuffle the rows of each user before cutting.
-    random_state : int, Generator, RandomState or None, default=None
-        Seed of the shuffling; None shuffles by the operating system. It has nothing to do with
-        privacy noise.
 
     Examples
     --------
@@ -88,17 +83,13 @@ class WithinGroupKFold(_Folds):
     [7 7 9] [7 7 9]
     """
 
-    def __init__(self, n_splits=5, *, shuffle=False, random_state=None):
+    def __init__(self, n_splits=5):
         self.n_splits = n_splits
-        self.shuffle = shuffle
-        self.random_state = random_state
 
     def _iter_test_indices(self, X=None, y=None, groups=None):
         if groups is None:
             raise ValueError("The 'groups' parameter should not be None: it holds the users.")
         n_splits = self._checked_number()
-        if not isinstance(self.shuffle, bool):
-            raise ValueError(f"'shuffle' must be True or False. Got {self.shuffle!r} instead.")
         groups = check_labels(groups)
         check_consistent_length(X, groups)
         fold = self._folds(groups)
@@ -108,15 +99,10 @@ class WithinGroupKFold(_Folds):
     def _folds(self, groups):
         """Deal the rows of each user to the folds in turn; users start at different folds."""
         codes = np.unique(groups, return_inverse=True)[1]
-        n = len(codes)
-        order = np.arange(n)
-        if self.shuffle:
-            words = make_source(self.random_state, "WithinGroupKFold").words("order")
-            order = np.argsort(words(n), kind="stable")
-        order = order[np.argsort(codes[order], kind="stable")]
+        order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes)
-        rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        fold = np.empty(n, dtype=int)
+        rank = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        fold = np.empty(len(codes), dtype=int)
         fold[order] = (rank + codes[order]) % self.n_splits
         return fold
 
@@ -274,8 +260,6 @@ def held_by(cv, n_samples, groups, unit, adjacency):
         allowed += _BY_GROUP
     if kind.of_groups:
         allowed = (LeaveOneGroupOut, WithinGroupKFold)
-        if isinstance(cv, WithinGroupKFold) and cv.shuffle:
-            _refuse(cv, "its shuffling depends on how many rows the other users have")
     if type(cv) not in allowed:
         _refuse(cv, f"its folds may depend on the data of others (unit {unit!r})")
     return _count(cv, n_samples, groups, kind)

@@ -29,16 +29,6 @@ from skdp.privacy.noise.words import Words, make_source
 # uniform 64-bit integers (`skdp.privacy.noise.words`).
 
 
-_LARGEST_MEAN = 1e6
-
-
-def check_mean(mean: float) -> float:
-    """Return the expected number of runs if a search can have it."""
-    if not 1 < mean <= _LARGEST_MEAN:
-        raise ValueError(f"the expected number of runs must be in (1, 1e6]. Got {mean!r}.")
-    return mean
-
-
 def last_chance(mean: float) -> float:
     """Return the chance that a run is the last: a multiple of 2^-53, which is drawn exactly.
 
@@ -91,8 +81,6 @@ def draw_runs(words: Words, mean: float) -> int:
 # coin since runs are exchangeable; with the coin the order is total, as the theorems suppose.
 
 
-_SAFE = 1 + 1e-10  # above the rounding of the formulas
-_LOG_ORDERS = (-12.0, 18.0)  # range of log(order - 1)
 _ALL_SCORES = 1.25  # what knowing the scores of all candidates is taken to be worth
 PURE_FACTOR = 3.0  # of the epsilon of a run: 2 + eta
 
@@ -134,12 +122,9 @@ def epsilon_from_rdp(curve: Callable[[float], float], delta: float) -> float:
         # log((l - 1)/l) in a form that does not cancel for large orders
         return curve(order) - math.log1p(1 / extra) - (math.log(delta) + math.log(order)) / extra
 
-    low, high = _LOG_ORDERS
-    grid = [low + (high - low) * i / 60 for i in range(61)]
-    best = min(grid, key=at)
-    width = grid[1] - grid[0]
-    found = minimize_scalar(at, bounds=(best - width, best + width), method="bounded")
-    return max(0.0, min(at(best), float(found.fun)) * _SAFE)
+    best = min((i / 2 - 12 for i in range(61)), key=at)  # from -12 to 18
+    found = minimize_scalar(at, bounds=(best - 0.5, best + 0.5), method="bounded")
+    return max(0.0, min(at(best), float(found.fun)) * (1 + 1e-10))  # above the formulas' rounding
 
 
 def random_stopping_epsilon(mu: float, mean_n_runs: float, delta: float) -> float:
@@ -301,7 +286,9 @@ def plan_selection(
     sessions : int
         Fits and scores in one run.
     """
-    mean = check_mean(float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs))
+    mean = float(max(n_candidates, 2) if mean_n_runs is None else mean_n_runs)
+    if not 1 < mean <= 1e6:
+        raise ValueError(f"the expected number of runs must be in (1, 1e6]. Got {mean!r}.")
     if epsilon == math.inf:
         return _composed(epsilon, delta, n_candidates, sessions)
     plans = []

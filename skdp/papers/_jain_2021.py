@@ -19,15 +19,13 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, solve
 from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
-from skdp.papers._base import step_share
+from skdp.papers._base import check_columns, step_share
 from skdp.queries.users import UserQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
 from skdp.solvers.local_fits import RidgePath, moments, transposed
 from skdp.solvers.personalization import View
 
 FloatArray = NDArray[np.float64]
-_NET_POINTS = 1000
-_START = 0.5  # of the budget, for algorithm 3, if rounds follow
 
 
 class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
@@ -162,11 +160,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the data
         X, y = checked(self, X, y, y_numeric=True)
-        if self.n_components > X.shape[1]:
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= n_features({X.shape[1]}). "
-                f"Got n_components={self.n_components}."
-            )
+        check_columns(self, X.shape[1])
         self._candidates_of(X.shape[1])
         labels = check_labels(groups)
         check_consistent_length(X, labels)
@@ -203,10 +197,13 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         return fix_signs(np.ascontiguousarray(U.T))
 
     def _shares(self, session):
-        """Return the share of the start and of each release of a round, fixed before the first."""
+        """Return the share of the start and of each release of a round, fixed before the first.
+
+        If rounds follow, the start has half.
+        """
         n = 2 * self.n_rounds
         if self.calibration == "exact" or session.budget.exact:
-            return (1.0, 0.0) if not n else (_START, (1 - _START) / n)
+            return (1.0, 0.0) if not n else (0.5, 0.5 / n)
         multiplier = math.sqrt((16 if n else 8) * math.log(1 / self.delta)) / self.epsilon
         share = step_share(session, multiplier, n + 1)
         return share, share
@@ -230,7 +227,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
         if self.start != "exponential":
             return None
         if self.candidates is None and self.n_components == 1 and d <= 4:
-            return line_net(d, _NET_POINTS)
+            return line_net(d, 1000)
         found = np.asarray([] if self.candidates is None else self.candidates, np.float64)
         if found.shape[1:] != (d, self.n_components) or not len(found):
             raise ValueError(

@@ -45,7 +45,7 @@ def wrapped(text, width=70):
     return "\n".join(textwrap.wrap(text, width))
 
 
-# What a spectrum says next to its noise: how far noise alone reaches, and cumulative shares.
+# What a spectrum says next to its noise: how far noise alone reaches.
 
 
 _SYMMETRIC = ("gram", "moment", "votes", "pairs")
@@ -158,33 +158,6 @@ def sketch_edge(estimator, line):
     return release_noise(estimator, line) * (math.sqrt(a) + math.sqrt(b))
 
 
-def cumulative_share(estimator):
-    """Return (shares, deviations): of the variance that the first components hold, from the ledger.
-
-    A sum of j eigenvalues of a moment with noise s on its diagonal has the noise s sqrt(j), the
-    other d - j directions have s sqrt(d - j); a total that was released by itself has its own. The
-    bias of the noise on an eigenvalue is known to half of itself. None where the total was not
-    released.
-    """
-    ratios = getattr(estimator, "explained_variance_ratio_", None)
-    if ratios is None or not hasattr(estimator, "noise_variance_") or not np.any(ratios > 0):
-        return None
-    values = np.square(np.asarray(estimator.singular_values_, np.float64))
-    total = float(values.sum() / np.sum(ratios))
-    shares, number = np.cumsum(values) / total, np.arange(1, len(values) + 1)
-    noise = {line.name: release_noise(estimator, line) for line in estimator.releases_}
-    if "total_variance" in noise:
-        scale, order = noise.get("projected_gram", math.nan), len(values)
-        square = scale**2 * number + (shares * noise["total_variance"]) ** 2
-    else:
-        scale, order = noise.get("gram", noise.get("moment", math.nan)), estimator.n_features_in_
-        square = scale**2 * ((1 - shares) ** 2 * number + shares**2 * np.maximum(order - number, 0))
-    edge = symmetric_noise_edge(scale, order)
-    noise_bias = edge**2 / (4 * np.maximum(values, max(edge / 2, 1e-300)))
-    deviations = np.sqrt(square + np.square(np.cumsum(noise_bias) / 2)) / total
-    return (shares, deviations) if np.isfinite(deviations).all() else None
-
-
 # Released eigenvalues next to the edge of the noise.
 
 
@@ -208,8 +181,6 @@ class SpectrumDisplay:
         What the values are, with their unit.
     estimator_name : str or None, default=None
         Name for the title.
-    cumulative : pair of arrays or None, default=None
-        Shares of the variance that the first components hold, and their standard deviations.
 
     Attributes
     ----------
@@ -221,9 +192,6 @@ class SpectrumDisplay:
         Filled and hollow points.
     band_ : artist or None
         The shaded band of the noise.
-    share_ : artist or None
-        The cumulative share as far as components stand above the noise, on an axis of its own, with
-        its interval of 95% (the noise is known).
 
     Examples
     --------
@@ -237,15 +205,13 @@ class SpectrumDisplay:
     """
 
     def __init__(
-        self, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", estimator_name=None,
-        cumulative=None,
-    ):  # fmt: skip
+        self, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", estimator_name=None
+    ):
         self.values = np.asarray(values, dtype=np.float64)
         self.noise_edge = noise_edge
         self.n_kept = len(self.values) if n_kept is None else n_kept
         self.quantity = quantity
         self.estimator_name = estimator_name
-        self.cumulative = cumulative
 
     @property
     def n_above_noise(self) -> Any:
@@ -303,23 +269,7 @@ class SpectrumDisplay:
         ax.legend(fontsize="small", ncols=3, **below)
         if np.all(self.values >= 0) and np.any(self.values > 0):
             ax.set_ylim(0, 1.05 * max(self.values.max(), self.noise_edge or 0.0))
-        self.share_ = None if self.cumulative is None else self._draw_share(numbers)
         return self
-
-    def _draw_share(self, numbers):
-        """Draw the cumulative share, as far as components stand above the noise."""
-        known = slice(self.n_above_noise)
-        shares, deviations = (np.asarray(part)[known] for part in self.cumulative)
-        axis = self.ax_.twinx()
-        low, high = (np.clip(shares + side * deviations, 0, 1) for side in (-1.96, 1.96))
-        (line,) = axis.plot(numbers[known], shares, color=COLORS[2], marker=".", linewidth=1.2)
-        axis.errorbar(
-            numbers[known], shares, (shares - low, high - shares), fmt="none", color=COLORS[2],
-            capsize=3,
-        )  # fmt: skip
-        axis.set_ylim(0, 1.05)
-        axis.set_ylabel("share of the variance up to here, 95%", color=COLORS[2])
-        return line
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
@@ -346,7 +296,6 @@ class SpectrumDisplay:
             n_kept=getattr(estimator, "n_components_", None),
             quantity=quantity,
             estimator_name=type(estimator).__name__,
-            cumulative=cumulative_share(estimator),
         )
         return display.plot(ax)
 
@@ -355,8 +304,6 @@ class SpectrumDisplay:
 
 
 _HALF, _MOST = 0.5, 0.9  # shares of the rows of a class that its contours hold
-_ARROW = 0.8  # of half the picture: the longest loading
-_SHORT = 0.2  # of the longest loading: no arrow
 _LINES = ("-", "--", ":", "-.")
 
 
@@ -514,7 +461,8 @@ class ScoreDisplay:
         lengths = np.hypot(*axes)
         longest = np.argsort(-lengths)[: self.n_loadings]
         middle = self.estimator.limits_.mean(axis=1)
-        room = _ARROW * (self.estimator.limits_[:, 1] - middle) / lengths.max()
+        # the longest arrow takes 0.8 of half the picture; one below 0.2 of it is not drawn
+        room = 0.8 * (self.estimator.limits_[:, 1] - middle) / lengths.max()
         arrow = {"arrowstyle": "<-", "color": GREY, "shrinkA": 6, "shrinkB": 0}
         words = {"color": GREY, "fontsize": "small", "ha": "center", "va": "center"}
         return [
@@ -526,7 +474,7 @@ class ScoreDisplay:
                 **words,
             )
             for j in longest
-            if lengths[j] > _SHORT * lengths.max()
+            if lengths[j] > 0.2 * lengths.max()
         ]
 
     def _name(self, j):

@@ -214,9 +214,6 @@ class RowNeighbours(Neighbours):
         return (row + size * length * noise) * math.exp(size * float(rng.standard_normal()))
 
 
-_MU = (0.02, 0.3, 2.0)  # epsilon from about .07 to 11 at delta = 1e-6
-
-
 @dataclass
 class SensitivityReport:
     """What a sensitivity fuzz found.
@@ -389,7 +386,7 @@ def check_sensitivity(
     scale: float = 1.0,
     entry_bounds: tuple[float, float] = (-1.0, 1.0),
     formats: Iterable[str] = tuple(FORMATS),
-    budgets: Iterable[float] = _MU,
+    budgets: Iterable[float] = (0.02, 0.3, 2.0),
     max_starts: int | None = None,
     n_climb: int = 40,
     seed: int = 0,
@@ -423,7 +420,8 @@ def check_sensitivity(
     formats : iterable of str
         Among "dense", "csr", "csr with duplicates" and "csr with explicit zeros"; taken in turn.
     budgets : iterable of float
-        Values of mu (and of epsilon for Laplace) that fix the steps.
+        Values of mu (and of epsilon for Laplace) that fix the steps; by default those of epsilons
+        from about .07 to 11 at delta = 1e-6.
     max_starts : int, optional
         Take so many of the hostile neighbours of each base, evenly spread.
     n_climb : int, default=40

@@ -200,14 +200,6 @@ REFUSED = [
         USERS,
         "depend on the data of others",
     ),
-    (
-        GridSearchCV(
-            skdp.DPPersonalizedRegressor(1, adjacency="replace"), {},
-            cv=WithinGroupKFold(3, shuffle=True),
-        ),
-        USERS,
-        "shuffling",
-    ),
     (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
     (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
     (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
