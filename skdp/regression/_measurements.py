@@ -90,6 +90,8 @@ def first_means(ask, facts, design, centre):
     share = _FIRST * getattr(facts, of)
     looked = Looked(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
     looked.means.release(ask, share)
+    if not looked.alone:
+        looked.means.drop_what_is_low_rank()
     return looked
 
 
