@@ -32,9 +32,7 @@ _HEADER: Final = struct.Struct("<4sBBII16s")
 _OPENING: Final = struct.Struct("<3IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
-_SEALED: Final = struct.Struct(
-    f"<I{2 * SHARE_BYTES + 16}s"
-)  # two shares and a tag
+_SEALED: Final = struct.Struct(f"<I{2 * SHARE_BYTES + 16}s")  # two shares and a tag
 _REVEALED: Final = struct.Struct(f"<IB{SHARE_BYTES}s")
 T = TypeVar("T")
 

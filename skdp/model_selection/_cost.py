@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping
-from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -164,13 +162,6 @@ def candidate_of(estimator, params):
 # What a search of scikit-learn spends with private estimators: computed before it starts.
 
 
-# Parameters that change what a fit spends: a search may not draw them anew. Those of the second
-# line say whether it is Gaussian, pure, or has random sketches.
-_SPENDING = (
-    "epsilon", "delta", "adjacency", "privacy_unit", "unit_bound", "init",
-    "random_state", "algorithm", "entry_bounds", "method", "sketch",
-    "sensitivity_mode",
-)  # fmt: skip
 _HEAD = ("candidate", "one fit")
 
 
@@ -418,42 +409,19 @@ def _dearest(spent):
 
 
 def _candidates(search):
+    """Return the candidates of a search, which draws the same ones when it runs."""
     if isinstance(search, GridSearchCV):
         return list(ParameterGrid(search.param_grid))
-    drawn = list(
+    if not isinstance(search.random_state, int):
+        raise PrivacyError(
+            "the search draws its candidates when it runs: its cost is not known before. "
+            "Give it an int as 'random_state' (it draws no noise)."
+        )
+    return list(
         ParameterSampler(
             search.param_distributions, search.n_iter, random_state=search.random_state
         )
     )
-    if not isinstance(search.random_state, int) and (spending := _drawn_spending(search)):
-        raise PrivacyError(
-            f"the search draws {spending} at random: its cost is not known before it runs. "
-            "Give it an int as 'random_state' (it draws no noise)."
-        )
-    return drawn
-
-
-def _drawn_spending(search):
-    """Return the parameters that may change what a fit spends, of all that could be drawn."""
-    spaces, estimator = search.param_distributions, search.estimator
-    spaces = [spaces] if isinstance(spaces, Mapping) else spaces
-    parts = estimator.get_params()
-    found = set()
-    for name, values in (item for space in spaces for item in space.items()):
-        owner, _, own = name.rpartition("__")
-        searched = hasattr(parts.get(owner, None if owner else estimator), "planned_losses")
-        if own in _SPENDING or searched or _holds_private((parts.get(name), values)):
-            found.add(name)
-    return sorted(found)
-
-
-def _holds_private(value):
-    """Whether a parameter is a private estimator, or holds any."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, list | tuple | np.ndarray):
-        return any(map(_holds_private, value))
-    return not isinstance(value, type) and bool(dp_parts(value))
 
 
 def _planned(estimator, params, with_groups):
@@ -515,7 +483,7 @@ def payment_for(
     def changed(args, kwargs):
         """Count again, for the rows and groups of the call: all of them are public."""
         rows = args[0] if args else kwargs.get("X")
-        again = payment_for(_as_it_is(fitted), _n_rows(rows), groups=kwargs.get("groups"))
+        again = payment_for(fitted, _n_rows(rows), groups=kwargs.get("groups"))
         same = (again.fit, again.fits, again.refits) == (fit, *counted)
         return "" if same else _CHANGED
 
@@ -547,17 +515,6 @@ def _whole_fits(fitted, assume_all_rows):
         "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
         "ledger and the receipts then name your word."
     )
-
-
-def _as_it_is(search):
-    """Return a copy to count by: what it draws is drawn again by the search."""
-    copied = copy(search)
-    vars(copied).pop("fit", None)
-    if not isinstance(getattr(search, "random_state", None), int):
-        vars(copied).update(
-            deepcopy({k: v for k, v in vars(search).items() if k == "random_state"})
-        )
-    return copied
 
 
 def _n_rows(X):
