@@ -351,9 +351,10 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     hidden, known = parted(rows)
     judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
     losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
+    score = model.filter_.scorer()
     for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company
         row = known[[u]]
-        lists, _ = best_items(model.filter_.scores, row, length, exclude_known=True)
+        lists, _ = best_items(score, row, length, exclude_known=True)
         wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]
         losses[u] = 1 - np.isin(wanted, lists[0]).mean()
     return losses

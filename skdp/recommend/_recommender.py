@@ -227,7 +227,7 @@ class DPRecommender(
     selected_items_ : ndarray of int
         The most popular items, among which factors were looked for.
     filter_ : object
-        The public filter: `scores(rows)` of all items.
+        The public filter: ``scorer()`` maps rows to the scores of all items.
     rank_ : int
         Number of factors in the filter.
     algorithm_reason_ : str

@@ -73,7 +73,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
         them. The narrower, the less noise. "auto" spends 6% of the budget on a private
         centre and scale of each target: give bounds if you know any. If it does not see them it
-        goes on with the budget of the model, up to all of it; then their mean alone is predicted,
+        goes on with the budget of the model, up to all of it; then their centre alone is predicted,
         and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
