@@ -162,15 +162,14 @@ def symmetric_power(
     n_iter: int,
     share: float,
     *,
-    wanted: int | None = None,
+    wanted: int,
     project: Project = _unchanged,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
-    `wanted` (all) directions are returned: of more columns all answers tell better than one which
+    `wanted` directions are returned: of more columns all answers tell better than one which
     lead. `project` is a public linear map (a direction taken out), of queries and answers.
     """
-    wanted = start.shape[1] if wanted is None else wanted
     side = _Side(wanted, project, project)
     X = orthonormal(project(start))
     for _ in range(n_iter):
@@ -184,7 +183,7 @@ def half_steps(
     n_passes: int,
     share: float,
     *,
-    wanted: int | None = None,
+    wanted: int,
     across: tuple[FloatArray, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
@@ -194,7 +193,6 @@ def half_steps(
     """
     left = _across(across[0]) if across else _unchanged
     right = _across(across[1]) if across else _unchanged
-    wanted = start.shape[1] if wanted is None else wanted
     forward, backward = _Side(wanted, right, left), _Side(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
@@ -275,7 +273,7 @@ def deflate(
     core = _CORE_SHARE[law]
     for j in range(k):
         part = (1 - core) * share / k
-        u, v = half_steps(ask, starts[:, [j]], passes, part, across=(U, V))
+        u, v = half_steps(ask, starts[:, [j]], passes, part, wanted=1, across=(U, V))
         U, V = np.hstack([U, u]), np.hstack([V, v])
     return _core_svd(ask, U, V, k, core * share)
 

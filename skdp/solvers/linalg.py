@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import eigsh
 
 FloatArray = NDArray[np.float64]
 _LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
@@ -149,7 +149,7 @@ class PairMoment(NamedTuple):
 
     Attributes
     ----------
-    off : ndarray of shape (n, n) or LinearOperator
+    off : ndarray of shape (n, n)
         Symmetric; zero on the diagonal.
     shrink : callable
         What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
@@ -157,7 +157,7 @@ class PairMoment(NamedTuple):
         Where the spectrum of its noise ends.
     """
 
-    off: Any
+    off: FloatArray
     shrink: Callable[[FloatArray, FloatArray], Directions]
     edge: float
 
@@ -216,22 +216,10 @@ def is_small(n: int, k: int) -> bool:
     return n <= _SMALL or k * _FEW >= n
 
 
-def without_direction(M: Any, v: FloatArray) -> Any:
-    """Return P M P for P = I - vv' and a symmetric array or operator M."""
-    if isinstance(M, np.ndarray):
-        image = M @ v
-        return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
-
-    def multiply(x: FloatArray) -> FloatArray:
-        y = M @ off_direction(x.reshape(-1), v)
-        return off_direction(y, v)
-
-    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
-
-
-def off_direction(x: FloatArray, v: FloatArray) -> FloatArray:
-    """Return what of x is orthogonal to a unit vector v."""
-    return np.asarray(x - v * (v @ x))
+def without_direction(M: FloatArray, v: FloatArray) -> FloatArray:
+    """Return P M P for P = I - vv' and a symmetric M."""
+    image = M @ v
+    return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
 
 
 def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:

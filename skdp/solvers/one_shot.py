@@ -104,19 +104,10 @@ class _Moment(NamedTuple):
 
 
 def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
-    """Return the moment of normalised histories without its diagonal."""
+    """Return the moment of normalised histories of few items, without its diagonal."""
     moment = _weighted_moment(Y, noise_scale, floor)
-    M: Any = moment.value
-    n = Y.shape[1]
-    if isinstance(M, np.ndarray):
-        off: Any = M / floor
-        np.fill_diagonal(off, 0.0)
-    else:
-
-        def multiply(v: FloatArray) -> FloatArray:
-            return np.asarray((M @ v - moment.diagonal * v.reshape(-1)) / floor)
-
-        off = LinearOperator((n, n), matvec=multiply, dtype=np.float64)
+    n, off = Y.shape[1], moment.value / floor
+    np.fill_diagonal(off, 0.0)
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
     shrink = partial(moment.directions, scale=1 / floor)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
@@ -21,7 +20,6 @@ from skdp.solvers.linalg import (
     Directions,
     PairMoment,
     leading_pairs,
-    off_direction,
     wigner,
     without_direction,
 )
@@ -91,25 +89,11 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     rounds change little.
     """
     v, others = items.popular, without_direction(moment.off, items.popular)
-    dense = isinstance(others, np.ndarray)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    M = _with_diagonal(others, np.minimum(share + _FLOOR * moment.edge, items.own), v)
-    return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
-
-
-def _with_diagonal(M: Any, diagonal: FloatArray, v: FloatArray) -> Any:
-    """Return M + P D P for a diagonal D."""
-    if isinstance(M, np.ndarray):
-        out = without_direction(np.diag(diagonal), v)
-        out += M
-        return out
-
-    def multiply(x: FloatArray) -> FloatArray:
-        x = x.reshape(-1)
-        return np.asarray(M @ x + off_direction(diagonal * off_direction(x, v), v))
-
-    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
+    own = np.minimum(share + _FLOOR * moment.edge, items.own)
+    M = without_direction(np.diag(own), v) + others
+    return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
 
 
 def _filter(
@@ -227,7 +211,7 @@ class Fitted(NamedTuple):
 
 def kept_items(signal: float, n_items: int, most: int) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
-    return min(kept_columns(max(signal, 0.0), n_items, 1), most)
+    return min(kept_columns(max(signal, 0.0), n_items, 0), most)
 
 
 def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:

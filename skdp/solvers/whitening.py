@@ -49,25 +49,19 @@ def _signal(spread: float, expected: float) -> float:
 def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
     """Return W of norm 1 and the smallest eigenvalue: of a noisy moment, drawn to its mean.
 
-    (G + G')/2 with scale s has mean squared size s^2 d (d + 1)/2 and spectral edge s sqrt(2 d).
+    (G + G')/2 with scale s has mean squared size s^2 d (d + 1)/2 and spectral edge s sqrt(2 d). Of
+    a diagonal moment, a vector, W is one too.
     """
-    d = len(moment)
-    centred = (moment + moment.T) / 2 - mean * np.eye(d)
-    signal = _signal(float(np.sum(centred**2)), noise**2 * d * (d + 1) / 2)
-    values, P = np.linalg.eigh(mean * np.eye(d) + signal * centred)
-    values = _floored(values, signal * noise * math.sqrt(2 * d), mean)
-    return (P * np.sqrt(values.min() / values)) @ P.T, float(values.min())
-
-
-def _floored(values: FloatArray, edge: float, mean: float) -> FloatArray:
-    return np.maximum(values, min(max(NEGLIGIBLE * mean, edge), mean))
-
-
-def _diagonal_whitener(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, float]:
-    centred = part - mean
-    signal = _signal(float(np.sum(centred**2)), noise**2 * len(part))
-    values = _floored(mean + signal * centred, signal * noise, mean)
-    return np.sqrt(values.min() / values), float(values.min())
+    d, diagonal = len(moment), moment.ndim == 1
+    middle = np.full(d, mean) if diagonal else mean * np.eye(d)
+    centred = (moment + moment.T) / 2 - middle
+    size, edge = (d, noise) if diagonal else (d * (d + 1) / 2, noise * math.sqrt(2 * d))
+    signal = _signal(float(np.sum(centred**2)), noise**2 * size)
+    drawn = middle + signal * centred
+    values, P = (drawn, None) if diagonal else np.linalg.eigh(drawn)
+    values = np.maximum(values, min(max(NEGLIGIBLE * mean, signal * edge), mean))
+    roots = np.sqrt(values.min() / values)
+    return roots if P is None else (P * roots) @ P.T, float(values.min())
 
 
 def whitening(
@@ -82,8 +76,7 @@ def whitening(
     trace = float(sum(part.sum() if diagonal else np.trace(part) for part in parts)) / 2
     if trace <= 2 * noise * math.sqrt((d1 + d2) / 4):
         return None
-    whiten = _diagonal_whitener if diagonal else _whitener
-    (left, r), (right, c) = (whiten(part, noise, trace / len(part)) for part in parts)
+    (left, r), (right, c) = (_whitener(part, noise, trace / len(part)) for part in parts)
     return Whitening(left, right, r * c / (trace * n))
 
 

@@ -136,7 +136,7 @@ def test_symmetric_power_across_a_direction():
         return Y - out @ (out.T @ Y)
 
     ask = Matrix(A)
-    X = iterate.symmetric_power(ask, start(60, 1), 30, 1.0, project=project)
+    X = iterate.symmetric_power(ask, start(60, 1), 30, 1.0, wanted=1, project=project)
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
@@ -149,7 +149,7 @@ def test_half_steps_across_a_found_pair():
     A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, across=first)
+        u, v = iterate.half_steps(ask, start(60, 1), 20, 1.0, wanted=1, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9

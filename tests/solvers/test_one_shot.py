@@ -175,25 +175,19 @@ def blocks(m, n, rng):
     return (rng.random((m, n)) < np.where(np.arange(n) % 3 == factor[:, None], 0.3, 0.03)) * 1.0
 
 
-def above_noise(Y, noise_scale, floor, k):
-    moment = history_pairs(Y, noise_scale, floor)
-    return moment.shrink(*leading_pairs(moment.off, k))
-
-
 def test_the_operator_is_the_dense_moment(monkeypatch):
     rng = np.random.default_rng(2)
     R = blocks(2000, 80, rng)
     Y, s = flipped(R, math.log(9), rng), flip_deviation(math.log(9))
-    dense = above_noise(Y, s, 8.0, 4)
+    moment = history_pairs(Y, s, 8.0)
+    assert len(moment.shrink(*leading_pairs(moment.off, 4)).values) >= 3
+    dense, v = one_shot._weighted_moment(Y, s, 8.0).value, rng.standard_normal(80)
     monkeypatch.setattr(one_shot, "MOST_DENSE", 10)
-    sparse = above_noise(Y, s, 8.0, 4)
-    k = min(len(dense.values), len(sparse.values))
-    assert k >= 3
-    np.testing.assert_allclose(sparse.values[:k], dense.values[:k], rtol=1e-3)
+    operator = one_shot._weighted_moment(Y, s, 8.0).value
+    np.testing.assert_allclose(operator @ v, dense @ v, rtol=1e-9)
     monkeypatch.undo()
     monkeypatch.setattr(one_shot, "FILLED", 0.9)
-    again = above_noise(Y, s, 8.0, 4)
-    np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
+    np.testing.assert_allclose(one_shot._weighted_moment(Y, s, 8.0).value, dense, rtol=1e-9)
 
 
 def test_normalised_pairs_are_those_of_the_normalised_rows():
