@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 _LIST = 20  # items that are looked at
+_PRIOR = 2.0  # a history counts as if it had this many items more, of average factor
 
 
 def list_length(n_items: int) -> int:
@@ -23,7 +24,7 @@ class ItemFilter:
     """A public map from the items of a user to scores of all items.
 
     With W = q^-a on the diagonal, v0 the direction of popularity and V of factors in that metric:
-    scores of a history r are r W [v0 v0' + V g V'] W^-1, and the part of v0 reaches all items.
+    scores of a history r are r W [(1 + 2/|r|) v0 v0' + V g V'] W^-1; the part of v0 reaches all.
     Without factors the order is that of the noisy counts.
     """
 
@@ -58,9 +59,10 @@ class ItemFilter:
         factors[0], factors[1:, self.kept] = self.popularity, self.outward
 
         def score(rows: Any) -> FloatArray:
-            projected = gain * np.asarray(rows[:, self.kept] @ self.inward)
-            projected -= offset * self.inward.sum(axis=0)
-            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * self.scale
+            kept = rows[:, self.kept]
+            projected = gain * np.asarray(kept @ self.inward) - offset * self.inward.sum(axis=0)
+            sizes = np.maximum(gain * np.diff(kept.indptr) - offset * kept.shape[1], 1.0)
+            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
             return np.asarray(projected @ factors)
 
         return score

@@ -39,6 +39,7 @@ class Sent(NamedTuple):
     noise_scale: float
 
 
+_PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 
 
@@ -114,7 +115,7 @@ class Transcript:
         """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
         Q = np.hstack([step.query for step in self.sent])
         noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
-        ridge = noise / max(self.signal(), NEGLIGIBLE * float(noise.min()), 1e-300)
+        ridge = noise / max(_PRIOR * self.signal(), NEGLIGIBLE * float(noise.min()), 1e-300)
         gram = Q.T @ Q
         gram += np.diag(ridge + NEGLIGIBLE * max(float(np.trace(gram)), 1e-300))
         return Q, np.hstack([step.answer for step in self.sent]), gram

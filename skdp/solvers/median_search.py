@@ -30,7 +30,7 @@ QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units of measurement do
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each log2 bin
-_SURE = 0.88
+_NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
 # Parts of the posterior, and then cells next to the median: the first that was not asked about.
@@ -132,9 +132,9 @@ class Likelihood:
         return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
 
     def narrow(self) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell, or those next to it."""
+        """Return whether little doubt is left about the cell."""
         off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
-        return np.asarray((self.posterior * (off <= 1)).sum(axis=1) > _SURE)
+        return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
 
     def found(self) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
@@ -215,7 +215,7 @@ class Scale(NamedTuple):
     Attributes
     ----------
     value : float
-        A number just above the median; where it was not found a guess.
+        A number just above the median; where it was not found a low guess.
     found : bool
         Whether the released ranks leave little doubt.
     needed : int
@@ -248,9 +248,9 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
     found = bool((likelihood.narrow() | likelihood.found())[0])
-    size = likelihood.zoomed()
+    size = likelihood.zoomed(16)
     size.search(_Alone(rank, size.points), 1, each)
-    value = float(size.high_end(0.5)[0])
+    value = float(size.high_end(0.5 if found else 0.25)[0])
     return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))
 
 

@@ -37,7 +37,9 @@ from skdp.solvers.spectral import averaged, kept_columns
 
 
 FloatArray = NDArray[np.float64]
-_FLOOR = 0.3  # of the edge of the noise: what an item counts as, and has with itself, at least
+# Of the edge of the noise: the least that an item counts as, and how far what it has with itself is
+# added; more takes chance for factors.
+_FLOOR, _OWN = 0.3, 0.1
 
 
 class Items(NamedTuple):
@@ -91,7 +93,7 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     v, others = items.popular, without_direction(moment.off, items.popular)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
     share = (found.vectors**2) @ (found.values * found.cosines)
-    own = np.minimum(share + _FLOOR * moment.edge, items.own)
+    own = np.minimum(share + _OWN * moment.edge, items.own)
     M = without_direction(np.diag(own), v) + others
     return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
 

@@ -145,7 +145,7 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
         floored = np.maximum(degrees, 0) + max(degrees.mean(), 1.0)
         scale, direction = 1 / np.sqrt(floored), np.sqrt(floored)
     else:
-        floored = np.maximum(degrees, 0) + max(degrees.mean(), weight) / 4
+        floored = np.maximum(degrees, 0) + max(degrees.mean(), weight)
         scale = 1 / np.sqrt(floored * np.mean(1 / floored))
         direction = scale * degrees
     direction = direction / np.linalg.norm(direction)

@@ -62,7 +62,7 @@ def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers():
         query = rng.standard_normal((6, 2))
         sent.append(iterate.Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
     known = transcript(sent, wanted=2)
-    prior = known.signal()
+    prior = 0.03 * known.signal()
     Q, Y = np.hstack([s.query for s in sent]), np.hstack([s.answer for s in sent])
     noise = np.diag(np.repeat([1.0, 0.25, 9.0], 2))
     mean = Y @ np.linalg.inv(prior * Q.T @ Q + noise) @ Q.T * prior
