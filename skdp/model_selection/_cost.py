@@ -431,14 +431,8 @@ def _planned(estimator, params, with_groups):
 
 
 def _n_splits(splitter, n_samples, groups):
-    if not hasattr(splitter, "get_n_splits"):
-        return len(list(splitter))
-    private = getattr(splitter, "n_splits", None)  # known without the number of rows
-    return (
-        private
-        if private is not None
-        else splitter.get_n_splits([0] * int(n_samples), None, groups)
-    )
+    known = getattr(splitter, "n_splits", None)  # without the number of rows
+    return splitter.get_n_splits([0] * int(n_samples), None, groups) if known is None else known
 
 
 def _scorers(scoring):

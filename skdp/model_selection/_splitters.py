@@ -224,7 +224,7 @@ def resolved_splitter(cv, estimator):
                 "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
             )
         return KFold(5 if cv is None else cv)
-    return cv
+    return cv if hasattr(cv, "split") else PredefinedSplits(cv)
 
 
 def _refuse(cv, why):
@@ -240,8 +240,6 @@ def held_by(cv, n_samples, groups, unit, adjacency):
     Refused where one unit can move others between folds: with "add_remove" all folds cut by
     position; stratified folds always; folds by group where groups change with the data.
     """
-    if not hasattr(cv, "split"):
-        cv = PredefinedSplits(cv)
     kind = unit_named(unit)
     if type(cv) is IndependentKFold:
         if cv.random_state is not None and adjacency == "add_remove" and kind.by_rows:

@@ -288,7 +288,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
         estimator = DPPCA(clip_norm="auto")
         with pytest.raises(RuntimeError):
             estimator.fit(X)
-        monkeypatch.setattr(DPPCA, "_count", broken)
+        monkeypatch.setattr("skdp.queries.rows.RowQuery.count", broken)
         assert ledger.spent.mu == pytest.approx(mu_of(1.0))
         assert not hasattr(estimator, "privacy_spent_")
     assert [fit.state for fit in ledger.entries] == ["failed"]
