@@ -26,7 +26,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import Columns, columns_about_zero, find_columns
+from skdp.solvers.columns import Columns, find_places
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
@@ -81,13 +81,6 @@ def find_targets(
     if middle is None or not _most_undetected(found):
         return Targets(found, share, rest, needed)
     return Targets(middle(rest), share, 0.0, needed)
-
-
-def find_places(estimator, ask, d, share, n):
-    """Return where columns lie: about a released centre, or about 0 without an intercept."""
-    if estimator.fit_intercept:
-        return find_columns(ask, d, share, n)
-    return columns_about_zero(ask, d, share)
 
 
 def _most_undetected(columns):
@@ -334,7 +327,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
 
         Noise is the same on all columns, so that they should be equally long.
         """
-        columns = find_places(self, ask.columns(), d, share, n)
+        columns = find_places(ask.columns(), d, share, n, centered=self.fit_intercept)
         rows = columns.n if math.isfinite(columns.n) else None
         return RowScale(columns.center, columns.deviation, _RADIUS), rows
 

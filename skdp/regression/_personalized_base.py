@@ -42,10 +42,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, PrivacyUnitWarning, warn_caller
 from skdp.queries.users import UserQuery
-from skdp.regression._linear import find_places
 from skdp.regression._plans import PersonalPlans
 from skdp.regression._users import PublicationMixin, positions, same_kind, within_bounds
-from skdp.solvers.columns import FARTHEST
+from skdp.solvers.columns import FARTHEST, find_places
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
     TARGET_RADIUS,
@@ -110,7 +109,7 @@ def _target_unit(estimator, ask, query, shares):
 def _place(estimator, ask, query, d, share):
     """Release where columns (or targets) of one row of each user lie."""
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
-    return find_places(estimator, ask, d, share, n)
+    return find_places(ask, d, share, n, centered=estimator.fit_intercept)
 
 
 def warn_of_verdict(estimator, base, helped):

@@ -17,7 +17,6 @@ from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._linear import (
     LinearBase,
-    find_places,
     find_targets,
     left_for_model,
     model_share,
@@ -27,7 +26,7 @@ from skdp.regression._linear import (
 )
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
-from skdp.solvers.columns import find_centers
+from skdp.solvers.columns import find_centers, find_places
 from skdp.solvers.postprocess import solve_normal_equations, steadied
 
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
@@ -232,7 +231,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q), model_share(shares), None
         targets = find_targets(
-            lambda share: find_places(self, ask, q, share, n),
+            lambda share: find_places(ask, q, share, n, centered=self.fit_intercept),
             partial(find_centers, ask, q) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),

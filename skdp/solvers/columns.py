@@ -314,3 +314,8 @@ def column_moments(
     spread = np.hypot(noise_scale / weights.square, n_noise / 2) / n
     variance = np.maximum(square - w * w, spread)
     return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n)
+
+
+def find_places(ask: Any, d: int, share: float, n: float | None, *, centered: bool) -> Columns:
+    """Return where columns lie: about a released centre, or about 0."""
+    return find_columns(ask, d, share, n) if centered else columns_about_zero(ask, d, share)
