@@ -316,6 +316,8 @@ def column_moments(
     return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n)
 
 
-def find_places(ask: Any, d: int, share: float, n: float | None, *, centered: bool) -> Columns:
+def find_places(
+    ask: AsksColumns, d: int, share: float, n: float | None, *, centered: bool
+) -> Columns:
     """Return where columns lie: about a released centre, or about 0."""
     return find_columns(ask, d, share, n) if centered else columns_about_zero(ask, d, share)
