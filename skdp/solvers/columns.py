@@ -217,6 +217,8 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base)
     likelihood.follow(seen.about_zero, center == 0)
+    # A scale lies at most three log2 bins below what is open of the median.
+    likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found = likelihood.found()
     size = likelihood.zoomed(16)

@@ -117,7 +117,8 @@ class Transcript:
         noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
         ridge = noise / max(_PRIOR * self.signal(), NEGLIGIBLE * float(noise.min()), 1e-300)
         gram = Q.T @ Q
-        gram += np.diag(ridge + NEGLIGIBLE * max(float(np.trace(gram)), 1e-300))
+        rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
+        gram += np.diag(ridge + rounding)
         return Q, np.hstack([step.answer for step in self.sent]), gram
 
     def times(self, X: FloatArray) -> FloatArray:

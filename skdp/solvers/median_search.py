@@ -67,7 +67,7 @@ class Likelihood:
         self.points, self._prior = points, prior / prior.sum()
         self.posterior = np.tile(self._prior, (d, 1))
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self._logs = np.zeros(self.posterior.shape)
+        self._logs, self._possible = np.zeros(self.posterior.shape), np.ones(1)
         self._known: list[IntArray] = []
         self._kernels = _kernels(len(prior)) if shared and d > 1 else None
 
@@ -103,6 +103,7 @@ class Likelihood:
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
         likelihood += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
+        likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
@@ -116,6 +117,12 @@ class Likelihood:
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
         self.highest = np.where(where, before.highest, 0.0)
+
+    def exclude(self, low: FloatArray) -> None:
+        """Take cells for next to impossible that end below a step from the middle."""
+        steps = np.arange(self.posterior.shape[1]) - self.points.shape[1] // 2
+        self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
+        self._update()
 
     def cell(self, q: float) -> IntArray:
         """Return the cell of each column in which q of the posterior is reached."""
