@@ -182,7 +182,7 @@ class Route(NamedTuple):
         if share > 1.0 - self.least:
             return 1.0
         signal = self.signal(degree, n_items, 1 - share)
-        n_kept = kept_items(signal, n_items, self.most(1 - share))
+        n_kept = kept_items(signal, n_items, self.most(1 - share), pairs=self.pairs)
         noise = first.noise_scale**2 * (n_items + 2 * math.sqrt(2 * n_items))  # or less
         squares = float(np.sum(np.square(first.value))) - noise
         common = total**2 / max(squares, total**2 / n_items)
@@ -211,9 +211,12 @@ class Fitted(NamedTuple):
     flipped: Flipped | None = None
 
 
-def kept_items(signal: float, n_items: int, most: int) -> int:
-    """Return how many items to keep for a signal figure: users over the noise of one pair."""
-    return min(kept_columns(max(signal, 0.0), n_items, 0), most)
+def kept_items(signal: float, n_items: int, most: int, *, pairs: bool = False) -> int:
+    """Return how many items to keep for a signal figure: users over the noise of one pair.
+
+    Of pairs off the popularity half of it: more of them dilute factors.
+    """
+    return min(kept_columns(max(signal, 0.0) / (1 + pairs), n_items, 0), most)
 
 
 def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
@@ -227,7 +230,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     n_kept = min(1000, most, len(ordered))
     for _ in range(20):
         signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most)
+        n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
