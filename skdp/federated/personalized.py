@@ -100,7 +100,7 @@ class FirstFitUsers(PrivateQuery):
     @staticmethod
     def sound_together(method: str, arguments: tuple[Argument, ...]) -> bool:
         """Whether an intercept of all has coefficients next to it."""
-        return method != "votes" or arguments[1] is not None or arguments[2] is None
+        return method != "user_direction_gram" or arguments[1] is not None or arguments[2] is None
 
     def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> FirstFitUsers:
         """Narrow to messages about rows as they are seen."""
@@ -120,20 +120,22 @@ class FirstFitUsers(PrivateQuery):
         query: NumberQuery = HeadNorms(heads).asked(self._users)
         return query
 
-    def pooled(self, weight: Any, target_center: Any, target_size: float) -> Bounded:
+    def pooled_regression_moments(
+        self, weight: Any, target_center: Any, target_size: float
+    ) -> Bounded:
         """Return the moments of the model of all."""
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(weight, target_center, target_size, intercept))
 
-    def second_moment(self) -> Bounded:
+    def feature_second_moment(self) -> Bounded:
         """Return second moments of rows."""
         return self._asked(SecondMoment(self.n_features, self._estimator.fit_intercept))
 
-    def votes(self, *view: Any) -> Bounded:
+    def user_direction_gram(self, *view: Any) -> Bounded:
         """Return directions."""
         return self._asked(UserDirections(self._view(*view), self.n_features))
 
-    def head_votes(self, *view_and_rules: Any) -> Bounded:
+    def head_rule_votes(self, *view_and_rules: Any) -> Bounded:
         """Return votes for rules of heads."""
         whitener, coef, intercept, U, rules = view_and_rules
         model = self._model(coef, intercept)
@@ -146,7 +148,7 @@ class FirstFitUsers(PrivateQuery):
         """Return shares of the classes."""
         return self._asked(ClassMeans(self.n_outputs))
 
-    def mean_head(self, *heads_and_bounds: Any) -> Bounded:
+    def user_coef_sum(self, *heads_and_bounds: Any) -> Bounded:
         """Return heads."""
         *heads, logits, coef_clip_norm = heads_and_bounds
         return self._asked(MeanHead(self._small_heads(*heads), logits, coef_clip_norm))
@@ -284,12 +286,12 @@ SIGNATURES: dict[type, Signatures] = {
         "scaled": (is_center, is_units, is_units),
         "targets": (),
         "coef": (is_whitener, is_orthonormal),
-        "pooled": (is_center, _LEVEL, is_positive),
-        "second_moment": (),
-        "votes": _VIEW,
-        "head_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
+        "pooled_regression_moments": (is_center, _LEVEL, is_positive),
+        "feature_second_moment": (),
+        "user_direction_gram": _VIEW,
+        "head_rule_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
         "class_frequency_sum": (),
-        "mean_head": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
+        "user_coef_sum": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
     NumberQuery: {"kept_below": (is_number,)},
     ColumnQuery: {

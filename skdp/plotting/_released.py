@@ -48,7 +48,7 @@ def wrapped(text, width=70):
 # What a spectrum says next to its noise: how far noise alone reaches.
 
 
-_SYMMETRIC = ("gram", "moment", "votes", "pairs")
+_SYMMETRIC = ("gram", "moment", "user_direction_gram", "pairs")
 _SKETCHES = ("matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
 # Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).

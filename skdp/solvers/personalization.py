@@ -475,7 +475,7 @@ class Pooled(GramMessage):
     target_size: float
     intercept: bool
 
-    name = "pooled"
+    name = "pooled_regression_moments"
 
     @property
     def public(self) -> tuple[Any, ...]:

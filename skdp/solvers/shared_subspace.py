@@ -56,7 +56,7 @@ class SecondMoment(GramMessage):
     d: int
     intercept: bool
 
-    name = "second_moment"
+    name = "feature_second_moment"
     public = ()
 
     @property
@@ -104,7 +104,7 @@ class UserDirections(GramMessage):
     view: View
     d: int
 
-    name = "votes"
+    name = "user_direction_gram"
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:

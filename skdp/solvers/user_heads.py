@@ -248,7 +248,7 @@ class HeadVotes(SumMessage):
     heads: Heads
     rules: tuple[HeadRule, ...]
 
-    name = "head_votes"
+    name = "head_rule_votes"
 
     @property
     def public(self) -> tuple[Any, ...]:
@@ -352,7 +352,7 @@ class MeanHead(SumMessage):
     logits: FloatArray
     coef_clip_norm: float
 
-    name = "mean_head"
+    name = "user_coef_sum"
 
     @property
     def public(self) -> tuple[Any, ...]:

@@ -37,10 +37,10 @@ PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
     "left": [(V,)], "core": [(V, V)], "ritz": [(V,)],
     "targets": [()], "coef": [(np.eye(D), LINE)], "scaled": [(ZERO, ONE, 9 * ONE)],
-    "pooled": [(ONE, LEVEL, 1.0)],
-    "second_moment": [()], "votes": [(), VIEW],
-    "head_votes": [(*VIEW, LINE, RULES)],
-    "mean_head": [(np.eye(D), LINE, LEVEL, 1.0)], "grid": [(GRID,)],
+    "pooled_regression_moments": [(ONE, LEVEL, 1.0)],
+    "feature_second_moment": [()], "user_direction_gram": [(), VIEW],
+    "head_rule_votes": [(*VIEW, LINE, RULES)],
+    "user_coef_sum": [(np.eye(D), LINE, LEVEL, 1.0)], "grid": [(GRID,)],
     "distances": [(ZERO, GRID)], "ranks": [(np.ones(D, np.intp),)],
 }  # fmt: skip
 

@@ -112,7 +112,7 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     gaps = list(wire.gaps(whole._query))
     assert [bound.name for bound, _, _ in gaps] == [line.name for line in model.releases_]
     assert not any(distance for _, _, distance in gaps)
-    learnt = {"mean_head"} if getattr(estimator, "coef_clip_norm", 1.0) == "auto" else set()
+    learnt = {"user_coef_sum"} if getattr(estimator, "coef_clip_norm", 1.0) == "auto" else set()
     ledgers = [fitted.releases_ for fitted in (alone, model, clients[0])]
     lines, others, mine = (
         [(line.name, line.name in learnt or line.sensitivity) for line in ledger]
@@ -158,7 +158,14 @@ def test_drop_outs_at_every_step_over_secure_sums():
     assert model.privacy_spent_.epsilon == 4.0
 
 
-STEPS = ["count", "column_centered_ranks", "pooled", "second_moment", "votes", "head_votes"]
+STEPS = [
+    "count",
+    "column_centered_ranks",
+    "pooled_regression_moments",
+    "feature_second_moment",
+    "user_direction_gram",
+    "head_rule_votes",
+]
 
 
 @pytest.mark.deep
@@ -203,36 +210,36 @@ SIGHT = (1e3 * EYE[0], ONE + EYE[1], np.append(np.full(D - 2, np.inf), [2.0, 1e5
 SKEWED = EYE + 1e-13 * np.roll(EYE, 1, axis=1)
 SKEWED[3] = SKEWED[2] * (1 + 1e-13)  # two features seen as one
 HONEST = {  # of users who are seen
-    "votes": (EYE, COEF, LEVEL),
-    "head_votes": (EYE, COEF, None, LINE, RULES),
-    "pooled": (ONE, LEVEL, 1.0),
-    "second_moment": (),
+    "user_direction_gram": (EYE, COEF, LEVEL),
+    "head_rule_votes": (EYE, COEF, None, LINE, RULES),
+    "pooled_regression_moments": (ONE, LEVEL, 1.0),
+    "feature_second_moment": (),
 }
 LIES = [
-    ("votes", (EYE[:2], COEF, LEVEL)),
-    ("votes", (np.full((D, D), np.nan), COEF, LEVEL)),
-    ("votes", (np.full((D, D), 1e200), COEF, LEVEL)),
-    ("votes", (EYE, COEF, np.zeros(3))),  # seen by public rows alone
-    ("votes", (EYE, None, LEVEL)),
-    ("votes", (SKEWED, COEF, LEVEL)),
-    ("votes", (ONE, COEF, LEVEL)),
-    ("votes", (1e-110 * EYE, COEF, LEVEL)),
-    ("votes", (EYE, COEF)),
-    ("votes", ()),
+    ("user_direction_gram", (EYE[:2], COEF, LEVEL)),
+    ("user_direction_gram", (np.full((D, D), np.nan), COEF, LEVEL)),
+    ("user_direction_gram", (np.full((D, D), 1e200), COEF, LEVEL)),
+    ("user_direction_gram", (EYE, COEF, np.zeros(3))),  # seen by public rows alone
+    ("user_direction_gram", (EYE, None, LEVEL)),
+    ("user_direction_gram", (SKEWED, COEF, LEVEL)),
+    ("user_direction_gram", (ONE, COEF, LEVEL)),
+    ("user_direction_gram", (1e-110 * EYE, COEF, LEVEL)),
+    ("user_direction_gram", (EYE, COEF)),
+    ("user_direction_gram", ()),
     ("scaled", (SIGHT[0][1:], *SIGHT[1:])),
     ("scaled", (np.full(D, np.inf), *SIGHT[1:])),
     ("scaled", (SIGHT[0], -ONE, SIGHT[2])),
     ("scaled", (*SIGHT[:2], 0 * ONE)),
     ("scaled", SIGHT[:2]),
-    ("head_votes", (EYE, COEF, LEVEL, 3 * LINE, RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 4)))),
-    ("head_votes", (EYE, None, LEVEL, LINE, RULES)),
-    ("pooled", (ONE[1:], LEVEL, 1.0)),
-    ("pooled", (ONE, LEVEL, -1.0)),
-    ("second_moment", (ONE,)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, 3 * LINE, RULES)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
+    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 4)))),
+    ("head_rule_votes", (EYE, None, LEVEL, LINE, RULES)),
+    ("pooled_regression_moments", (ONE[1:], LEVEL, 1.0)),
+    ("pooled_regression_moments", (ONE, LEVEL, -1.0)),
+    ("feature_second_moment", (ONE,)),
     ("_asked", (ONE,)),
     ("grams", ()),
     ("cached_local", ()),
@@ -289,7 +296,7 @@ def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
 
     words = []
     for broken in (True, False):
-        client, request = alone("votes", HONEST["votes"])
+        client, request = alone("user_direction_gram", HONEST["user_direction_gram"])
         with replaced(UserQuery, "_sum", spoiled if broken else nothing_of), noise_of(1):
             words.append(client.respond(request))
         assert len(client.releases_) == 1
