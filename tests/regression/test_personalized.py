@@ -27,7 +27,7 @@ from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
-from skdp.regression._users import within_bounds
+from skdp.regression._personalized_base import within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.scaling import Scaling

@@ -3,7 +3,7 @@
 import numpy as np
 
 from skdp.data.units import UserRows
-from skdp.regression._users import within_bounds
+from skdp.regression._personalized_base import within_bounds
 from skdp.solvers.columns import FARTHEST, Columns
 from skdp.solvers.local_fits import TakenUsers
 from skdp.solvers.personalization import scaling_of, target_unit
