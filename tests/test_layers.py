@@ -71,9 +71,9 @@ FACTORISATIONS = {
 }  # fmt: skip
 FACTORISATIONS_AT = "data.factorisations"
 SAY_PUBLIC = {"data.factorisations", "data.integers", "data.products", "queries.entries",
-              "queries.interactions", "solvers.shared_subspace", "papers._jain_2021"}  # fmt: skip
+              "queries.interactions", "solvers.personalization", "papers._jain_2021"}  # fmt: skip
 BELOW_THE_GATE = {"data", "queries", "solvers.item_filter", "solvers.local_fits",
-                  "solvers.personalization", "solvers.shared_subspace", "solvers.scaling",
+                  "solvers.personalization", "solvers.scaling",
                   "solvers.user_heads", "papers._jain_2021"}  # fmt: skip
 # What these import of the solvers besides, for what they make of answers.
 OF_ANSWERS = {f"solvers.{name}" for name in ("columns", "linalg", "median_search", "postprocess")}
@@ -352,7 +352,7 @@ PLANTED = [
     ("queries/a.py", "from numpy.linalg import svd", "svd: below"),
     ("data/a.py", "import scipy.linalg as sl\nf = sl.inv", "another name"),
     ("data/a.py", "from numpy import linalg as la\nf = la.inv", "another name"),
-    ("solvers/shared_subspace.py", "import numpy as np\nf = np.linalg.qr", "qr: below"),
+    ("solvers/personalization.py", "import numpy as np\nf = np.linalg.qr", "qr: below"),
     ("data/a.py", "import numpy as np\nx = np.linalg.norm([[1.0]], 2)", "norm with an order"),
     ("data/a.py", "import numpy as np\nx = public(np.linalg.svd, 1)", "svd: below"),
     ("base.py", "x = 1\n" * (MODULE_LINES + 1), "at most 700"),

@@ -35,8 +35,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
-from skdp.solvers.personalization import GlobalModel, Pooled, View
-from skdp.solvers.shared_subspace import SecondMoment, UserDirections
+from skdp.solvers.personalization import GlobalModel, Pooled, SecondMoment, UserDirections, View
 from skdp.solvers.user_heads import (
     ClassMeans,
     HeadNorms,

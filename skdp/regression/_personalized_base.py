@@ -57,14 +57,16 @@ from skdp.solvers.personalization import (
     TARGET_RADIUS,
     Count,
     GlobalModel,
+    SecondMoment,
     TargetUnit,
     View,
+    direction_start,
     pooled_model,
     scaling_of,
     target_unit,
+    whitener_of,
 )
 from skdp.solvers.scaling import Scaling
-from skdp.solvers.shared_subspace import SecondMoment, direction_start, whitener_of
 from skdp.solvers.user_heads import (
     Choice,
     Heads,

@@ -13,8 +13,7 @@ from skdp.data.numbers import RowColumns, selected_columns
 from skdp.data.units import UserRows
 from skdp.data.views import Memory, selected
 from skdp.queries.users import UserQuery
-from skdp.solvers.personalization import GlobalModel, Shared, View
-from skdp.solvers.shared_subspace import UserDirections
+from skdp.solvers.personalization import GlobalModel, Shared, UserDirections, View
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 ROWS = np.array([

@@ -18,7 +18,7 @@ from skdp.privacy.gate.session import no_warnings
 from skdp.queries.users import UserQuery
 from skdp.solvers import personalization as base
 from skdp.solvers import personalization as shared
-from skdp.solvers import shared_subspace as starts
+from skdp.solvers import personalization as starts
 from skdp.solvers import user_heads
 from skdp.solvers.personalization import GlobalModel
 from tools.data import hostile_users

@@ -10,7 +10,7 @@ import pytest
 from skdp.solvers import local_fits as fits
 from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
-from skdp.solvers import shared_subspace as starts
+from skdp.solvers import personalization as starts
 from skdp.solvers import user_heads as heads
 
 RNG = np.random.default_rng(0)
