@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT_SHARE, NEGLIGIBLE
+from skdp._limits import EXACT_SHARE
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
@@ -40,6 +40,8 @@ class Sent(NamedTuple):
 
 
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
+# Of the variance of the noise, where no signal is seen: at 1e-12 one graph of four is lost.
+_LEAST = 1e-3
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 
 
@@ -115,7 +117,7 @@ class Transcript:
         """Return queries Q, answers, and Q'Q + diag(s^2)/t."""
         Q = np.hstack([step.query for step in self.sent])
         noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in self.sent])
-        ridge = noise / max(_PRIOR * self.signal(), NEGLIGIBLE * float(noise.min()), 1e-300)
+        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
         gram = Q.T @ Q
         rounding = 1e-13 * max(float(np.trace(gram)), 1e-300)  # of queries that repeat each other
         gram += np.diag(ridge + rounding)

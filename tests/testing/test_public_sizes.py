@@ -49,7 +49,7 @@ OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
-    "64.0": "a budget", "1000000.0": "a ratio of shares", "_LARGEST_MEAN": "refused beyond it",
+    "64.0": "a budget", "1000000.0": "a ratio of shares",
     "2 ** 31": "stands for no limit",
     "1022": "values, not sizes",
     "1400.0": "a budget",
@@ -57,7 +57,7 @@ OTHERS = {
     "_MOST_RULES": "refused beyond it",
     "_MOST_CONDITION": "refused beyond it",
     "_NARROW": "threads alone",
-    "_FARTHEST": "values, not sizes",
+    "FARTHEST": "values, not sizes",
     "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
     "_MOST_POINTS": "refused beyond it",
@@ -66,7 +66,7 @@ OTHERS = {
     "100": "rows of made data",
     "2000": "points of a fixed net",
     "1000": "columns of a public start",
-    "MOST_NUMBERS": "a plan, which reads nothing private", "500": "a plan",
+    "MOST_NUMBERS": "a plan, which reads nothing private",
 }  # fmt: skip
 
 
