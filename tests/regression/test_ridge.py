@@ -11,7 +11,9 @@ from sklearn.linear_model import LinearRegression, Ridge, RidgeClassifier
 from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning, UtilityWarning
+from skdp.regression._linear import kept_of
 from skdp.testing import seeded_entropy
 from tools.outcomes import assert_refused, messages_of
 
@@ -321,6 +323,28 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
 
 
 @pytest.mark.thorough
+def test_how_many_columns_are_kept_follows_from_a_released_count():
+    """An exact number of rows would tell of one person."""
+
+    class Released:
+        def count(self, share):
+            return Answer(np.float64(self.n), 10.0)
+
+        def rows(self, clip_norm):
+            return self
+
+        def sums(self, share):
+            return Answer(np.arange(500.0), 1.0)
+
+    ask, n_kept = Released(), []
+    for ask.n in (900, 9000):
+        shares = {"count": 0.1, "sums": 0.2, "regression_moments": 0.7}
+        kept, _ = kept_of(ask, 1.0, shares, None, 1.0)
+        assert kept.tolist() == list(range(500 - len(kept), 500))
+        n_kept.append(len(kept))
+    assert n_kept[1] / n_kept[0] == pytest.approx(10 ** (2 / 3), rel=0.02)
+
+
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
