@@ -322,7 +322,6 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
     assert all("of like size" in text for text in said)
 
 
-@pytest.mark.thorough
 def test_how_many_columns_are_kept_follows_from_a_released_count():
     """An exact number of rows would tell of one person."""
 
@@ -345,6 +344,7 @@ def test_how_many_columns_are_kept_follows_from_a_released_count():
     assert n_kept[1] / n_kept[0] == pytest.approx(10 ** (2 / 3), rel=0.02)
 
 
+@pytest.mark.thorough
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
