@@ -23,13 +23,13 @@ import numpy as np
 import personalization
 import planned
 import scipy.sparse as sp
+from readout import adassp, r2, synthetic
 from report import run_sections, show, shown
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
-from regression import adassp, r2, synthetic
 from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.datasets import make_interactions, make_user_items
 from skdp.privacy import mu_from_epsilon_delta
