@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -182,6 +183,9 @@ _NARROW = 256  # columns
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
 
+# Which budgets clones of one estimator were fitted with, outside of ledgers: one set for all.
+_TRIED: WeakKeyDictionary[BaseEstimator, set[float]] = WeakKeyDictionary()
+
 
 def atomic(fit: _Fit) -> _Fit:
     """Decorate a fit: if it raises, the estimator is left exactly as it was.
@@ -332,6 +336,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             context = self._init_callback_context(max_subtasks=None)
             session.observer.tasks = ReleaseTasks(self, context)
         self._warn_if_weak(session.budget.epsilon, session.source.seeded)
+        if not session.source.seeded and not session.observer.of_made_data and not any(around()):
+            self._warn_of_search(session.budget.epsilon)
         return session
 
     @property
@@ -366,6 +372,20 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             )
             warn_caller(message, PrivacyWarning)
 
+    def _warn_of_search(self, epsilon):
+        """Say once what a search over epsilon costs: only its clones tell that it is one."""
+        tried = _TRIED.get(self, set())
+        before = len(tried)
+        tried.update({epsilon} - {math.inf})
+        if before == 1 and len(tried) == 2:
+            message = (
+                f"clones of one {type(self).__name__} were fitted with different values of epsilon "
+                "outside a PrivacyLedger. Each receipt covers one fit. Fits to the same rows add "
+                "up: search_cost(search, n_samples=len(X)) gives the sum for GridSearchCV. Choose "
+                "epsilon before the data are read, for example with plan()."
+            )
+            warn_caller(message, PrivacyWarning)
+
     def _warn_of_delta(self, n_units, unit="row"):
         """Say that delta is too large for this public number of units: callers know it is one."""
         if self.epsilon != math.inf:
@@ -385,6 +405,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
+        _TRIED[copy] = _TRIED.setdefault(self, set())
         if key := handed_on(self._reservation_key):
             copy._reservation_key = key
         return copy

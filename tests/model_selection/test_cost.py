@@ -22,9 +22,10 @@ from sklearn.model_selection import (
     TimeSeriesSplit,
 )
 from sklearn.multioutput import MultiOutputRegressor
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 
 import skdp
+from skdp.exceptions import PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import (
     DPGridSearchCV,
@@ -119,6 +120,16 @@ TOTALS = {
         grid(KFold(4), scoring={"a": REPLACE, "b": REPLACE}, refit="a"), 10 * FIT + 6 * SCORE,
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("step", ["", "pca__"])
+def test_a_search_over_epsilon_outside_a_ledger_says_once_that_fits_add_up(step):
+    model = Pipeline([("pca", pca())]) if step else pca()
+    search = GridSearchCV(model, {f"{step}epsilon": [0.1, 0.2, 2.0]}, cv=KFold(2))
+    with pytest.warns(PrivacyWarning) as said:
+        search.fit(X)
+    assert [text.message.args[0].startswith("clones of one DPPCA") for text in said] == [True]
+    GridSearchCV(model, {f"{step}n_components": [1, 2]}, cv=KFold(2)).fit(X)
 
 
 @pytest.mark.parametrize("what", TOTALS)
