@@ -358,7 +358,8 @@ def test_what_has_no_federated_fit():
 
 # -- which ledgers are charged ---------------------------------------------------------------------
 
-HALF = DPPersonalizedRegressor(1, epsilon=0.5, target_bounds=(-10, 10))  # asks for a part of what clients may spend
+# It asks for a part of what clients may spend.
+HALF = DPPersonalizedRegressor(1, epsilon=0.5, target_bounds=(-10, 10))
 
 
 def test_a_fit_is_charged_to_an_open_ledger():

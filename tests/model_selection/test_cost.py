@@ -125,11 +125,11 @@ TOTALS = {
 @pytest.mark.parametrize("step", ["", "pca__"])
 def test_a_search_over_epsilon_outside_a_ledger_says_once_that_fits_add_up(step):
     model = Pipeline([("pca", pca())]) if step else pca()
-    search = GridSearchCV(model, {f"{step}epsilon": [0.1, 0.2, 2.0]}, cv=KFold(2))
+    search = GridSearchCV(model, {f"{step}epsilon": [20.0, 30.0, 40.0]}, cv=KFold(2))
     with pytest.warns(PrivacyWarning) as said:
         search.fit(X)
-    assert [text.message.args[0].startswith("clones of one DPPCA") for text in said] == [True]
-    GridSearchCV(model, {f"{step}n_components": [1, 2]}, cv=KFold(2)).fit(X)
+    assert sum("clones of one DPPCA" in str(text.message) for text in said) == 1
+    GridSearchCV(clone(model), {f"{step}n_components": [1, 2]}, cv=KFold(2)).fit(X)
 
 
 @pytest.mark.parametrize("what", TOTALS)

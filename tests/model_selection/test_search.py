@@ -245,7 +245,7 @@ def test_search_pays_a_ledger_once_for_everything(search):
             inside.best_estimator_.fit(X)  # the model is a fit of its own again
         ledger._refused.clear()
     assert len(ledger.entries) == 1
-    DPPCA(**inside.best_estimator_.get_params() | {"epsilon": 1.0}).fit(X)
+    clone(inside.best_estimator_).fit(X)
 
 
 def test_search_beside_other_fits():
