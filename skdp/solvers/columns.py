@@ -33,7 +33,6 @@ _PARTS = {
 _MEDIANS = ("octave", "near", "nearer")
 _FARTHER = ("nearer",) * 4
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
-_PLACED = 0.75  # spreads: a median may lie so far from where it was placed
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
 _FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
 
@@ -239,7 +238,7 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     unseen = ~found & (center == 0)
     if unseen.any():  # many rare dummies: guesses are log2 bins apart, and columns are alike
         deviation[unseen] = np.exp(np.median(np.log(deviation[unseen])))
-    placed = seen.near <= _PLACED * spread
+    placed = seen.near <= spread
     return Columns(center, spread, found, n, noise, needed, placed, deviation)
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 _LIST = 20  # items that are looked at
-_PRIOR = 2.0  # a history counts as if it had this many items more, of average factor
 
 
 def list_length(n_items: int) -> int:
@@ -66,7 +65,8 @@ class ItemFilter:
             kept = rows[:, self.kept]
             projected = gain * np.asarray(kept @ self.inward) - offset * self.inward.sum(axis=0)
             sizes = np.maximum(gain * np.diff(kept.indptr) - offset * kept.shape[1], 1.0)
-            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
+            # A history counts as if it had one item more, of average factor.
+            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + 1 / sizes) * self.scale
             return np.asarray(projected @ factors)
 
         return score

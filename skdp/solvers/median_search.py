@@ -199,8 +199,8 @@ def _kernels(cells: int) -> FloatArray:
 
 
 _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
-# Clip levels upwards, in log2 bins: steps are wide where few rows are left. Questions among them.
-_RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
+# Clip levels upwards, in log2 bins: steps are wide where few rows are left.
+_RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
 
 
 # (threshold, share=...) -> the noisy number above it; or half of those up to the threshold that are

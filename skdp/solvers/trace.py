@@ -29,7 +29,6 @@ _Z = float(ndtri(0.75))
 FINER = 3  # ranks that find a median between two public numbers
 _EXPECTED = (1 / 3, 3.0)  # of what the targets, or the last one, let expect lies a median
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
-_GREW = 1.4  # of contributions: more than steps between medians leave open
 
 
 class AsksSum(Protocol):
@@ -169,6 +168,11 @@ def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
         return sampling + noise**2 / share
 
     return min(_MULTIPLIERS, key=error)
+
+
+def _open_factor() -> float:
+    """Return the factor that the ranks leave open of a median: what grew by more has grown."""
+    return float((_EXPECTED[1] / _EXPECTED[0]) ** 2.0**-FINER)
 
 
 def retract(
@@ -344,7 +348,7 @@ class _Descent:
         between = [end * self.median for end in _EXPECTED]
         found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
         self.sds.append(found / facts.length(facts.tangent_size))
-        if self.last and found > _GREW * self.median:
+        if self.last and found > _open_factor() * self.median:
             self.point, self.pace = self.last, self.pace / 2
             self.variances[-1:] = [math.inf] * bool(index)  # the next point has its gradients
             U, S, V = self.point.factors
@@ -398,7 +402,7 @@ class _Descent:
         self.look(facts.max_iter)
         sds = np.array(self.sds[1:])
         # These residuals differ by noise alone.
-        kept = (sds <= _GREW * min(self.sds)) & np.isfinite(self.variances)
+        kept = (sds <= _open_factor() * min(self.sds)) & np.isfinite(self.variances)
         if not kept.any():  # no step made them smaller: `look` went back
             return
         weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)

@@ -10,7 +10,6 @@ import pytest
 from skdp.answer import Answer
 from skdp.solvers.median_search import (
     QUESTIONS,
-    RAISING,
     find_between,
     find_scale,
     private_clip_level,
@@ -200,7 +199,7 @@ def test_levels_that_noise_hides_stay():
     norms = np.random.default_rng(3).lognormal(size=300)
     hidden = Norms(norms, noise=100.0)  # no count stands clear of its noise
     assert raised_level(hidden.above, 1.0, 10.0, 0.1) == 1.0
-    assert len(hidden.asked) == RAISING
+    assert len(hidden.asked) == 4
     assert math.fsum(share for _, share in hidden.asked) == pytest.approx(0.1)
 
 
