@@ -14,6 +14,7 @@ NEGLIGIBLE: Final = 1e-12  # of its like: less is rounding, or may as well be
 EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any order
 LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64
 BLOCK: Final = 2**20  # numbers held at a time: enough for BLAS, few next to the data
+MEMORY: Final = 190_000_000  # bytes that one part of a fit keeps to save time
 CACHED: Final = 2**17  # numbers of a block that is passed over often: they fit a processor's cache
 MOST_DENSE: Final = 4000  # columns of a moment that is held as an array
 GRAM_FEATURES: Final = 1500  # beyond it a d x d release costs more time and noise than it is worth

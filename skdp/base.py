@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._limits import NEGLIGIBLE
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.stored_rows import BlockFiles
@@ -175,7 +176,6 @@ def run_with_callbacks(fit, estimator, args, kwargs):
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-_SMALLEST_EPSILON = 1e-12
 _ABSURD_EPSILON = 1e4
 _NARROW = 256  # columns
 
@@ -299,9 +299,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
-        if epsilon < _SMALLEST_EPSILON:
+        if epsilon < NEGLIGIBLE:
             raise ValueError(
-                f"The 'epsilon' parameter of {name} must be at least {_SMALLEST_EPSILON:g}: with "
+                f"The 'epsilon' parameter of {name} must be at least {NEGLIGIBLE:g}: with "
                 f"less there is nothing but noise. Got {self.epsilon!r} instead."
             )
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():

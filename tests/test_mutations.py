@@ -299,7 +299,7 @@ def test_a_check_sees_the_bugs_of_its_kind(kind, monkeypatch):
     if kind in WIDE:
         monkeypatch.setattr(_base, "GRAM_FEATURES", 2)
         monkeypatch.setattr(_base, "FEWEST_KEPT", 2)
-        monkeypatch.setattr(_incremental_pca, "MOMENT_FEATURES", 2)
+        monkeypatch.setattr(_incremental_pca, "MOST_DENSE", 2)
     with planted(slip) if slip else nullcontext(), pytest.raises(AssertionError) as caught:
         run(estimator)
     print(kind, "->", str(caught.value)[:230])

@@ -27,7 +27,7 @@ from skdp.data.views import Zipped
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
-MAX_ROWS = 2**12
+MAX_ROWS = 2**12  # of a block, and entries of a record that is mixed: products stay exact
 _SMALL = 2**7  # numbers of a record that one product of all records takes less time for
 _SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
 
@@ -520,9 +520,6 @@ class SingleEntries(SparseRecords):
 #
 # Notation and exactness as above. With A in proportion to the inverse of a
 # known covariance of x, contributions e A x point to the error of M whatever that covariance is.
-
-
-MOST = 2**12  # entries of a record: exact products with the public matrix
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import MEMORY
 from skdp.data.blocks import (
     Block,
     RowSource,
@@ -256,12 +257,11 @@ View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 Arrays = tuple[NDArray[Any], ...]
-_STORED_BYTES = 190_000_000  # of what is as large as rows; next to it a fit needs little
 
 
 def cacheable(n_bytes: float) -> bool:
     """Whether that much is kept between passes; NaN (not known) is not."""
-    return n_bytes <= _STORED_BYTES
+    return n_bytes <= MEMORY
 
 
 class Memory:

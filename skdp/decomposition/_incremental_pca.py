@@ -18,6 +18,7 @@ from skdp._inputs import (
     labels_of,
     split_rows,
 )
+from skdp._limits import MOST_DENSE
 from skdp._validation import (
     Seed,
     Split,
@@ -70,13 +71,12 @@ from skdp.solvers.postprocess import (
 # `facts` is a dict of what is public from the first batch on; a checkpoint keeps it.
 
 
-MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
 _NO_MOMENTS = ("clip_norm", "start")
 
 
 def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
-    if d > MOMENT_FEATURES:
+    if d > MOST_DENSE:
         shares = {"sketch": 0.9, "total_variance": 0.01, "count": 0.01}
         shares |= {"sums": 0.08} if centers else {}
     else:
@@ -514,7 +514,7 @@ class DPIncrementalPCA(
         about, clip_norm, left = self._start(session, ask, shares, d, n)
         shares = with_rest(shares, left)
         sketch = None
-        if d > MOMENT_FEATURES:
+        if d > MOST_DENSE:
             sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
         facts = {
             "adjacency": self.adjacency,

@@ -47,7 +47,7 @@ from skdp.solvers.spectral import (
     screened_moment,
     shows_all_columns,
 )
-from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
+from skdp.theory._subspaces import MAX_FLIPS, MOST_CELLS, MOST_WHOLE, choose_one_shot
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -102,7 +102,7 @@ def _flipped_edge(estimator, shape, degree):
         return 0.0
     cells = 2 if estimator.adjacency == "replace" else 1
     s = flip_deviation(session.budget.pure_epsilon / cells)
-    if m * n * flip_probability(s) > MOST_FLIPS:
+    if m * n * flip_probability(s) > MAX_FLIPS:
         return math.inf
     return 2 * pair_deviation(s, m, m * degree / n) * math.sqrt(n) / (m * degree)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -155,7 +156,7 @@ class Ed25519Identity:
 
 
 PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
-SHARE_BYTES: Final = 33
+SHARE_BYTES: Final = math.ceil(PRIME.bit_length() / 8)
 _DRAW_BYTES: Final = 48  # 384 bits modulo a 257-bit prime: uniform but for 2^-127
 
 

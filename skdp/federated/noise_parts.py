@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.session import SHARE_SLACK, Grant, PrivacySession
+from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 IntArray = NDArray[np.int64]
@@ -145,5 +146,5 @@ def distribute(
 def forfeit_rest(session: PrivacySession) -> None:
     """Pay what is left, so that the receipt is that of the whole budget."""
     left = session.left()
-    if left > SHARE_SLACK:
+    if left > NEGLIGIBLE:
         session.forfeit(left)

@@ -90,8 +90,8 @@ _ROUNDED = 1.01  # of a sum before and after, and what floats add to that
 # Weight of a square next to a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
-_FINE = 2.0**30  # parts of rows of a group are whole multiples of its inverse
-_WIDER = 1 + 1e-8  # and so move the bound by less than this
+# Parts of rows of a group are whole multiples of 1 / WHOLE: that moves the bound by less than this.
+_WIDER = 1 + 1e-8
 
 
 class ColumnQuery(GroupQuery):
@@ -174,7 +174,7 @@ def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
         return values
     if step == 0.0:
         return np.asarray(group_sums(values, block) / m)
-    return np.asarray(group_sums(np.rint(values * _FINE).astype(np.int64), block) / (m * _FINE))
+    return np.asarray(group_sums(np.rint(values * WHOLE).astype(np.int64), block) / (m * WHOLE))
 
 
 def _standard(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
+from skdp._limits import BLOCK, MEMORY
 from skdp.data.integers import off_grid
 from skdp.data.records import MAX_ROWS, Frame, MixedRecords
 from skdp.data.views import Zipped
@@ -25,8 +26,6 @@ FloatArray = NDArray[np.float64]
 _GRID = 2.0**10  # steps of an ordinary direction: sums of integers have no order
 _LONGEST = 2.0**26  # root of the largest sum of squares
 _MOST_WORK = 2**31  # products of one curvature
-_MOST_KEPT = 2**25  # numbers of four bytes
-_MOST_COORDINATES = 512
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
         raise ValueError("X is private unless privacy_unit='label'")
     size, n = sums.n_coordinates, query.n_rows
     skewed = isinstance(query.form, MixedRecords)
-    if skewed or size > _MOST_COORDINATES or n * size > _MOST_KEPT or n * size**2 > _MOST_WORK:
+    if skewed or size**2 > BLOCK or 4 * n * size > MEMORY or n * size**2 > _MOST_WORK:
         return None
     frame, complement = sums.frames()
     make = _Directions(query.form, frame, off_grid(complement), query.bias)

@@ -377,7 +377,6 @@ def _clipped(values: FloatArray, unit: MatrixUnit) -> FloatArray:
 # * Products are exact (see `skdp.data.integers`), and rounded down to whole steps at the end.
 
 
-_FLOAT_BITS = 53
 _WIDER_ROUNDED = (1 + 2.0**-13) * WIDER  # rounded entries, and norms of public matrices
 
 
@@ -419,7 +418,7 @@ class NormQuery(PrivateQuery):
         self.n_features = self.shape[1]
         self._bits = digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
-        self._largest = _power_of_two(_FLOAT_BITS + above)
+        self._largest = _power_of_two(above) / ROUNDING
         power = 0.75 if unit.kind.dual == "longest row" else 0.5
         summed = math.log2(math.prod(self.shape)) * power
         self._grid = above - 14 - math.ceil(summed)  # u = 2**grid

@@ -27,7 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import BLOCK, ROUNDING
+from skdp._limits import BLOCK, GRAM_FEATURES, ROUNDING
 from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
 from skdp.data.factorisations import of_public
 from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pairs
@@ -312,9 +312,6 @@ def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
     return np.asarray((K + K.T) >> 1)
 
 
-_MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
-
-
 class RowHistories(SumQuery):
     """Histories whose privacy unit is a row: all items of one user.
 
@@ -379,7 +376,7 @@ class RowHistories(SumQuery):
         """Return the pairs of the rows, off a direction: see `PairQuery`."""
         view = partial(history_rows, kept=kept, cap=self._cap)
         query = self._derived(PairQuery, restricted(self._source, view, len(kept)))
-        if len(kept) > _MOST_SHARED:
+        if len(kept) > GRAM_FEATURES:  # each thread needs a moment of its own
             query.n_jobs = 1
         return query.moment(popular)
 

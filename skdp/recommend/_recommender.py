@@ -32,7 +32,7 @@ from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
 from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
-from skdp.theory._subspaces import MOST_FLIPS
+from skdp.theory._subspaces import MAX_FLIPS
 from skdp.units import offered
 
 # Which release reads most of a user-item matrix: decided before any data are seen.
@@ -86,7 +86,7 @@ def _flips(session, n_users):
 
     def most(share):
         flips = n_users * flip_probability(deviation(share))
-        return int(min(MOST_FLIPS / max(flips, 1e-9), 2**31))
+        return int(min(MAX_FLIPS / max(flips, 1e-9), 2**31))
 
     return Route("one_shot", signal, most, *_OF_CELLS)
 

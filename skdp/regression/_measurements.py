@@ -23,7 +23,7 @@ from skdp._inputs import (
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
-from skdp.data.records import MOST
+from skdp.data.records import MAX_ROWS
 from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
@@ -229,10 +229,10 @@ def _full_design(design, size, sparse):
             f"{size} x {size}, and positive "
             f"definite with a condition number below a million. Got shape {design.shape}."
         )
-    if sparse or size > MOST:
+    if sparse or size > MAX_ROWS:
         raise ValueError(
             "a full covariance as 'measurement_covariance' needs dense X of at most "
-            f"{MOST} features; give a pair "
+            f"{MAX_ROWS} features; give a pair "
             "of covariances instead."
         )
     return mixing(design)

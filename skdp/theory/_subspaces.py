@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 
 _STANDS_OUT = 1.7  # times the noise: of power iteration and deflation, measured in six shapes
@@ -25,7 +26,6 @@ def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
     return iteration_threshold(mean, size)
 
 
-MOST_FLIPS = 1e7  # expected, by "auto": seconds
 MOST_CELLS, MOST_WHOLE = 4_000_000, 2000  # of a matrix that is released whole; of its shorter side
 _ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
 
@@ -56,7 +56,7 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     """
     deviation = flip_deviation(session.budget.pure_epsilon)
     cells = m * (m - 1) // 2 if unit.kind.pair else m * n
-    if cells * flip_probability(deviation) > MOST_FLIPS:
+    if cells * flip_probability(deviation) > MAX_FLIPS:
         return math.inf
     return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
 

@@ -89,7 +89,7 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
 @pytest.mark.parametrize("most", [2**26, 2])
 def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
-    monkeypatch.setattr(views, "_STORED_BYTES", most)
+    monkeypatch.setattr(views, "MEMORY", most)
     monkeypatch.setattr(blocks, "BLOCK", 2**6)
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
@@ -147,7 +147,7 @@ def test_values_count_up_to_their_cap():
 
 
 def test_what_does_not_fit_is_made_again(monkeypatch):
-    monkeypatch.setattr(views, "_STORED_BYTES", 100)
+    monkeypatch.setattr(views, "MEMORY", 100)
     made = []
 
     def make(n):
@@ -185,7 +185,7 @@ def test_no_bit_depends_on_what_is_kept(m, monkeypatch):
     order = rng.permutation(len(X))
     found = []
     for limit, rows, jobs in ((2**20, order, None), (0, slice(None), None), (700, order, 2)):
-        monkeypatch.setattr(views, "_STORED_BYTES", limit)
+        monkeypatch.setattr(views, "MEMORY", limit)
         users = UserRows(X[rows], y[rows], codes[rows], True)
         found.append(messages(UserQuery(users, adjacency="add_remove", n_jobs=jobs)))
     for other in found[1:]:

@@ -93,7 +93,7 @@ def test_fit_without_noise_is_pca(center, form):
 @pytest.mark.parametrize("limit", [3000, 3])
 def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
     """A stream at epsilon = 50 finds the leading axes, by the moment and by its sketch."""
-    monkeypatch.setattr(_incremental_pca, "MOMENT_FEATURES", limit)
+    monkeypatch.setattr(_incremental_pca, "MOST_DENSE", limit)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((6000, 9)) * [3.0, 2.0, *[0.1] * 7]
     rows += 1.0 if center == "private" else 0.0
@@ -115,7 +115,7 @@ def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("limit", [3000, 3])
 def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
-    monkeypatch.setattr(_incremental_pca, "MOMENT_FEATURES", limit)
+    monkeypatch.setattr(_incremental_pca, "MOST_DENSE", limit)
     options = {"adjacency": adjacency, "mechanism": mechanism, "clip_norm": 1.0}
     steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
     row, other = 1e15 * np.eye(4)[:2]

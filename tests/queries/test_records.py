@@ -474,7 +474,7 @@ def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch):
     X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
     X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
     kept = SUMS[name](query("dense", X, y)).answer(1e-8)
-    monkeypatch.setattr(views, "_STORED_BYTES", 0)
+    monkeypatch.setattr(views, "MEMORY", 0)
     assert np.array_equal(SUMS[name](query("dense", X, y)).answer(1e-8), kept)
 
 

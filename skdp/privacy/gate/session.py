@@ -22,6 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import CACHED, NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
@@ -133,7 +134,6 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
 
 
 IntArray = NDArray[np.int64]
-_TILE = 512
 
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
@@ -144,8 +144,9 @@ def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
 
 def symmetrise(value: NDArray[Any]) -> None:
     """Replace a square matrix by its symmetric part, in place: a second one may be large."""
-    for start in range(0, len(value), _TILE):
-        rows = slice(start, start + _TILE)
+    n_rows = max(1, CACHED // max(1, len(value)))
+    for start in range(0, len(value), n_rows):
+        rows = slice(start, start + n_rows)
         part = (value[rows, start:] + value[start:, rows].T) / 2
         value[rows, start:] = part
         value[start:, rows] = part.T
@@ -346,7 +347,6 @@ class FlipGrant(Grant):
         return flipped(exact, drawn)
 
 
-SHARE_SLACK = 1e-9  # shares are sums of floats
 CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -435,7 +435,7 @@ class PrivacySession:
     ) -> float:
         """Return the share, cut to what is left if it exceeds that by rounding alone; or refuse."""
         left = self.left(kind)
-        if not 0 < share <= left + SHARE_SLACK:
+        if not 0 < share <= left + NEGLIGIBLE:
             raise BudgetExceededError(
                 f"{bound.name!r} needs {share:.3g} of the {kind} budget, and {left:.3g} is left."
             )

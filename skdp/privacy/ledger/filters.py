@@ -150,12 +150,11 @@ class Sum(NamedTuple):
 
 
 _PLACES = 1074  # every float is a whole number of 2^-1074
-_BEYOND = 1 << 4 * _PLACES  # infinity, which can be taken out of a sum again
 
 
 def _exact(value: float) -> int:
     if math.isinf(value):
-        return _BEYOND
+        return 1 << 4 * _PLACES  # it can be taken out of a sum again
     numerator, denominator = value.as_integer_ratio()
     return numerator << (_PLACES + 1 - denominator.bit_length())
 

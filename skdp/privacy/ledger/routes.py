@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from skdp._limits import NEGLIGIBLE
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.gate.session import SHARE_SLACK, Observer, PrivacySession
+from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
 from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
@@ -464,9 +465,8 @@ def charge_rows(
 def _owed(session: PrivacySession) -> Losses:
     """Return what a session was granted so far, and with it all that it may still be granted."""
     granted = [entry.loss for entry in session.ledger]
-    shares = {kind: session.left(kind) for kind in ("gaussian", "pure")}
-    left = {kind: share for kind, share in shares.items() if share > SHARE_SLACK}
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
+    left = {kind: share for kind in rest if (share := session.left(kind)) > NEGLIGIBLE}
     if not granted:
         return planned(session.budget)
     more = [Loss(k, rest[k] * (math.sqrt(s) if k == "gaussian" else s)) for k, s in left.items()]

@@ -40,12 +40,9 @@ from skdp.privacy.noise.words import WordArray, Words
 TABLE_PATH: Final = Path(__file__).with_name("gaussian_table.npy")
 TABLE_SIGMA: Final = 300
 TABLE_BITS: Final = 126
-_COLUMN_BITS: Final = 63
 
-CELL_BITS: Final = 12
-CELLS: Final = 1 << CELL_BITS
-INDEX_BITS: Final = CELL_BITS + 1  # the sign bit and the cell
-FRACTION_BITS: Final = 64 - INDEX_BITS
+CELLS: Final = 2**12
+INDEX_BITS: Final = CELLS.bit_length()  # the sign bit and the cell
 _INDEX_MASK: Final = np.uint64(2 * CELLS - 1)
 _INDEX_SHIFT: Final = np.uint64(INDEX_BITS)
 _WEIGHT_SLACK: Final = 1 << 26  # bounds the error, in units, of a threshold of inexact weights
@@ -80,14 +77,13 @@ def gaussian_thresholds() -> list[int]:
 
 def split_columns(thresholds: list[int]) -> NDArray[np.uint64]:
     """Return rows (high 63 bits, low 63 bits) of 126-bit integers."""
-    high = [t >> _COLUMN_BITS for t in thresholds]
-    low = [t & ((1 << _COLUMN_BITS) - 1) for t in thresholds]
-    return np.array([high, low], dtype=np.uint64)
+    pairs = [divmod(t, 2 ** (TABLE_BITS // 2)) for t in thresholds]
+    return np.array(pairs, dtype=np.uint64).T
 
 
 def join_columns(columns: NDArray[np.uint64]) -> list[int]:
     """Undo :func:`split_columns`, in Python integers."""
-    return [(int(h) << _COLUMN_BITS) | int(low) for h, low in columns.T]
+    return [(int(h) << TABLE_BITS // 2) | int(low) for h, low in columns.T]
 
 
 def table_digest(columns: NDArray[np.uint64]) -> str:
@@ -151,7 +147,7 @@ class AliasTable:
         alias = np.arange(CELLS)
         for small, large in self._pairs:
             alias[small] = large
-        first = [self._first_bits(cell, FRACTION_BITS) for cell in range(CELLS)]
+        first = [self._first_bits(cell, 64 - INDEX_BITS) for cell in range(CELLS)]
         self._threshold = np.repeat(np.array(first, dtype=np.uint64), 2)
         sign = np.array([1, -1 if signed else 1])
         values = np.stack([np.arange(CELLS), alias], axis=1)  # (cell, kept or alias)
@@ -198,7 +194,7 @@ class AliasTable:
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
-        bits = FRACTION_BITS
+        bits = 64 - INDEX_BITS
         while True:
             fraction, bits = (fraction << 64) | spare(), bits + 64
             threshold = self._first_bits(cell, bits)
@@ -249,7 +245,7 @@ def _thresholds(weights: list[int], bits: int, pairs: list[tuple[int, int]]) -> 
 
 
 def _scaled(weights: list[int]) -> list[int]:
-    return [w << CELL_BITS for w in weights] + [0] * (CELLS - len(weights))
+    return [w * CELLS for w in weights] + [0] * (CELLS - len(weights))
 
 
 IntArray = NDArray[np.int64]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import MEMORY
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -41,8 +42,8 @@ from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
 
 MECHANISMS = ("auto", "sqrt", "tree")
-_STATE_BYTES = 2**28  # "auto" keeps the square root's state, which grows with time, below this
-_LONGEST_SQRT = 2**13  # and its time, which grows with the square of the horizon
+# "auto" keeps the time of the square root below this: it grows with the square of the horizon.
+_LONGEST_SQRT = 2**13
 _MOST_STEPS = 2**40
 
 FloatArray = NDArray[np.float64]
@@ -185,7 +186,7 @@ def stream_schedule(
         window = _check_count("window", window, horizon)
         if mechanism == "sqrt":
             raise ValueError("mechanism='sqrt' has no windows; use 'tree' or 'auto'.")
-    small = horizon <= _LONGEST_SQRT and 16 * size * horizon <= _STATE_BYTES
+    small = horizon <= _LONGEST_SQRT and 16 * size * horizon <= MEMORY
     if mechanism == "sqrt" or (mechanism == "auto" and window is None and small):
         coefficients = square_root_coefficients(horizon)
         weights = prefix_weights(coefficients)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import WIDER
+from skdp._limits import NEGLIGIBLE, WIDER
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture, as_delta, as_number, largest_mu
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, joint_epsilon
 from skdp.privacy.gate.bounds import MAX_EPSILON, SAMPLER_DISTANCE, Bound, gaussian_step
-from skdp.privacy.gate.session import SHARE_SLACK, Accumulator, Grant, PrivacySession
+from skdp.privacy.gate.session import Accumulator, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
 
@@ -214,11 +214,11 @@ def _losses(
         raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
     if budget.copies > 1:
         raise PrivacyError("sketches are drawn once: their budget is not split into copies")
-    if not min(shares) > 0 or not math.fsum(shares) <= left + SHARE_SLACK:
+    if not min(shares) > 0 or not math.fsum(shares) <= left + NEGLIGIBLE:
         raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
     if budget.exact or all(bound.law is None for bound in bounds):
         return [Loss("gaussian", session.mu(min(share, left))) for share in shares]
-    if session.ledger or not math.fsum(shares) >= 1 - SHARE_SLACK:
+    if session.ledger or not math.fsum(shares) >= 1 - NEGLIGIBLE:
         raise PrivacyError("random sketches take the whole budget of a session")
     degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
     mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)

@@ -110,7 +110,7 @@ def test_a_release_of_copies_is_the_mean_of_releases():
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 7, 9])
 def test_the_symmetric_part_in_tiles_is_that_of_the_whole(monkeypatch, n):
-    monkeypatch.setattr(gate, "_TILE", 3)
+    monkeypatch.setattr(gate, "CACHED", 3)
     value = np.random.default_rng(n).standard_normal((n, n))
     expected = (value + value.T) / 2
     gate.symmetrise(value)
