@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._limits import NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.data.blocks import is_paths, one_blas_thread
 from skdp.data.stored_rows import BlockFiles
@@ -482,7 +482,6 @@ class FitsElsewhereMixin:
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
-_UNRESOLVED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 
 
 def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
@@ -534,7 +533,7 @@ def warn_unresolved_scales(estimator, found, moments, *, remedy):
 
     A variance that stands clear of its noise shows that it is not.
     """
-    unresolved = found.found & ~found.placed & (moments.variance < _UNRESOLVED * moments.noise)
+    unresolved = found.found & ~found.placed & (moments.variance < CLEAR * moments.noise)
     if not unresolved.any():
         return
     warn_caller(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from skdp._limits import MEMORY
 from skdp.answer import Answer
 from skdp.data.products import IntegerSketch, SketchMap
 from skdp.exceptions import PrivacyError
@@ -31,8 +32,6 @@ from skdp.units import unit_named
 # What a factorizer will release: decided from parameters and public shapes alone.
 
 
-_DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
-_WIDE_SIZE = 4e6  # numbers of sketches, noisy ones and random ones, that are small: 32 MB
 _WIDER_CORE = 5  # columns of S for one of F, where memory allows
 _EACH = 8  # entries of a row of a sparse sketch
 _FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
@@ -95,11 +94,11 @@ def sizes(estimator, shape, *, stream):
     t, v = given if np.ndim(given) else (given, None)
     method, t = estimator.method, t or max(4 * k, 32)
     if method == "auto":
-        method = "dense" if m * n <= _DENSE_SIZE or 2 * t >= n else "two_sketch"
+        method = "dense" if 8 * m * n <= MEMORY or 2 * t >= n else "two_sketch"
     ours, wider = given is None and not stream, 2
-    if ours and 6 * t * (m + n) <= _WIDE_SIZE:
+    if ours and 8 * 6 * t * (m + n) <= MEMORY:
         t *= 2
-    if ours and method == "two_sketch" and (1 + _WIDER_CORE) * t * (m + n) <= _WIDE_SIZE:
+    if ours and method == "two_sketch" and 8 * (1 + _WIDER_CORE) * t * (m + n) <= MEMORY:
         wider = _WIDER_CORE
     v = v or wider * t
     if method != "dense":

@@ -38,7 +38,6 @@ _DEVIATIONS = 3.0  # of coordinates: half of a learnt frame; of a size: a class 
 _MUCH_OUTSIDE = 0.2
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
-_CROWD = 1.15  # rows of a cell over its noise: cells that rows crowd in hold 12 deviations
 _MOST = 48
 _FEWEST = 10  # cells a side, for a histogram to show a shape
 
@@ -404,7 +403,7 @@ def cells_per_side(n, noise_scale):
     """Return how many cells a side of the frame may have, so that one means something."""
     if noise_scale <= 0:
         return _MOST
-    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_CROWD * noise_scale))))
+    return int(min(_MOST, math.sqrt(max(n, 0.0) / noise_scale)))
 
 
 def smoothed(counts, noise_scale):

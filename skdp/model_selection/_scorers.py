@@ -35,7 +35,7 @@ from skdp.queries.regression import LossQuery
 from skdp.recommend._lists import missed_share
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
-_COUNT_SHARE = 0.25
+_COUNT_SHARE = 0.2  # of a score: sums order runs, the count serves the mean
 _ROW_UNITS = tuple(name for name, unit in UNITS.items() if unit.in_one_row or unit.of_groups)
 
 
@@ -210,9 +210,7 @@ class PrivateScorer:
         )  # fmt: skip
         return self.score_of(*self.release(model, X, y, groups, session))
 
-    def release(
-        self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
-    ) -> Any:
+    def release(self, model: Any, X: Any, y: Any, groups: Any, session: Any) -> Any:
         """Return (total, number of units): the total orders models scored on the same rows."""
         unit = scored_unit(session.unit)
         private_count = session.adjacency == "add_remove" and unit.by_rows
@@ -220,9 +218,9 @@ class PrivateScorer:
             routes.charge(session, "PrivateScorer", self._reservation_key)
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
-            total = ask.total(share=1 - count_share if private_count else 1.0)
+            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
             if private_count:
-                n = max(1.0, float(ask.count(share=count_share).value))
+                n = max(1.0, float(ask.count(share=_COUNT_SHARE).value))
             routes.settle(session)
         except BaseException:
             routes.settle(session, "failed")

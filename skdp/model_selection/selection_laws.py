@@ -81,7 +81,6 @@ def draw_runs(words: Words, mean: float) -> int:
 # coin since runs are exchangeable; with the coin the order is total, as the theorems suppose.
 
 
-_ALL_SCORES = 1.25  # what knowing the scores of all candidates is taken to be worth
 PURE_FACTOR = 3.0  # of the epsilon of a run: 2 + eta
 
 
@@ -177,12 +176,8 @@ class Selection:
 
     @property
     def value(self) -> float:
-        """Signal over noise of a run, times the chance that the best candidate is run.
-
-        Composing counts a quarter more: it publishes all scores.
-        """
-        size = float(self.run.value) * self.chance
-        return size * (_ALL_SCORES if self.strategy == "compose" else 1.0)
+        """Signal over noise of a run, times the chance that the best candidate is run."""
+        return float(self.run.value) * self.chance
 
     def _facts(self) -> list[tuple[str, str]]:
         if self.strategy == "compose":
@@ -300,9 +295,6 @@ def plan_selection(
 
 
 # The runs of a private search, and what may be published of them.
-
-
-_COUNT_SHARE = 0.1  # of a score: runs are ordered by sums of losses, the count serves the mean
 
 
 @dataclass
@@ -458,4 +450,4 @@ class Runs:
             budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
         )
         groups = fit_params.get("groups")
-        return self.search._scorer.release(model, X, y, groups, session, _COUNT_SHARE)
+        return self.search._scorer.release(model, X, y, groups, session)

@@ -328,9 +328,6 @@ class ListsMixin:
 # How good recommendations are, on items that the recommender has not seen.
 
 
-_UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
-
-
 def parted(rows):
     """Return the items of histories that are hidden, as ones, and the others as they are."""
     hidden, known, chosen = rows.copy(), rows.copy(), hidden_cells(rows)
@@ -350,7 +347,8 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     rows = model._histories(X)
     hidden, known = parted(rows)
     judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
-    losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
+    # A row with nothing to hide, or nothing to go by, counts as half of a loss.
+    losses, length = np.full(rows.shape[0], 0.5), model.filter_.list_length
     score = model.filter_.scorer()
     for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company
         row = known[[u]]

@@ -38,7 +38,6 @@ from skdp.units import offered
 # Which release reads most of a user-item matrix: decided before any data are seen.
 
 
-_FEWEST = 200  # items that flips must reach to be worth their cost
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
@@ -114,7 +113,7 @@ def choose_route(estimator, shape):
         return "gram", "gram: rows have no other release of factors"
     degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
-    enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
+    enough = flips.most(_USUAL_SHARE) >= list_length(shape[1])
     ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"

@@ -35,7 +35,6 @@ from skdp.solvers.spectral import staged_sums
 
 # Shares that a longer search takes from.
 _MODEL = ("regression_moments", "sums", "count", "target_mean")
-_AGAIN = 4.0  # times the share has a second search
 
 
 class Targets(NamedTuple):
@@ -68,15 +67,14 @@ def find_targets(
     """Search until most targets are seen; `rest` is what the model would have.
 
     A model about a centre that nobody saw is worse than the mean of the targets. If records are
-    many enough to be seen a second search has four times the share. Else all that is left goes into
+    many enough to be seen a second search has half of the rest. Else all that is left goes into
     `middle`, where they lie, which is predicted alone (None: models without an intercept go on as
     they are).
     """
     found = find(share)
     needed = found.needed
     if _most_undetected(found) and needed <= found.n:
-        share = min(_AGAIN * share, rest / 2)
-        rest -= share
+        share = rest = rest / 2
         found = find(share)
     if middle is None or not _most_undetected(found):
         return Targets(found, share, rest, needed)
@@ -159,7 +157,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 # What the linear regression share: bounds, the one release, the solution.
 
 
-_MOST_COLUMNS = 1000
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _RADIUS = 6.0  # learnt units from the centre at which an entry is cut
@@ -308,7 +305,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
 
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
-        narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
+        narrow = rows.n_features <= GRAM_FEATURES and not getattr(rows, "sparse", False)
         return narrow and self._learns_lengths() and not session.budget.exact
 
     def _learns_lengths(self):

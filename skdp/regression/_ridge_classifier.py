@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
@@ -52,7 +53,6 @@ def class_weights(given, classes, totals):
 # Ridge classification with differential privacy.
 
 
-_SELDOM = 1.28  # deviations above which a tenth of normal scores lies
 _ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
@@ -255,12 +255,13 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         predicted = np.unique(np.argmax(scores, axis=1)[found.shown])
         if len(predicted) != 1:
             return
-        # Rows of a class scatter about its mean: some get their label though the mean does not.
+        # Rows scatter about the mean of a class: a tenth may get its label though the mean does not.
         margins = W - W[:, predicted]
         spread = np.sqrt(np.maximum(np.sum(margins * (released.scatter @ margins), axis=0), 0.0))
         others = found.shown & (np.arange(len(scores)) != predicted)
         margins = np.diag(scores) - scores[:, predicted[0]]
-        if np.any(margins[others] > -_SELDOM * spread[others] / math.sqrt(released.weight)):
+        tenth = ndtri(0.1) * spread[others] / math.sqrt(released.weight)
+        if np.any(margins[others] > tenth):
             return
         totals = found.totals[found.shown]
         alike = len(totals) > 1 and float(totals.max()) < _ALIKE * float(totals.min())

@@ -213,7 +213,6 @@ def _axes(sizes: FloatArray, k: int) -> FloatArray:
 _CLIP_SHARE = 0.03  # of each release, for its clip level
 DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
 CORE_SCALE = 3.0
-MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class RowNoise:
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
         noise = level * factor * math.sqrt(width / share)
-        return min(noise, MOST_CLIPPED * self.n)
+        return min(noise, self.n)
 
 
 def clipped_gram(

@@ -32,7 +32,6 @@ FloatArray = NDArray[np.float64]
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
 # more is one more to be taken by chance: five penalties lost .02.
 _GRID = (0.1, 1.0)
-_LEANING = 8.0  # weight of the mean vote of all against a user's own
 
 
 class HeadRule(NamedTuple):
@@ -297,7 +296,7 @@ def elect(
         side = np.where(alone == helped, votes, -np.inf)
         return Choice((rules[int(np.argmax(side))],), np.zeros(1)), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, _LEANING * kept * votes / count.value), False
+    return Choice(rules, kept * votes / count.value), False
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

@@ -27,7 +27,6 @@ def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
 
 
 MOST_CELLS, MOST_WHOLE = 4_000_000, 2000  # of a matrix that is released whole; of its shorter side
-_ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
 
 
 def flipped_threshold(noise_scale: float, m: int, n: int) -> float:
@@ -114,7 +113,8 @@ def choose_one_shot(
     session = estimator._checked_session()
     theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
-    enough = 0.0 if whole else _ENOUGH * unit.high * math.sqrt(estimator.n_components)
+    # Cells of so little noise need no rounded weights.
+    enough = 0.0 if whole else unit.high * math.sqrt(estimator.n_components)
     name = "one_shot" if ours < theirs and theirs > enough else other
     mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
     return name, f"{name}: threshold {mine:.3g} against {rival:.3g}"

@@ -47,7 +47,7 @@ def test_clip_levels_follow_the_noise():
     noise = noisy(2.0)
     assert noise.goal(12.0, noise.psd, 50, 0.5) == pytest.approx(12 * 2 * 10)
     assert noise.goal(12.0, noise.psd, 50, 0.5) < noise.goal(12.0, noise.psd, 50, 0.1)
-    assert noisy(1e6).goal(12.0, 1e6, 50, 0.5) == 3000.0
+    assert noisy(1e6).goal(12.0, 1e6, 50, 0.5) == 4000.0
 
 
 # -- screening ---------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ FOLDERS = (
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_MAX_ROWS": 3, "_CHUNK_BYTES": 64, "_MAX_GROUPS": 2,
-    "MOST_CELLS": 4, "MOST_WHOLE": 2, "_WIDE_SIZE": 4.0, "_DENSE_SIZE": 4.0, "GRAM_FEATURES": 2,
+    "MOST_CELLS": 4, "MOST_WHOLE": 2, "GRAM_FEATURES": 2,
     "MAX_ROWS": 3, "_LONGEST_SQRT": 1, "_SMALL_BYTES": 1, "_SMALL": 2, "MOST_DENSE": 2,
-    "FEWEST_KEPT": 1, "_MOST_COLUMNS": 2, "_FEWEST": 1, "MAX_FLIPS": 16.0, "_SMALL_PRODUCT": 16,
+    "FEWEST_KEPT": 1, "MAX_FLIPS": 16.0, "_SMALL_PRODUCT": 16,
     "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2, "_MOST_WORK": 2,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
