@@ -255,7 +255,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         predicted = np.unique(np.argmax(scores, axis=1)[found.shown])
         if len(predicted) != 1:
             return
-        # Rows scatter about the mean of a class: a tenth may get its label though the mean does not.
+        # Rows scatter about the mean of a class: a tenth may get its label though that does not.
         margins = W - W[:, predicted]
         spread = np.sqrt(np.maximum(np.sum(margins * (released.scatter @ margins), axis=0), 0.0))
         others = found.shown & (np.arange(len(scores)) != predicted)
