@@ -454,7 +454,6 @@ def each_part(
 # a row stands in its block.
 
 
-_SMALL_PRODUCT = 10**6  # multiplications: beyond them OpenBLAS copies both factors first
 _SHORT_PIECE = 400  # rows: in shorter pieces nothing is gained
 
 
@@ -611,7 +610,7 @@ def narrow_product(rows: Block, few: FloatArray) -> FloatArray:
 def _for_small_products(rows: FloatArray, k: int) -> list[slice]:
     """Return pieces of the rows whose products with k columns BLAS makes without copies."""
     n, d = rows.shape
-    size = _SMALL_PRODUCT // max(1, d * k)
+    size = BLOCK // max(1, d * k)  # of more multiplications OpenBLAS copies both factors first
     if size < _SHORT_PIECE:
         return [slice(0, n)]
     return [slice(i, i + size) for i in range(0, max(n, 1), size)]

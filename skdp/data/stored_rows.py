@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from skdp._limits import BLOCK
 from skdp.data.blocks import (
     AnyRows,
     Block,
@@ -153,7 +154,7 @@ class BlockFiles:
         row = self.n_features * self.dtype.itemsize
         out = []
         for piece in self._pieces:
-            n = -(-(piece.stop - piece.start) * row // _CHUNK_BYTES)
+            n = -(-(piece.stop - piece.start) * row // (8 * BLOCK))
             out += self._ranges(piece, 1 if piece.sparse else n)
         return [self._holding([piece]) for piece in out]
 
@@ -206,7 +207,6 @@ def _source_of(piece: _Piece) -> RowSource:
 
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
-_CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 _SMALL_BYTES = 2**14  # of a function that travels with each task: a broadcast is a round trip
 Work = Callable[[Any], Any]
 

@@ -29,7 +29,6 @@ IntArray = NDArray[np.intp]
 QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units of measurement do
-_NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each log2 bin
 _NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
@@ -102,7 +101,7 @@ class Likelihood:
         """Of numbers that are many or few, or none to be seen: these add as much to each cell."""
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
-        likelihood += _NOTHING * np.exp(-np.clip(most, 0, -_LEAST))
+        likelihood += np.exp(-np.clip(most, 0, -_LEAST))
         likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:

@@ -148,7 +148,7 @@ CLIPPED = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
 def test_a_person_in_a_file_of_many_chunks_is_one(model, y, npy, monkeypatch):
     """Files of rows are cut into ranges: a person in two of them would count twice."""
     expected = fitted(model, X, y, groups=GROUPS)
-    monkeypatch.setattr(stored_rows, "_CHUNK_BYTES", 4 * 8 * D)  # four rows: persons have six
+    monkeypatch.setattr(stored_rows, "BLOCK", 4 * D)  # four rows: persons have six
     assert_same_bits(expected, fitted(model, npy, y, groups=GROUPS))
 
 

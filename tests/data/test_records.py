@@ -196,7 +196,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     assert_same_bits(expected, fitted(model, lazy(X), lazy(y)))
     assert_same_bits(expected, fitted(model, unknown(X), unknown(y)))
     monkeypatch.setattr(blocks, "BLOCK", 2**7)  # 16 rows
-    monkeypatch.setattr(block_files, "_CHUNK_BYTES", 2**12)
+    monkeypatch.setattr(block_files, "BLOCK", 2**9)
     assert_same_bits(expected, fitted(model, npy, y))
     model.set_params(n_jobs=2)
     assert_same_bits(expected, fitted(model, npy, y))

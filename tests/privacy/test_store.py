@@ -124,7 +124,7 @@ class Snapshots(Acts):
 @pytest.fixture(params=[Fits, Acts, Snapshots])
 def user(request, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "_SLACK", request.param.slack)
+        patch.setattr(checkpoints, "BLOCK", request.param.slack)
         patch.setattr(store, "WAIT", 5.0)
         yield request.param
 
@@ -320,7 +320,7 @@ def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
 
 def test_snapshots_of_another_process_are_no_older_copy(path, monkeypatch):
     """What this process saw there is gone by then."""
-    monkeypatch.setattr(checkpoints, "_SLACK", Snapshots.slack)
+    monkeypatch.setattr(checkpoints, "BLOCK", Snapshots.slack)
     Acts(path).close()
     with monkeypatch.context() as patch:
         another_process(patch)

@@ -181,8 +181,8 @@ PLANTED = {
         "privacy/ledger/routes.py", "if (fit.unit, fit.adjacency) != self.meaning:", "if False:",
     ),
     "a score divided by the exact number of rows": (
-        "model_selection/_scorers.py", "n = max(1.0, float(ask.count(share=count_share).value))",
-        "n = max(1.0, min(float(ask.count(share=count_share).value), float(n_rows(as_rows(X)))))",
+        "model_selection/_scorers.py", "n = max(1.0, float(ask.count(share=_COUNT_SHARE).value))",
+        "n = max(1.0, min(float(ask.count(share=_COUNT_SHARE).value), float(n_rows(as_rows(X)))))",
     ),
     "a client that ends early keeps its rest": (
         "federated/_clients.py", "forfeit_rest(self._session)\n        routes", "routes",

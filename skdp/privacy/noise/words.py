@@ -23,7 +23,6 @@ KeyPart: TypeAlias = (
 )
 
 _BLOCK_WORDS: Final = 4096
-_FEWEST_WORDS: Final = 64
 KEY_BYTES: Final = 32
 _KEYS: Final = "A key is made of str, bytes, bool, int, float and tuples. Got {!r}."
 _KEY_TYPES: Final = (str, int, float, bytes, np.bool_, np.integer, np.floating)
@@ -194,7 +193,7 @@ class _KeyedWords:
         """
         if self._made == _BLOCK_WORDS:
             self._block, self._made = self._block + 1, 0
-        size = min(_BLOCK_WORDS, max(_FEWEST_WORDS, 4 * self._made, self._made + n))
+        size = min(_BLOCK_WORDS, 4 * (self._made + n))
         counter = self._block.to_bytes(8, "little")
         digest = hashlib.shake_256(self._key + counter).digest(8 * size)
         made, self._made = self._made, size

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from skdp._limits import BLOCK
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw
@@ -191,7 +192,6 @@ class StreamGroup:
 
 _FORM: Final = int.from_bytes(b"skS2")
 _MOVED: Final = pack(None)  # the last act of a stream that goes on at another path
-_SLACK: Final = 2**20  # bytes of acts beyond which a snapshot may be worth it
 
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Keeper:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.store = CacheStore(path, _FORM)
-        self._used, self._room = 0, _SLACK
+        self._used, self._room = 0, BLOCK
 
     def append(self, record: bytes, group: StreamGroup | None = None) -> None:
         """Make one act durable; with a snapshot, at times, of a `group` as it was before."""
@@ -273,7 +273,7 @@ class Keeper:
     def snapshot(self, group: StreamGroup) -> bytes:
         """Return the state of a group: acts take room from here on."""
         state = _snapshot(group)
-        self._used, self._room = 0, 4 * len(state) + _SLACK
+        self._used, self._room = 0, 4 * len(state) + BLOCK
         return state
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from skdp._limits import MEMORY
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
 from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
 # Correlated noise for running sums: which sums of steps get noise, and how much it adds up to.
@@ -44,7 +44,6 @@ from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 MECHANISMS = ("auto", "sqrt", "tree")
 # "auto" keeps the time of the square root below this: it grows with the square of the horizon.
 _LONGEST_SQRT = 2**13
-_MOST_STEPS = 2**40
 
 FloatArray = NDArray[np.float64]
 Node = tuple[int, int]  # (level, index): steps index * 2**level + 1 .. (index + 1) * 2**level
@@ -179,7 +178,7 @@ def stream_schedule(
     window : int or None
         Release the last so many steps (tree only).
     """
-    horizon = _check_count("horizon", horizon, _MOST_STEPS)
+    horizon = _check_count("horizon", horizon, MAX_DRAWS)
     if mechanism not in MECHANISMS:
         raise ValueError(f"'mechanism' must be one of {MECHANISMS}. Got {mechanism!r} instead.")
     if window is not None:

@@ -60,7 +60,7 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
 @pytest.mark.parametrize("asked", [True, False])
 def test_files_are_bounded(asked, tmp_path, monkeypatch):
     """By a snapshot, which was asked for or which the acts would exceed, the acts before it go."""
-    monkeypatch.setattr(checkpoints, "_SLACK", 0)
+    monkeypatch.setattr(checkpoints, "BLOCK", 0)
     path, group, sizes = tmp_path / "stream", new_group(horizon=60), []
     checkpoint(group, path)
     for i in range(59):
