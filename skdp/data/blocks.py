@@ -135,7 +135,7 @@ Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over twice as many rows stay below 2**53.
-_MAX_ROWS = 2**16
+BLOCK_ROWS = 2**14  # of a block: integer products of one stay below 2**53
 
 
 class RowSource(Protocol):
@@ -215,7 +215,7 @@ def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
     enough = min(d, BLOCK // d)  # next to the square moment that each block adds to
-    return int(np.clip(BLOCK // (2 * d), max(16, enough), _MAX_ROWS))
+    return int(np.clip(BLOCK // (2 * d), max(16, enough), BLOCK_ROWS))
 
 
 class _RangeOfRows:
@@ -326,7 +326,7 @@ class SparseRows(_RangeOfRows):
         entries = BLOCK // 2  # a value and its index, and what is computed from them
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
-            end = min(max(last, start + 1), start + _MAX_ROWS, stop)
+            end = min(max(last, start + 1), start + BLOCK_ROWS, stop)
             yield _canonical(self._rows(start, end))
             start = end
 
@@ -352,14 +352,14 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 
 def _pieces(part: RowSource) -> Iterator[Block]:
-    """Blocks of at most _MAX_ROWS rows: a source of your own may not know the cap."""
+    """Blocks of at most BLOCK_ROWS rows: a source of your own may not know the cap."""
     for given in part.blocks():
         block = plain_block(given)
-        if block.shape[0] <= _MAX_ROWS:
+        if block.shape[0] <= BLOCK_ROWS:
             yield block
         else:
-            for i in range(0, block.shape[0], _MAX_ROWS):
-                yield block[i : i + _MAX_ROWS]
+            for i in range(0, block.shape[0], BLOCK_ROWS):
+                yield block[i : i + BLOCK_ROWS]
 
 
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
@@ -390,7 +390,7 @@ class PartSum:
                 rows += block.shape[0]
                 if value.dtype == total.dtype:
                     total += value
-                elif partial is None or rows > 2 * _MAX_ROWS:
+                elif partial is None or rows > 2 * BLOCK_ROWS:
                     if partial is not None:
                         _add_whole(total, partial)
                     partial, rows = value, block.shape[0]

@@ -453,7 +453,7 @@ def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
 # A bad user (rows that are not finite, or degenerate) gives zeros.
 
 
-_TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
+TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -502,7 +502,7 @@ def unit_factors(F: FloatArray, step: float) -> FloatArray:
     largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
     if not np.isfinite(largest).all():  # a bad entry is the largest
         F, largest = _finite(F), np.where(np.isfinite(largest), largest, 0.0)
-    extreme = (largest > 0) & ~((largest > _TAME) & (largest < 1 / _TAME))
+    extreme = (largest > 0) & ~((largest > TAME) & (largest < 1 / TAME))
     if extreme.any():  # of others no product leaves the range of floats
         F = F / np.where(extreme, largest, 1.0)[:, None, None]
     sizes = np.sqrt(_squares(F))

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from skdp._limits import CACHED, WIDER
 from skdp.data.blocks import largest_entries, rint, rows_times_powers, square_norms
 from skdp.data.factorisations import of_public
-from skdp.data.integers import GRID_BITS
+from skdp.data.integers import GRID_BITS, TAME
 
 # Products of rows with a public matrix in which a row's result depends on that row alone.
 
 
 FloatArray = NDArray[np.float64]
 _EVERY = 4  # exponents of rows are rounded up to a multiple
-_LEAST = 1e-270  # of a square that is far from losing bits
 
 
 def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
@@ -70,7 +69,7 @@ def _powers(rows: FloatArray) -> NDArray[np.intp]:
     """
     squares = square_norms(rows)
     powers = np.asarray((np.frexp(squares)[1] + 1) // 2, np.intp)
-    hard = np.flatnonzero(~((squares > _LEAST) & (squares < 1 / _LEAST)))
+    hard = np.flatnonzero(~((squares > TAME**2) & (squares < TAME**-2)))
     if hard.size:  # too small or too large to be squared
         beyond = math.ceil(math.log2(max(1, rows.shape[1])) / 2)
         powers[hard] = np.frexp(largest_entries(rows[hard]))[1] + beyond

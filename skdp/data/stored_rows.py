@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import threading
@@ -207,7 +206,6 @@ def _source_of(piece: _Piece) -> RowSource:
 
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
-_SMALL_BYTES = 2**14  # of a function that travels with each task: a broadcast is a round trip
 Work = Callable[[Any], Any]
 
 
@@ -279,18 +277,10 @@ def _client() -> Any:
     return owner if hasattr(owner, "scatter") else None
 
 
-def _pickled(value: Any) -> bytes:
-    cloudpickle: Any = importlib.import_module("cloudpickle")  # comes with Dask
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
 def _broadcast(work: Work) -> Any:
-    """Send a function, and the public arrays in it, to all workers once; small ones by task."""
+    """Send a function, and the public arrays in it, to all workers once."""
     sealed, client = Sealed(work), _client()
-    if client is None or len(_pickled(sealed)) < _SMALL_BYTES:
-        return sealed
-    return client.scatter(sealed, broadcast=True, hash=False)
+    return client.scatter(sealed, broadcast=True, hash=False) if client else sealed
 
 
 def _failure(kind: str) -> PrivacyError:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CACHED
 from skdp.data.blocks import (
+    BLOCK_ROWS,
     AnyRows,
     RowSource,
     finite_rows,
@@ -164,7 +165,6 @@ def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-_MAX_GROUPS = 2**14  # public cap: integer products of one batch stay below 2**53
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class GroupRows:
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
                     continue
-                n = int(np.clip(CACHED // (int(sizes[groups[0]]) * width), 1, _MAX_GROUPS))
+                n = int(np.clip(CACHED // (int(sizes[groups[0]]) * width), 1, BLOCK_ROWS))
                 self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
         return self._chosen
 

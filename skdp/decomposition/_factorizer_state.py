@@ -32,7 +32,6 @@ from skdp.units import unit_named
 # What a factorizer will release: decided from parameters and public shapes alone.
 
 
-_WIDER_CORE = 5  # columns of S for one of F, where memory allows
 _EACH = 8  # entries of a row of a sparse sketch
 _FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
 
@@ -86,21 +85,16 @@ def sizes(estimator, shape, *, stream):
     """Return (method, sketch_size, core_size) for a public shape.
 
     Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
-    halves. Where the sketches of two sides stay as small, the second is wider still: it sees more
-    of the tail (3 to 4% less error, 0 to 2% more where all is noise). Updates would take twice as
-    long, and servers must agree whatever rows they hold.
+    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
     """
     (m, n), k, given = shape, estimator.n_components, estimator.sketch_size
     t, v = given if np.ndim(given) else (given, None)
     method, t = estimator.method, t or max(4 * k, 32)
     if method == "auto":
         method = "dense" if 8 * m * n <= MEMORY or 2 * t >= n else "two_sketch"
-    ours, wider = given is None and not stream, 2
-    if ours and 8 * 6 * t * (m + n) <= MEMORY:
+    if given is None and not stream and 8 * 6 * t * (m + n) <= MEMORY:
         t *= 2
-    if ours and method == "two_sketch" and 8 * (1 + _WIDER_CORE) * t * (m + n) <= MEMORY:
-        wider = _WIDER_CORE
-    v = v or wider * t
+    v = v or 2 * t
     if method != "dense":
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:

@@ -274,7 +274,7 @@ class DPIncrementalPCA(
     mean_ : ndarray of shape (n_features,)
         Released mean of all rows so far, public centre, or zeros.
     var_ : ndarray of shape (n_features,)
-        Released variance of each feature; not set beyond 3000 features.
+        Released variance of each feature; not set beyond 4000 features.
     noise_variance_ : float
         Variance outside the components, per direction.
     n_components_ : int

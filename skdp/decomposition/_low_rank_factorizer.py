@@ -86,8 +86,8 @@ class DPLowRankFactorizer(
         really be 3 to 10.
     sketch_size : int, (int, int) or None, default=None
         Columns of the row sketch, and rows of the column sketch: twice as many, if not given. None
-        is ``max(4 k, 32)`` for k components; twice that for `fit` where all sketches take 32 MB at
-        most, and for "two_sketch" five times as many rows.
+        is ``max(4 k, 32)`` for k components; twice that for `fit` where all sketches take 190 MB at
+        most.
     matrix_shape : tuple of int or None, default=None
         Public shape of a matrix that arrives by `update`, `update_matrix` or `partial_fit`.
     max_releases : int, default=1

@@ -55,8 +55,12 @@ from skdp.units import DEGREE, unit_of
 # The moment of all items, or of those with the largest counts; products with it; or flipped cells.
 
 
-# Of the budget of interactions: their number, the Ritz values of items that were chosen.
-_SHARES = {"degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01}
+# Of the budget. Interactions: their number, the moment, Ritz values of items that were chosen; then
+# entries by rows (0.02 show means and total), and how far entries are from their bounds.
+_SHARES = {
+    "degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01,
+    "subspace": 0.83, "left": 0.05, "clip_norm": 0.07, "spread": 0.02,
+}  # fmt: skip
 
 
 def interaction_route(estimator, shape):
@@ -173,7 +177,6 @@ def chosen_pairs(moment, k):
 
 
 _USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
-_SUBSPACE, _LEFT, _RITZ, _CLIP = 0.83, 0.05, 0.03, 0.07  # of the budget; 0.02 show means and total
 
 
 def moment_thresholds(estimator, session, unit, shape):
@@ -199,7 +202,9 @@ def usual_length(estimator, unit, n):
 
 
 def _moment_noise(session, unit, clip_norm):
-    return session.noise_multiplier * moment_change(unit, clip_norm) / math.sqrt(_SUBSPACE)
+    return (
+        session.noise_multiplier * moment_change(unit, clip_norm) / math.sqrt(_SHARES["subspace"])
+    )
 
 
 def moment_triplets(estimator, session, X, unit, route, products):
@@ -211,18 +216,20 @@ def moment_triplets(estimator, session, X, unit, route, products):
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
     level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
-    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near)
+    clip_norm = row_clip_norm(
+        estimator, session, rows, _SHARES["clip_norm"], n, level=level, near=near
+    )
     rows = rows.clipped(clip_norm)
-    share = _SUBSPACE + (0.0 if estimator.clip_norm == "auto" else _CLIP)
+    share = _SHARES["subspace"] + (0.0 if estimator.clip_norm == "auto" else _SHARES["clip_norm"])
     ritz = None
     if route == "gram" or exact:
-        squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _RITZ)), k)
+        squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        ritz = rotate_by_ritz(rows.ritz, V, _RITZ)
+        ritz = rotate_by_ritz(rows.ritz, V, _SHARES["ritz"])
         squares, V = ritz[:2]
-    left = products.right(V, share=_LEFT).value
+    left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
     return U @ W, np.sqrt(squares), V, ritz
 
@@ -253,7 +260,6 @@ UNIT_SOLVERS = {
     "spectral": ("auto", "randomized", "alternating", "deflation"),
 }  # fmt: skip
 _SKLEARN = {"randomized": ("power", "alternating"), "arpack": ("gram",)}  # the one that it has
-_SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
@@ -354,11 +360,11 @@ def _pure_triplets(session, ask, unit, shape, k):
     budget, graph, share, rounding_variance = session.budget, unit.kind.symmetric, 1.0, 0.0
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
-        share = 1.0 - _SPREAD
+        share = 1.0 - _SHARES["spread"]
         graded = graded_pays(share * budget.pure_epsilon)
         share = share if graded else 1.0
     if graded and not budget.exact:
-        rounding_variance = max(float(ask.spread(share=_SPREAD).value), 0.0)
+        rounding_variance = max(float(ask.spread(share=_SHARES["spread"]).value), 0.0)
         spread = rounding_variance / (math.prod(shape) * unit.high**2)
         graded = graded_pays(share * budget.pure_epsilon, spread)
     if graded:

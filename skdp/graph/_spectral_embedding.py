@@ -74,7 +74,6 @@ def _edge(estimator, session, degrees, n):
 # Spectral embedding of a graph with edge-level differential privacy.
 
 
-_DEGREE_SHARE = 1 / 17  # one product among seventeen
 # Noise of an average of products with k columns, over k times the variance of released degrees:
 # what the threshold of products comes to.
 _AVERAGED = 0.68
@@ -345,9 +344,10 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         if self.normalization == "none":
             values, V = eigenpairs(ask, 1.0, np.asarray, matrix_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
-        released = released_degrees(ask, n, _DEGREE_SHARE)
+        part = 1 / (PASSES["power"][0] + 1)  # as if it were one product more
+        released = released_degrees(ask, n, part)
         degrees = released.values
-        rest = lambda ask, across: eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)  # noqa: E731
+        rest = lambda ask, across: eigenpairs(ask, 1 - part, across, False)  # noqa: E731
         if self.normalization == "degree":
             alpha = matrix_unit(self).alpha
             values, embedding = embed_across(ask, released, alpha, rest, spread)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import ROUNDING
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
 from skdp.data.numbers import RowColumns
@@ -35,7 +36,7 @@ from skdp.data.units import Placed
 from skdp.data.views import ViewedRows, Zipped, ZippedRows, cacheable, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.sums import SumQuery
+from skdp.queries.sums import FINE, SumQuery
 from skdp.units import unit_named
 
 # Passes over the records, and numbers of single records that are kept between them.
@@ -118,7 +119,6 @@ def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
 
 BELOW = 1 - 1e-12  # float errors of a factor
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
-_HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
 
 
 # -- what is computed where the records are: public values alone, so that it can travel ------------
@@ -341,7 +341,8 @@ class ClippedSum(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._float_total(C)
-            shift = _HEADROOM - math.ceil(math.log2(C / step))
+            room = round(math.log2(_FLOOR / (MAX_ROWS * ROUNDING)))  # C in units of a sum
+            shift = room - math.ceil(math.log2(C / step))
             total = self._exact(_Weights(self._lengths, C, step * 2.0**-shift))
             high, low = total[:-1].reshape(2, -1)
             last = [int(total[-1]) >> shift] if bias else []
@@ -418,7 +419,6 @@ class ClippedSum(PrivateQuery):
 
 
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
-_PUBLIC_BITS = 24  # of the longest record that counts: of a public mean
 
 
 def _target_sizes(columns: Columns, center: float) -> FloatArray:
@@ -617,7 +617,7 @@ class RecordQuery(SumQuery):
         if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
         level = _PUBLIC_CLIP * self.units_alone.median("norms")
-        step = level * 2.0**-_PUBLIC_BITS  # in integers: the same bits whatever the blocks
+        step = level * FINE  # in integers: the same bits whatever the blocks
         return self.records().total(level).answer(step) * step / max(1, self.n_rows)
 
     def public_moments(self) -> FloatArray:

@@ -28,10 +28,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
-_FALL = 6.0  # log2 bins: half of the prior falls off from 1 like this, as units of measurement do
 _NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
-_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins
+_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
 # Parts of the posterior, and then cells next to the median: the first that was not asked about.
 _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
@@ -185,7 +184,7 @@ def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
 
 
 def _mild() -> FloatArray:
-    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _FALL)
+    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
     return np.asarray(0.5 * mild / mild.sum() + 0.5 / len(mild))
 
 

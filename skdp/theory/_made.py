@@ -16,7 +16,6 @@ from scipy.optimize import brentq
 from skdp._validation import column_bounds
 
 FloatArray = NDArray[np.float64]
-_SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
 # Of histories that plans are made with: between blocks of factors and popularity alone.
 FILLED = 0.3  # of the half-width of public bounds: a deviation of a column or target
 _FACTORS, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
@@ -167,7 +166,7 @@ def captured(X: Any, components: Any, *, centred: bool = False) -> float:
 
 
 def _activity(rng: np.random.Generator, n: int) -> FloatArray:
-    activity = np.exp(_SPREAD_OF_LENGTHS * rng.standard_normal(n))
+    activity = np.exp(rng.standard_normal(n))
     return np.asarray(activity / activity.mean())
 
 

@@ -24,7 +24,6 @@ N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without no
 _MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 USUAL_ONES = 10  # of a made row of ones
-_MOST_MU = 1e3  # of thinned rows: there is no noise left to see
 _SEEN = 0.01  # a smaller loss is not halved
 
 
@@ -309,8 +308,7 @@ def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
         return epsilon
     if delta == 0:
         return epsilon * behind
-    mu = min(mu_from_epsilon_delta(epsilon, delta) * behind, _MOST_MU)
-    return epsilon_from_mu_delta(mu, delta)
+    return epsilon_from_mu_delta(mu_from_epsilon_delta(epsilon, delta) * behind, delta)
 
 
 def check_counts(name: str, **counts: Any) -> None:

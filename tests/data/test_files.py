@@ -197,6 +197,6 @@ def test_a_source_that_changes_the_sum_is_refused(kind):
 
 def test_a_source_may_have_blocks_larger_than_the_cap(monkeypatch):
     expected = fitted(skdp.DPPCA(2), X)
-    monkeypatch.setattr(blocks, "_MAX_ROWS", 64)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 64)
     monkeypatch.setattr(blocks, "BLOCK", 2**7)
     assert_same_bits(expected, fitted(skdp.DPPCA(2), Table([X])))

@@ -32,9 +32,9 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_MAX_ROWS": 3, "_MAX_GROUPS": 2,
+    "BLOCK": 8, "CACHED": 4, "MEMORY": 64,
     "MOST_CELLS": 4, "MOST_WHOLE": 2, "GRAM_FEATURES": 2,
-    "MAX_ROWS": 3, "_LONGEST_SQRT": 1, "_SMALL_BYTES": 1, "_SMALL": 2, "MOST_DENSE": 2,
+    "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_LONGEST_SQRT": 1, "_SMALL": 2, "MOST_DENSE": 2,
     "FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
     "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2, "_MOST_WORK": 2,
 }  # fmt: skip
