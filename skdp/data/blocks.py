@@ -454,9 +454,6 @@ def each_part(
 # a row stands in its block.
 
 
-_SHORT_PIECE = 400  # rows: in shorter pieces nothing is gained
-
-
 def dense(matrix: Any) -> FloatArray:
     """Return a matrix as an array."""
     return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
@@ -611,7 +608,7 @@ def _for_small_products(rows: FloatArray, k: int) -> list[slice]:
     """Return pieces of the rows whose products with k columns BLAS makes without copies."""
     n, d = rows.shape
     size = BLOCK // max(1, d * k)  # of more multiplications OpenBLAS copies both factors first
-    if size < _SHORT_PIECE:
+    if size < d:  # in pieces wider than long nothing is gained
         return [slice(0, n)]
     return [slice(i, i + size) for i in range(0, max(n, 1), size)]
 

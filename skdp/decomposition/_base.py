@@ -16,7 +16,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
-from skdp._limits import EXACT_SHARE, GRAM_FEATURES
+from skdp._limits import GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
 from skdp.base import FitsElsewhereMixin, clip_norm_of
@@ -329,7 +329,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
-        each = EXACT_SHARE * share
+        each = NEGLIGIBLE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None, None
     return power_subspace(ask, start, k, step_shares(n_iter, share), noise), None, None

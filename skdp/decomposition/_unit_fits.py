@@ -47,7 +47,7 @@ from skdp.solvers.spectral import (
     screened_moment,
     shows_all_columns,
 )
-from skdp.theory._subspaces import MAX_FLIPS, MOST_CELLS, MOST_WHOLE, choose_one_shot
+from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -232,11 +232,6 @@ def moment_triplets(estimator, session, X, unit, route, products):
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
     return U @ W, np.sqrt(squares), V, ritz
-
-
-def is_small(shape):
-    """Whether a whole matrix is released at once: a product with the identity."""
-    return math.prod(shape) <= MOST_CELLS and min(shape) <= MOST_WHOLE
 
 
 def whole_triplets(ask, shape, k, share, law):

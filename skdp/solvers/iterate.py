@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT_SHARE
+from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
 
@@ -247,7 +247,7 @@ def alternate(
     """
     core = _CORE_SHARE[law]
     if law == "exact":
-        U, V = _exact_pairs(ask, start[:, :k], EXACT_SHARE * share)
+        U, V = _exact_pairs(ask, start[:, :k], NEGLIGIBLE * share)
     else:
         passes = PASSES["alternating"][law == "laplace"] if isinstance(n_iter, str) else n_iter
         U, V = half_steps(ask, start, passes, (1 - core) * share, wanted=k)
@@ -305,7 +305,7 @@ def iterate_symmetric(
     core = _CORE_SHARE[law]
     project = project or np.asarray
     if law == "exact":
-        each = EXACT_SHARE * share
+        each = NEGLIGIBLE * share
 
         def multiply(Q: FloatArray) -> FloatArray:
             return project(ask.right(project(Q), share=each).value)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
@@ -26,7 +27,9 @@ def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
     return iteration_threshold(mean, size)
 
 
-MOST_CELLS, MOST_WHOLE = 4_000_000, 2000  # of a matrix that is released whole; of its shorter side
+def is_small(shape: tuple[int, int]) -> bool:
+    """Whether a whole matrix is released at once: a product with the identity."""
+    return 8 * math.prod(shape) <= MEMORY and min(shape) <= GRAM_FEATURES
 
 
 def flipped_threshold(noise_scale: float, m: int, n: int) -> float:
@@ -62,7 +65,7 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
 
 def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     """Return the edge of Laplace noise on all entries of a matrix; inf where they are too many."""
-    if m * n > MOST_CELLS or min(m, n) > MOST_WHOLE:
+    if not is_small((m, n)):
         return math.inf
     scale = math.sqrt(2.0) * unit.alpha / session.budget.pure_epsilon
     return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))

@@ -33,10 +33,10 @@ FOLDERS = (
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "BLOCK": 8, "CACHED": 4, "MEMORY": 64,
-    "MOST_CELLS": 4, "MOST_WHOLE": 2, "GRAM_FEATURES": 2,
+      "GRAM_FEATURES": 2,
     "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_LONGEST_SQRT": 1, "_SMALL": 2, "MOST_DENSE": 2,
     "FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
-    "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2, "_MOST_WORK": 2,
+    "_SPLIT_COLUMNS": 2, "_MOST_WORK": 2,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
