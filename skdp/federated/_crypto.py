@@ -157,7 +157,7 @@ class Ed25519Identity:
 
 PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
 SHARE_BYTES: Final = math.ceil(PRIME.bit_length() / 8)
-_DRAW_BYTES: Final = 48  # 384 bits modulo a 257-bit prime: uniform but for 2^-127
+_DRAW_BYTES: Final = math.ceil((PRIME.bit_length() + 127) / 8)  # uniform but for 2^-127
 
 
 def split(secret: bytes, n_parts: int, threshold: int) -> list[bytes]:

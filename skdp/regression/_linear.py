@@ -26,7 +26,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import Columns, find_places
+from skdp.solvers.columns import CUT, Columns, find_places
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
@@ -159,7 +159,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
-_RADIUS = 6.0  # learnt units from the centre at which an entry is cut
 _MUCH = 0.45  # of the explainable variance: what may lose more says so
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
@@ -326,7 +325,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         """
         columns = find_places(ask.columns(), d, share, n, centered=self.fit_intercept)
         rows = columns.n if math.isfinite(columns.n) else None
-        return RowScale(columns.center, columns.deviation, _RADIUS), rows
+        return RowScale(columns.center, columns.deviation, CUT), rows
 
     def _warn_unseen(self, solution):
         """Say that a regression is nothing but noise, or may have lost much: from released numbers.

@@ -51,10 +51,9 @@ from skdp.exceptions import (
 )
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
-from skdp.solvers.columns import FARTHEST, find_places
+from skdp.solvers.columns import CUT, FARTHEST, find_places
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
-    TARGET_RADIUS,
     Count,
     GlobalModel,
     SecondMoment,
@@ -294,7 +293,7 @@ def _target_unit(estimator, ask, query, shares):
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / TARGET_RADIUS, True, 0)
+    return TargetUnit(center, radius / CUT, True, 0)
 
 
 def _place(estimator, ask, query, d, share):

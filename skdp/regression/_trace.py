@@ -50,8 +50,6 @@ from skdp.units import offered
 # Of the deviation of an entry, where records are not centred: these see their mean and the
 # intercept together, so that at 1 a step would go as far beyond the minimum as it began before it.
 _BIAS = 0.5
-# Of the budget: a fit that stops with more has no matrix, and says where y lies at least.
-_MOST = 0.5
 
 
 class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
@@ -252,8 +250,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             centre = release_center(self, session, placed, shares["center"], n)
         means = has_means(self, shape, sparse=sparse)
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
-        if self.fit_intercept and unspent(session) > _MOST:
-            centre = release_center(self, session, placed, unspent(session), n, far=True)
+        spare = unspent(session)
+        if self.fit_intercept and spare > shares["center"]:  # no matrix: where y lies, at least
+            centre = release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
             attributes["failure"] = "could not see where the targets lie"

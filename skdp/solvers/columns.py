@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.median_search import (
-    ENOUGH,
     SMALLEST,
     AsksGrid,
     Likelihood,
@@ -24,6 +23,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
 _BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
+CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
 _PARTS = {
@@ -230,7 +230,7 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
-    needed = math.ceil(ENOUGH * likelihood.noise_scale)
+    needed = likelihood.enough()
     # A spread within what is open of the centre may be nothing but a distance from the median.
     least = 2 * differ.noise_scale / n
     filled = np.clip(2 * differ.value / n + least, min(least, 1.0), 1.0)

@@ -39,7 +39,6 @@ _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
 _SIGNIFICANT_RANK = (
     3.0  # deviations from which a rank says on which side of a threshold the median lies
 )
-ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
@@ -149,6 +148,10 @@ class Likelihood:
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         return np.asarray(self.narrow() & (low | high) | low & high)
 
+    def enough(self) -> int:
+        """Return about how many numbers show their median: each half of them must be clear."""
+        return math.ceil(2 * CLEAR * self.noise_scale)
+
     def zoomed(self, cells: int = 64) -> Likelihood:
         """Return the same in cells that are about equally likely, between round numbers."""
         q = np.linspace(0, 1, cells + 1)
@@ -256,7 +259,7 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     size = likelihood.zoomed(16)
     size.search(_Alone(rank, size.points), 1, each)
     value = float(size.high_end(0.5 if found else 0.25)[0])
-    return Scale(value, found, math.ceil(ENOUGH * likelihood.noise_scale))
+    return Scale(value, found, likelihood.enough())
 
 
 def find_between(rank: Asks, between: Sequence[float], questions: int, share: float) -> float:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.data.factorisations import of_public, times_powers
-from skdp.solvers.columns import FARTHEST, Columns
+from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
     LOSSES,
@@ -405,9 +405,6 @@ class Shared:
 # model is left to their own models.
 
 
-# Scales from the centre at which targets are cut, lengths of an ordinary row at which rows are cut:
-# 4 lose .01 of heavy tails.
-TARGET_RADIUS = 8.0
 _ALIKE = 2.0  # log2 bins that the scale of a column may be away from the common one
 _WEIGHT = 0.5  # of the intercept and of a target of one scale, next to an ordinary row
 
@@ -499,9 +496,9 @@ class Pooled(GramMessage):
         X *= self.weight
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
-        Y[:] = _WEIGHT * np.clip(Y / self.target_size, -TARGET_RADIUS, TARGET_RADIUS)
+        Y[:] = _WEIGHT * np.clip(Y / self.target_size, -CUT, CUT)
         lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
-        records *= np.minimum(1.0, TARGET_RADIUS / np.maximum(lengths, TARGET_RADIUS))
+        records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
         return records
 
 
@@ -522,7 +519,7 @@ def pooled_model(
         return level_model(unit, d)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
-        bias=bias, clip_norm=TARGET_RADIUS, target_norm=TARGET_RADIUS * _WEIGHT * math.sqrt(p),
+        bias=bias, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
     solution = solve_normal_equations(moments, 0.0)
     level, clear = solution.intercepts + unit.center, bool(solution.seen.all())
