@@ -40,7 +40,6 @@ from skdp.units import offered
 
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
-_USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 # Least share of the counts next to a moment, and how clear factors must be expected to be. Rows of
 # length 1 are scaled up to pairs of norm 1.
 _OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
@@ -92,9 +91,9 @@ def _flips(session, n_users):
 
 def _usual_signal(route, n_items, degree):
     """Return the signal figure where users have a usual number of the kept items."""
-    n_kept, most = n_items, route.most(_USUAL_SHARE)
+    n_kept, most = n_items, route.most(1.0)
     for _ in range(20):
-        signal = route.signal(degree, n_kept, _USUAL_SHARE)
+        signal = route.signal(degree, n_kept, 1.0)
         n_kept = kept_items(signal, n_items, most)
     return signal
 
@@ -111,9 +110,9 @@ def choose_route(estimator, shape):
         return name, f"{name}: as asked for"
     if estimator._whole:
         return "gram", "gram: rows have no other release of factors"
-    degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
+    degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
-    enough = flips.most(_USUAL_SHARE) >= list_length(shape[1])
+    enough = flips.most(1.0) >= list_length(shape[1])
     ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import MEMORY
+from skdp._limits import MEMORY, MOST_DENSE
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
@@ -42,8 +42,6 @@ from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
 
 MECHANISMS = ("auto", "sqrt", "tree")
-# "auto" keeps the time of the square root below this: it grows with the square of the horizon.
-_LONGEST_SQRT = 2**13
 
 FloatArray = NDArray[np.float64]
 Node = tuple[int, int]  # (level, index): steps index * 2**level + 1 .. (index + 1) * 2**level
@@ -185,7 +183,8 @@ def stream_schedule(
         window = _check_count("window", window, horizon)
         if mechanism == "sqrt":
             raise ValueError("mechanism='sqrt' has no windows; use 'tree' or 'auto'.")
-    small = horizon <= _LONGEST_SQRT and 16 * size * horizon <= MEMORY
+    # The time of the square root grows with the square of the horizon, its state with the horizon.
+    small = horizon <= MOST_DENSE and 16 * size * horizon <= MEMORY
     if mechanism == "sqrt" or (mechanism == "auto" and window is None and small):
         coefficients = square_root_coefficients(horizon)
         weights = prefix_weights(coefficients)
