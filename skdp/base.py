@@ -31,7 +31,7 @@ from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
-from skdp.queries.columns import SQUARE_WEIGHT
+from skdp.queries.columns import COUNT_WEIGHT, SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.median_search import find_scale
 from skdp.units import UNITS, UNKNOWN, offered
@@ -480,7 +480,6 @@ class FitsElsewhereMixin:
 # Scales that a fit learns, and what it says of those it could not see: public words alone.
 
 
-_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
 
 
@@ -511,7 +510,7 @@ def clip_norm_of(estimator, session, rank, share, near=1.0):
 
 def column_weights(d):
     """Return the weights of squares and of the count next to the sums of d columns."""
-    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
+    return MomentWeights(SQUARE_WEIGHT, COUNT_WEIGHT * math.sqrt(d))
 
 
 def warn_undetected_columns(

@@ -41,9 +41,10 @@ from skdp.data.factorisations import of_public
 
 
 FloatArray = NDArray[np.float64]
+GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.
-FINEST_UNIT = 2.0**-25
+FINEST_UNIT = math.ldexp(2.0, -GRID_BITS)
 _ROUGH = 2.0**20  # and those of fewer units than this, for each column, rounding may blur
 _LENGTH_BITS = 19
 
@@ -236,7 +237,6 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 
 
 IntArray = NDArray[np.int64]
-GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
 _LIMB = 20
 
 

@@ -29,7 +29,8 @@ Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
 MAX_ROWS = 2**12  # of a block, and entries of a record that is mixed: products stay exact
 _SMALL = 2**7  # numbers of a record that one product of all records takes less time for
-_SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
+# Records and targets beyond it contribute nothing, nor do records below its inverse.
+LARGEST_RECORD = 2.0**80
 
 
 class Frame(NamedTuple):
@@ -49,7 +50,7 @@ def record_bits(size: int) -> int:
 
 def record_units(largest: FloatArray, bits: int) -> FloatArray:
     """Return the unit of each record, 0 for those that are not finite or out of range."""
-    good = (largest > _SMALLEST) & (largest < _LARGEST)
+    good = (largest > 1 / LARGEST_RECORD) & (largest < LARGEST_RECORD)
     exponents = np.frexp(np.where(good, largest, 1.0))[1]
     return np.where(good, np.ldexp(1.0, exponents - bits), 0.0)
 

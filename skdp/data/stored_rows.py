@@ -205,7 +205,6 @@ def _source_of(piece: _Piece) -> RowSource:
 
 
 _FAN_IN = 8  # sums that one task of the tree adds
-_ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
 Work = Callable[[Any], Any]
 
 
@@ -305,7 +304,7 @@ def _computed(make: Callable[[], Any], forget: Callable[[], None]) -> Any:
     What is kept is forgotten before another attempt: it may have been lost with a worker.
     """
     kind, late = "", False
-    for _ in range(_ATTEMPTS):
+    for _ in range(2):  # a public matrix that all its workers lost is sent again
         total = None
         try:
             with warnings.catch_warnings():

@@ -252,7 +252,7 @@ class DPIncrementalPCA(
         How noise is correlated over time. "sqrt" has less (3.1 against 7.4 times that of a single
         release, for 1024 releases), and keeps the exact moment of every step in memory. "tree"
         keeps about log2(`max_releases`) of them. "auto" takes "sqrt" while that needs less than
-        256 MB.
+        190 MB.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None

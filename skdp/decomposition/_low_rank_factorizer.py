@@ -96,7 +96,7 @@ class DPLowRankFactorizer(
     mechanism : {"auto", "sqrt", "tree"}, default="auto"
         How the noise of many releases is correlated. "sqrt" has less of it, and keeps the exact
         sketches of every step; "tree" keeps the logarithm of `max_releases`. "auto" takes "sqrt"
-        where there is no `window` and each sketch needs less than 256 MB.
+        where there is no `window` and each sketch needs less than 190 MB.
     window : int or None, default=None
         Release what the last so many steps added, not the whole matrix (by the tree).
     random_state : int, Generator, RandomState or None, default=None

@@ -29,7 +29,8 @@ from skdp.data.blocks import row_source
 from skdp.data.units import Placed
 from skdp.data.views import RecordForm
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
+from skdp.queries.columns import COUNT_WEIGHT
+from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import rows_of
@@ -419,8 +420,8 @@ def smoothed(counts, noise_scale):
 def class_shapes(sums, noise_scale, frame):
     """Read classes from sums of a, of w and of b ww', w a place in the frame."""
     table = sums.reshape(-1, 6)
-    counts = table[:, 0] / COUNT
-    n = np.maximum(np.maximum(counts, 1.0), 2 * noise_scale / COUNT)
+    counts = table[:, 0] / COUNT_WEIGHT
+    n = np.maximum(np.maximum(counts, 1.0), 2 * noise_scale / COUNT_WEIGHT)
     mean = np.clip(table[:, 1:3] / n[:, None], -1.0, 1.0)
     xx, yy = (table[:, 3:5] / SQUARE / n[:, None]).T
     xy = table[:, 5] / math.sqrt(2) / SQUARE / n
@@ -432,7 +433,7 @@ def class_shapes(sums, noise_scale, frame):
     # A variance below its noise is drawn about as wide as the noise, not thin.
     values = np.clip(values, np.maximum(spread / SQUARE, 1e-12)[:, None], 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    seen = counts > _DEVIATIONS * noise_scale / COUNT
+    seen = counts > _DEVIATIONS * noise_scale / COUNT_WEIGHT
     return {
         "kind_": "ellipse", "class_counts_": counts, "above_noise_": seen,
         "means_": frame.center + frame.half * mean,

@@ -26,9 +26,8 @@ from skdp.privacy.noise.words import KEY_BYTES
 
 
 SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
-_MAGIC: Final = b"SKDP"
-_VERSION: Final = 1
-_HEADER: Final = struct.Struct("<4sBBII16s")
+_MAGIC: Final = b"SKDP\x01"  # and the version
+_HEADER: Final = struct.Struct("<5sBII16s")
 _OPENING: Final = struct.Struct("<3IQ")
 _KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
@@ -101,18 +100,16 @@ def context(run_id: bytes, step: int, opening: Opening) -> bytes:
 
 def pack_message(header: Header, body: bytes) -> bytes:
     """Return a whole message."""
-    return _HEADER.pack(_MAGIC, _VERSION, *header) + body
+    return _HEADER.pack(_MAGIC, *header) + body
 
 
 def unpack_message(message: bytes) -> tuple[Header, memoryview]:
     """Return header and body of a message of this version."""
     if not isinstance(message, bytes | bytearray | memoryview) or len(message) < _HEADER.size:
         raise InvalidMessageError("This is no message of a secure sum.")
-    magic, version, kind, step, sender, run = _HEADER.unpack_from(message)
+    magic, kind, step, sender, run = _HEADER.unpack_from(message)
     if magic != _MAGIC or kind not in Kind.__members__.values():
-        raise InvalidMessageError("This is no message of a secure sum.")
-    if version != _VERSION:
-        raise InvalidMessageError(f"The message has version {version}; this is version {_VERSION}.")
+        raise InvalidMessageError("This is no message of a secure sum of this version.")
     return Header(Kind(kind), step, sender, run), memoryview(message)[_HEADER.size :]
 
 

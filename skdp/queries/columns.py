@@ -90,6 +90,7 @@ _ROUNDED = 1.01  # of a sum before and after, and what floats add to that
 # Weight of a square next to a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
+COUNT_WEIGHT = 0.5  # of the longest row: the count has its part of one joint release
 # Parts of rows of a group are whole multiples of 1 / WHOLE: that moves the bound by less than this.
 _WIDER = 1 + 1e-8
 

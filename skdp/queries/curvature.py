@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from skdp._limits import BLOCK, MEMORY
+from skdp._limits import BLOCK, EXACT, MEMORY
 from skdp.data.integers import off_grid
 from skdp.data.records import MAX_ROWS, Frame, MixedRecords
 from skdp.data.views import Zipped
@@ -24,7 +24,6 @@ from skdp.queries.records import ClippedSum, Columns, Form
 
 FloatArray = NDArray[np.float64]
 _GRID = 2.0**10  # steps of an ordinary direction: sums of integers have no order
-_LONGEST = 2.0**26  # root of the largest sum of squares
 _MOST_WORK = 2**31  # products of one curvature
 
 
@@ -87,5 +86,5 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
     if typical <= 0:
         return None
     unit = math.sqrt(erf(radius / math.sqrt(2.0))) * typical / _GRID
-    term = _Curvature(radius * typical, unit, _LONGEST / math.sqrt(n))
+    term = _Curvature(radius * typical, unit, math.sqrt(EXACT / n))
     return columns.sum(term, (size, size)) * unit**2, typical

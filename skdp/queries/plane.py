@@ -22,14 +22,11 @@ from skdp.data.numbers import restricted
 from skdp.data.products import row_products
 from skdp.data.views import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.columns import ColumnQuery
+from skdp.queries.columns import COUNT_WEIGHT, ColumnQuery
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
-_FAR = 1e100  # halves of a frame: stands for all places beyond
-COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares next to places
-SHAPE_NUMBERS = 6  # of one class: a count, two sums, three sums of squares
-_ONE_ROW, _ONE_CLASS = 13 / 4, 25 / 4  # see `shapes`
+SQUARE = math.sqrt(2.0)  # weight of squares next to places; of the count: COUNT_WEIGHT
 
 
 class Frame(NamedTuple):
@@ -39,8 +36,8 @@ class Frame(NamedTuple):
     half: FloatArray
 
     def __call__(self, s: FloatArray) -> FloatArray:
-        """Return the places of coordinates, each from its row alone."""
-        return np.asarray(np.clip((s - self.center) / self.half, -_FAR, _FAR))
+        """Return the places of coordinates, each from its row alone; those far away are cut."""
+        return np.asarray(np.clip((s - self.center) / self.half, -LARGEST, LARGEST))
 
 
 def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
@@ -106,22 +103,22 @@ class PlaneQuery(SumQuery):
         return self._tally("cells", inside + 1, place)
 
     def shapes(self, frame: Frame) -> Bounded:
-        """Return, for each class, sums of a, of w and of b ww', w cut to the unit disc.
+        """Return, for each class, six sums: of a, of w and of b ww', w cut to the unit disc.
 
         a is 1/2, b is sqrt(2), and the entry off the diagonal counts sqrt(2) times. One row at
         radius r adds 1/4 + r^2 + 2 r^4 <= 13/4. Replace: by one of another class, twice that. In
         one class, with c the cosine between places at radii r and t: r^2 + t^2 - 2 r t c +
         2 (r^4 + t^4 - 2 r^2 t^2 c^2), largest on the circle, where 6 - 2 c - 4 c^2 <= 25/4.
         """
-        shape = (self._groups * SHAPE_NUMBERS,)
+        shape = (6 * self._groups,)
 
         def answer(step: float) -> NDArray[Any]:
             return self._sum(partial(_shapes, frame=frame, size=shape[0], step=step), shape, step)
 
-        square = _ONE_ROW
+        square = 13 / 4
         if self.neighbours.replace:
-            square = 2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS
-        slack = self.neighbours.units * math.sqrt(SHAPE_NUMBERS) / 2
+            square = 2 * square if self._groups > 1 else 25 / 4
+        slack = self.neighbours.units * math.sqrt(6) / 2
         return Bounded(
             Bound("class_moments", shape, math.sqrt(square) * (1 + 1e-12), slack=slack), answer
         )
@@ -178,10 +175,10 @@ def _shapes(block: Block, frame: Frame, size: int, step: float) -> NDArray[Any]:
     s, group = _seen(block)
     w = frame(s)
     x, y = (w / np.maximum(1.0, np.hypot(w[:, 0], w[:, 1]))[:, None]).T
-    numbers = [np.full(len(w), COUNT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y]
+    numbers = [np.full(len(w), COUNT_WEIGHT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y]
     parts = np.column_stack(numbers)
     if step != 0.0:  # each row's integers by themselves
         parts = np.rint(parts / step).astype(np.int64)
-    total = np.zeros((size // SHAPE_NUMBERS, SHAPE_NUMBERS), parts.dtype)
+    total = np.zeros((size // len(numbers), len(numbers)), parts.dtype)
     np.add.at(total, group, parts)
     return total.ravel()

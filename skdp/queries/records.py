@@ -23,6 +23,7 @@ from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
 from skdp.data.numbers import RowColumns
 from skdp.data.records import (
+    LARGEST_RECORD,
     MAX_ROWS,
     DenseRecords,
     FactoredRecords,
@@ -53,7 +54,6 @@ Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
-_LARGEST_TARGET = 2.0**200
 
 
 def centred(columns: Columns, center: float) -> FloatArray:
@@ -69,7 +69,7 @@ def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[Fl
     units, norms = form.survey(block)
     y = block.columns["y"]
     y = y if means is None else y - of_means(block, *means)
-    good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
+    good = np.abs(np.nan_to_num(y, nan=np.inf)) < LARGEST_RECORD
     units = np.where(good, units, 0.0)
     return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
 

@@ -7,7 +7,8 @@ from skdp import DPPCA, DPScoreDensity
 from skdp.decomposition._score_density import _FEWEST, cells_per_side, class_shapes, smoothed
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.plotting._released import mass_level
-from skdp.queries.plane import COUNT, SQUARE, Frame
+from skdp.queries.columns import COUNT_WEIGHT
+from skdp.queries.plane import SQUARE, Frame
 
 LIMITS = ((-4.0, 4.0), (-3.0, 3.0))
 
@@ -91,7 +92,7 @@ UNIT = Frame(np.zeros(2), np.ones(2))
 def sums_of(places):
     x, y = places.T
     squares = [SQUARE * (x @ x), SQUARE * (y @ y), 2 * (x @ y)]
-    return np.array([COUNT * len(places), x.sum(), y.sum(), *squares])
+    return np.array([COUNT_WEIGHT * len(places), x.sum(), y.sum(), *squares])
 
 
 def test_noise_alone_looks_empty():

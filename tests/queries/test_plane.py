@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from skdp.data.blocks import row_source
 from skdp.data.views import ZippedRows
 from skdp.privacy.gate.bounds import gaussian_step, laplace_step
-from skdp.queries.plane import COUNT, SHAPE_NUMBERS, SQUARE, Frame, PlaneQuery
+from skdp.queries.columns import COUNT_WEIGHT
+from skdp.queries.plane import SQUARE, Frame, PlaneQuery
 
 FRAME = Frame(np.array([0.2, -0.1]), np.array([2.0, 1.0]))
 AXES = np.array([[1.0, 0.5, 0.0], [0.0, -1.0, 2.0]])
@@ -82,11 +83,11 @@ def test_counts_are_what_they_say():
 def test_moments_are_what_they_say():
     places = np.array([(0.3, -0.4), (-0.6, 0.1), (3.0, 4.0)])
     sums = exact(query(np.array([at(p) for p in places]), [1, 1, 0]), "shapes", (FRAME,))
-    first, second = sums.reshape(2, SHAPE_NUMBERS)
+    first, second = sums.reshape(2, 6)
     x, y = places[:2].T
     square = [SQUARE * (x @ x), SQUARE * (y @ y), 2 * (x @ y)]
-    np.testing.assert_allclose(second, [2 * COUNT, x.sum(), y.sum(), *square], atol=1e-9)
-    np.testing.assert_allclose(first[:3], [COUNT, 0.6, 0.8], atol=1e-9)  # on the rim
+    np.testing.assert_allclose(second, [2 * COUNT_WEIGHT, x.sum(), y.sum(), *square], atol=1e-9)
+    np.testing.assert_allclose(first[:3], [COUNT_WEIGHT, 0.6, 0.8], atol=1e-9)  # on the rim
 
 
 def test_dense_and_sparse_rows_say_the_same():

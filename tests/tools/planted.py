@@ -27,10 +27,10 @@ PLANTED = {
         "queries/sums.py", "change = self.neighbours.array(level)\n", "change = level\n",
     ),
     "ellipses with classes under replace": (
-        "queries/plane.py", "2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS", "_ONE_CLASS",
+        "queries/plane.py", "2 * square if self._groups > 1 else 25 / 4", "25 / 4",
     ),
     "ellipse of one class under replace": (
-        "queries/plane.py", "2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS", "_ONE_ROW",
+        "queries/plane.py", "2 * square if self._groups > 1 else 25 / 4", "square",
     ),
     "cells under replace": ("queries/plane.py", "self.neighbours.units\n", "1.0\n"),
     "shares of histories under replace": (

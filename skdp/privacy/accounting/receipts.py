@@ -81,14 +81,14 @@ def rho_of(losses: Iterable[Loss]) -> float | None:
     mu-GDP has Renyi divergences alpha mu^2/2; epsilon-DP at most alpha epsilon^2/2 (Bun and
     Steinke 2016), bounded range eta at most alpha eta^2/8 (Cesar and Rogers 2021).
     """
+    rho = {"gaussian": 1 / 2, "pure": 1 / 2, "range": 1 / 8}
     losses = tuple(losses)
-    if any(loss.kind not in _RHO for loss in losses):
+    if any(loss.kind not in rho for loss in losses):
         return None
-    return math.fsum(_RHO[loss.kind] * loss.value**2 for loss in losses)
+    return math.fsum(rho[loss.kind] * loss.value**2 for loss in losses)
 
 
 _TRIES = 50
-_RHO = {"gaussian": 1 / 2, "pure": 1 / 2, "range": 1 / 8}
 
 
 def joint_epsilon(

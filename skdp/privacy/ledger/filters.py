@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -149,7 +150,8 @@ class Sum(NamedTuple):
         return (Loss("gaussian", _root(self.gaussian)), *others)
 
 
-_PLACES = 1074  # every float is a whole number of 2^-1074
+# Every float is a whole number of 2^-1074.
+_PLACES = sys.float_info.mant_dig - sys.float_info.min_exp
 
 
 def _exact(value: float) -> int:

@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, localcontext
-from functools import cache, partial, reduce
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -153,8 +153,6 @@ class AliasTable:
         values = np.stack([np.arange(CELLS), alias], axis=1)  # (cell, kept or alias)
         outcome = values[:, None, :] * sign[None, :, None]  # (cell, sign, kept or alias)
         self._outcome = outcome.astype(np.int16).ravel()
-        # The same as numbers: of few words most time is the calls of numpy.
-        self._few = self._threshold.tolist(), self._outcome.tolist()
 
     def _check(self) -> None:
         """Real thresholds lie in [0, 1], and one cell at most is full."""
@@ -178,18 +176,6 @@ class AliasTable:
             for i in np.flatnonzero(tied):
                 over = self._settle(int(index[i]) >> 1, int(fraction[i]), spare)
                 drawn[i] = self._outcome[2 * int(index[i]) + over]
-        return drawn
-
-    def draw_few(self, words: list[int], spare: Callable[[], int]) -> list[int]:
-        """Return what `draw` does, faster for a handful of words."""
-        thresholds, outcomes = self._few
-        drawn, mask = [], len(thresholds) - 1
-        for word in words:
-            index, fraction = word & mask, word >> INDEX_BITS
-            over = fraction >= thresholds[index]
-            if fraction == thresholds[index]:
-                over = self._settle(index >> 1, fraction, spare)
-            drawn.append(outcomes[2 * index + over])
         return drawn
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
@@ -251,17 +237,15 @@ def _scaled(weights: list[int]) -> list[int]:
 IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"
-_LEVEL_FACTOR: Final = 150
 _RESERVE: Final = 16
 _CHUNK: Final = 2048  # draws: words and work arrays stay in the second-level cache
-_FEW: Final = 8  # draws: as fast one by one
 _LARGEST_GAP: Final = 700
 _GAP_BITS: Final = math.ceil(_LARGEST_GAP / math.log(2))
 
 
 def sigma_int(levels: int) -> float:
     """Return the standard deviation 300 sqrt(sum of 150^(2 i), i < levels) of the convolution."""
-    return TABLE_SIGMA * math.sqrt(sum(_LEVEL_FACTOR ** (2 * i) for i in range(levels)))
+    return TABLE_SIGMA * math.sqrt(sum((TABLE_SIGMA // 2) ** (2 * i) for i in range(levels)))
 
 
 def effective_sigma(levels: int) -> float:
@@ -348,22 +332,13 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
     flat = np.empty(math.prod(shape), dtype=np.int64)
     table, spare = _gaussian_table(), _Spare(words)
-    if flat.size <= _FEW:
-        few = table.draw_few(_take(words, levels * flat.size).tolist(), spare)
-        for i in range(flat.size):
-            flat[i] = reduce(_next_level, few[i :: flat.size])
-        return flat.reshape(shape)
     for part in _chunks(flat):
         drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
         part[:] = drawn[0]
         for level in drawn[1:]:
-            part *= _LEVEL_FACTOR
+            part *= TABLE_SIGMA // 2
             part += level
     return flat.reshape(shape)
-
-
-def _next_level(high: int, low: int) -> int:
-    return _LEVEL_FACTOR * high + low
 
 
 def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:

@@ -172,7 +172,7 @@ def stream_schedule(
         Number of releases.
     mechanism : {"auto", "sqrt", "tree"}
         "sqrt" has less noise, a state of all steps, and prefix sums only. "auto" takes it where
-        there is no window and the state stays below 256 MB.
+        there is no window and the state stays below 190 MB.
     window : int or None
         Release the last so many steps (tree only).
     """

@@ -40,12 +40,11 @@ from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
 
 IntArray = NDArray[np.int64]
 FINE, COARSE = 15, 75  # divisors: standard deviations 20 and 4; odd, so that there are no ties
-_EXCESS = 0.2
 
 
 def gaussian_scale(divisor: int) -> float:
     """Return the standard deviation of normal entries that dominate the integer ones."""
-    return math.sqrt((noise.sigma_int(1) / divisor) ** 2 + _EXCESS)
+    return math.sqrt((noise.sigma_int(1) / divisor) ** 2 + 1 / 5)
 
 
 class SketchSource:

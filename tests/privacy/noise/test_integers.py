@@ -58,16 +58,10 @@ def test_every_cell_keeps_below_its_threshold_and_settles_ties(negative):
 
     def draw(cell, fraction, spare=None):
         word = (fraction << 13) | (cell << 1) | negative
-        drawn = []
-        for draws, words in [
-            (table.draw, np.array([word], dtype=np.uint64)),
-            (table.draw_few, [word]),
-        ]:
-            script = iter([] if spare is None else [spare])
-            drawn.append(int(draws(words, lambda script=script: next(script))[0]))
-            assert next(script, None) is None  # a tie reads one word, anything else none
-        assert drawn[0] == drawn[1]
-        return sign * drawn[0]
+        script = iter([] if spare is None else [spare])
+        drawn = table.draw(np.array([word], dtype=np.uint64), lambda: next(script))
+        assert next(script, None) is None  # a tie reads one word, anything else none
+        return sign * int(drawn[0])
 
     for cell in range(noise.CELLS):
         exact = table._first_bits(cell, 115)  # all bits of t_cell, and one
@@ -330,23 +324,6 @@ def test_word_counts_do_not_depend_on_the_words(fill):
     for script, scores in zip(asked, (SCORES, SCORES * 1000, SCORES * 0), strict=True):
         noise.gumbel_choice(script, scores, 1.0)
     assert asked[0].asked == asked[1].asked == asked[2].asked
-
-
-@pytest.mark.parametrize("levels", [1, 3, 4])
-@pytest.mark.parametrize("size", [0, 1, 2, 7, 8])
-def test_few_draws_are_those_of_many(size, levels, monkeypatch):
-    table = noise._gaussian_table()
-    ties = [tied_word(table, cell) for cell in (100, 7, 4000)]
-    plain = SeededSource(0).words("few")(40).tolist()
-    spare = SeededSource(0).words("spare")(16).tolist()
-    for words in (plain, ties * 11):
-        first, second = Script(*spare, *words), Script(*spare, *words)
-        few = noise.integer_gaussian(first, (size,), levels)
-        with monkeypatch.context() as patch:
-            patch.setattr(noise, "_FEW", -1)
-            many = noise.integer_gaussian(second, (size,), levels)
-        assert few.dtype == many.dtype and few.tolist() == many.tolist()
-        assert sum(first.asked) == sum(second.asked)
 
 
 def test_words_of_another_dtype_are_refused():
