@@ -17,6 +17,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import math
 import pkgutil
 import sys
 import warnings
@@ -32,6 +33,7 @@ from skdp.model_selection import DPGridSearchCV
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
 from skdp.testing import fixed_noise
+from skdp.theory import required_samples
 from test_golden import WAYS
 from tools.outcomes import fitted_attributes
 
@@ -107,6 +109,15 @@ def histories(n=700, d=260):
     return scipy.sparse.csr_array(X)
 
 
+def ratings(n=4000, shape=(20, 13)):
+    """One entry of a matrix a record, with means of rows and of columns."""
+    rng = np.random.default_rng(13)
+    at = rng.integers(0, math.prod(shape), n)
+    i, j = np.unravel_index(at, shape)
+    y = 3 + np.sin(i) + 0.3 * j + np.cos(i * j / 3) + 0.3 * rng.standard_normal(n)
+    return scipy.sparse.csr_array((np.ones(n), (np.arange(n), at)), shape=(n, math.prod(shape))), y
+
+
 def larger_fits():
     """Return fits of tables that no constant was chosen on, by name."""
     X, y, labels, groups = table()
@@ -126,12 +137,21 @@ def larger_fits():
         "recommender of ones": (DPRecommender(3, privacy_unit="interaction"), (Z,), {}),
         "users": (skdp.DPPersonalizedRegressor(2), (X[:, :8], y), {"groups": groups}),
         "users, auto": (skdp.DPPersonalizedRegressor("auto"), (X[:, :8], y), {"groups": groups}),
+        "robust users": (
+            skdp.DPPersonalizedRegressor(2, loss="huber"), (X[:, :8], y), {"groups": groups},
+        ),
         "classes of users": (
             skdp.DPPersonalizedClassifier(2, classes=[0, 1, 2]), (X[:, :8], labels),
             {"groups": groups},
         ),
         "trace": (skdp.DPTraceRegressor(1, matrix_shape=(4, 3)), (X, y), {}),
         "density": (skdp.DPScoreDensity(classes=[0, 1, 2]), (X[:, :2], labels), {}),
+        "ridge of many columns": (skdp.DPRidge(), (histories(900, 4500), y), {}),
+        "ridge of few rows": (skdp.DPRidge(), (X[:60], y[:60] + 1e4), {}),
+        "ratings": (skdp.DPTraceRegressor(1, matrix_shape=(20, 13)), ratings(), {}),
+        "search of recommenders": (
+            DPGridSearchCV(DPRecommender(), {"n_components": [1, 2]}), (Z,), {},
+        ),
         "search": (DPGridSearchCV(skdp.DPPCA(clip_norm=50.0), {"n_components": [1, 2]}), (X,), {}),
     }  # fmt: skip
     fits = {}
@@ -144,11 +164,13 @@ def larger_fits():
             fits[f"plan of {type(model).__name__} {shape} {epsilon}"] = functools.partial(
                 lambda planned, shape: [str(planned.plan(*shape))], planned, shape
             )
+    fits["records"] = lambda: [str(required_samples((30, 20), 2))]
     return fits
 
 
 PLANS = [
     (skdp.DPPCA(2), (400, 10)), (skdp.DPPCA(2), (200_000, 90)), (skdp.DPRidge(), (400, 6)),
+    (skdp.DPRidge(bounds=(-1.0, 3.0), target_bounds=(0.0, 9.0)), (400, 6)),
     (skdp.DPRidgeClassifier(classes=[0, 1]), (400, 6)), (skdp.DPTruncatedSVD(2), (300, 40)),
     (skdp.DPTruncatedSVD(2, privacy_unit="interaction"), (3000, 400)),
     (DPStandardScaler(), (300, 4)), (skdp.DPPersonalizedRegressor(1), (300, 4)),

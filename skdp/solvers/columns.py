@@ -31,7 +31,7 @@ _PARTS = {
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
-_FARTHER = ("nearer",) * 4
+_FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
 _HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
 # Scales are raised by the least factor so many of which hold all but that share, clearly.
 _FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
@@ -138,7 +138,7 @@ def find_columns(
     count, rest = _PARTS["count"][0] * share, share
     if n is None:
         n, rest = released_count(*ask.count(share=count)), share - count
-    names = _MEDIANS + far * _FARTHER
+    names = _MEDIANS + far * _FARTHER * ("nearer",)
     unit = rest / math.fsum(_PARTS[name][0] for name in (*names, "scale", "part", "raise"))
     return _about(ask, _medians(ask, d, unit, names), unit, n)
 
@@ -154,8 +154,8 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    unit = share / math.fsum(_PARTS[name][0] for name in _MEDIANS + _FARTHER)
-    seen = _medians(ask, d, unit, _MEDIANS + _FARTHER)
+    names = _MEDIANS + _FARTHER * ("nearer",)
+    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in names), names)
     found = np.ones(d, bool)
     return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 

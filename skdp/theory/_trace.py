@@ -292,7 +292,7 @@ def required_samples(
     epsilon: float = 1.0,
     delta: float = 1e-6,
     adjacency: str = "add_remove",
-    rank_share: float = _RANK_SHARE,
+    rank_share: float | None = None,
 ) -> RequiredSamples:
     """Return how many records a private fit needs, from public numbers alone.
 
@@ -327,7 +327,7 @@ def required_samples(
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
-    found = CLEAR * k / (mu * math.sqrt(rank_share))
+    found = CLEAR * k / (mu * math.sqrt(rank_share or _RANK_SHARE))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (found, max(found, useful), max(found, 20 * k * q / mu))
     return RequiredSamples(*(math.ceil(number) for number in numbers))
