@@ -508,9 +508,6 @@ def largest_entries(rows: Block, out: Any = None) -> FloatArray:
 def finite_rows(rows: Block) -> NDArray[np.bool_]:
     """Whether all entries of a row are finite."""
     if isinstance(rows, np.ndarray):
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(rows.sum()):  # a bad entry would show; large good ones are looked at
-                return np.ones(rows.shape[0], bool)
         return np.asarray(np.isfinite(rows).all(axis=1))
     out = np.ones(rows.shape[0], bool)
     return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
@@ -585,32 +582,7 @@ def cross_product(rows: Block, few: FloatArray) -> FloatArray:
 
     Dense ones as (P'Z)': BLAS takes up to twice as long where the narrow factor comes last.
     """
-    if sp.issparse(rows):
-        return dense(rows.T @ few)
-    first, *rest = _for_small_products(rows, few.shape[1])
-    total = few[first].T @ rows[first]
-    for piece in rest:
-        total += few[piece].T @ rows[piece]
-    return np.asarray(total.T)
-
-
-def narrow_product(rows: Block, few: FloatArray) -> FloatArray:
-    """Z P of one block, for an exact product with a P of few columns."""
-    if sp.issparse(rows):
-        return dense(rows @ few)
-    out, few = np.empty((len(rows), few.shape[1])), np.ascontiguousarray(few)
-    for piece in _for_small_products(rows, few.shape[1]):
-        np.matmul(rows[piece], few, out=out[piece])
-    return out
-
-
-def _for_small_products(rows: FloatArray, k: int) -> list[slice]:
-    """Return pieces of the rows whose products with k columns BLAS makes without copies."""
-    n, d = rows.shape
-    size = BLOCK // max(1, d * k)  # of more multiplications OpenBLAS copies both factors first
-    if size < d:  # in pieces wider than long nothing is gained
-        return [slice(0, n)]
-    return [slice(i, i + size) for i in range(0, max(n, 1), size)]
+    return dense(rows.T @ few) if sp.issparse(rows) else np.asarray((few.T @ rows).T)
 
 
 def without_duplicates(A: Any) -> Any:

@@ -50,11 +50,10 @@ _LENGTH_BITS = 19
 
 
 class _ScratchOfMaps(threading.local):
-    """Arrays that each thread uses again: for whole blocks, and for their long rows."""
+    """Arrays that each thread uses again."""
 
     def __init__(self) -> None:
         self.block = Scratch()
-        self.long_rows = Scratch()
         self.mantissas = Scratch()
 
 
@@ -152,7 +151,7 @@ class IntegerRows:
             known = squares[over] < EXACT  # else the sum of squares was not exact
             easy, hard = over[known], over[~known]
             lengths = np.sqrt(squares[easy]) * self.unit
-            shrunk, squares[easy] = self._shrunk(self._copied(rows, easy), lengths)
+            shrunk, squares[easy] = self._shrunk(rows[easy], lengths)
             self._replace(Z, easy, shrunk)
             if hard.size:
                 integers, exact, _ = _mantissas(rows[hard])
@@ -160,12 +159,6 @@ class IntegerRows:
                 shrunk, squares[hard] = self._shrunk(integers, lengths)
                 self._replace(Z, hard, shrunk)
         return Z, squares
-
-    def _copied(self, rows: Block, which: NDArray[np.intp]) -> Block:
-        if not self.reuse or sp.issparse(rows):
-            return rows[which]
-        out = _SCRATCH.long_rows.shaped((which.size, rows.shape[1]))
-        return np.take(rows, which, axis=0, out=out, mode="clip")  # else it takes a buffer
 
     def _rounded(self, x: FloatArray) -> FloatArray:
         out = _SCRATCH.block.shaped(x.shape) if self.reuse and x.ndim == 2 else None

@@ -201,11 +201,7 @@ class RowColumns:
         kept = self._made()
         if isinstance(kept, _CachedHere):
             return _median(np.concatenate([made[name] for _, made in kept.made]))
-        return float(kept.reduce(itemgetter(name), _concatenated, _median))
-
-
-def _concatenated(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([a, b])
+        return float(kept.reduce(itemgetter(name), np.append, _median))
 
 
 def _median(values: NDArray[Any]) -> float:

@@ -30,7 +30,6 @@ from skdp.data.blocks import (
     Block,
     cross_product,
     dense,
-    narrow_product,
     row_source,
     square_norms,
     sum_rows,
@@ -337,7 +336,7 @@ class Split:
 
     def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return V'z and the size ||V'z|| ||b|| of integer rows (||z||^2 given)."""
-        A = narrow_product(Z, self.grid)
+        A = dense(Z @ self.grid)
         A *= 2.0**-self.bits
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap

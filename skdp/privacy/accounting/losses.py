@@ -162,7 +162,7 @@ Terms = tuple[tuple[float, tuple[int, ...]], ...]
 _TAIL = 1e-20  # probability beyond the cells of one chi-square
 _CELLS = 400
 _GRID = 2048  # points of the law of a sum or a product
-_ORDERS = 1 + np.logspace(-3, 4, 400)  # Renyi orders: any of them gives a bound
+ORDERS = 1 + np.logspace(-3, 4, 400)  # Renyi orders: any of them gives a bound
 
 
 class SketchLaw(NamedTuple):
@@ -253,16 +253,11 @@ def whole_mixtures(values: Iterable[SketchMixture]) -> list[SketchMixture]:
 
 
 def renyi_delta(divergence: FloatArray, epsilon: float) -> float:
-    """Return delta at epsilon from Renyi divergences at the `orders()`."""
+    """Return delta at epsilon from Renyi divergences at the `ORDERS`."""
     with np.errstate(over="ignore", invalid="ignore"):
-        logs = (_ORDERS - 1) * (divergence - epsilon + np.log1p(-1 / _ORDERS)) - np.log(_ORDERS)
+        logs = (ORDERS - 1) * (divergence - epsilon + np.log1p(-1 / ORDERS)) - np.log(ORDERS)
     best = float(np.min(logs[np.isfinite(divergence)], initial=0.0))
     return min(1.0, math.exp(best) * WIDER)
-
-
-def orders() -> FloatArray:
-    """Return the Renyi orders at which divergences are added up."""
-    return _ORDERS
 
 
 @lru_cache(maxsize=1024)  # many servers of one group ask the same
@@ -514,7 +509,7 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     if len(sketches) == 1 and not mu and not values:
         delta: Curve = sketches[0].delta
         return delta
-    alpha = orders()
+    alpha = ORDERS
     total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
     for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
         total = total + np.minimum(value, alpha * (value**2 / 2))

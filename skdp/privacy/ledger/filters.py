@@ -15,7 +15,7 @@ from scipy.special import erfinv, log_expit, ndtri_exp
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss, as_number, orders, renyi_delta
+from skdp.privacy.accounting.losses import ORDERS, Loss, as_number, renyi_delta
 from skdp.privacy.accounting.receipts import joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import MAX_DRAWS, MAX_EPSILON, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise import integers as noise
@@ -202,7 +202,7 @@ def spent_delta(first: Losses, later: Sum, epsilon: float, budget: tuple[float, 
         return accounting.delta_from_losses(first, epsilon)
     if any(loss.kind == "sketch" for loss in first):
         i = _order(first, budget)
-        divergence = np.full(orders().shape, math.inf)
+        divergence = np.full(ORDERS.shape, math.inf)
         divergence[i] = _with_sketches(first, later)[i]
         return min(1.0, _failure(first) + renyi_delta(divergence, epsilon))
     if _sum(first, later) <= epsilon:
@@ -218,7 +218,7 @@ def spent_epsilon(first: Losses, later: Sum, delta: float, budget: tuple[float, 
         i, left = _order(first, budget), delta - _failure(first)
         if not left > 0:
             return math.inf
-        alpha, divergence = orders()[i], _with_sketches(first, later)[i]
+        alpha, divergence = ORDERS[i], _with_sketches(first, later)[i]
         logs = np.log(alpha) + math.log(left) - 1e-8
         return max(0.0, float(divergence + np.log1p(-1 / alpha) - logs / (alpha - 1)))
     covered = accounting.epsilon_from_losses(_covered(first, later), delta)
@@ -254,7 +254,7 @@ def _with_sketches(first: Losses, later: Sum) -> np.ndarray:
 
 def _renyi(losses: Iterable[Loss]) -> np.ndarray:
     """Return the sum of Renyi divergences at all orders; deltas are left out."""
-    alpha = orders()
+    alpha = ORDERS
     total = np.zeros(alpha.shape)
     for kind, value in accounting.compose(losses):
         if kind == "sketch":
@@ -269,7 +269,7 @@ def _renyi(losses: Iterable[Loss]) -> np.ndarray:
 def _order(first: Losses, budget: tuple[float, float]) -> int:
     """Return the index of the best order for the first fit and as much Gaussian noise as goes."""
     epsilon, delta = budget
-    alpha, own = orders(), _renyi(first)
+    alpha, own = ORDERS, _renyi(first)
     left = delta - _failure(first)
     low, high = 0.0, epsilon + 1.0
     for _ in range(50):

@@ -11,11 +11,11 @@ from scipy.stats import chi2
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting import receipts
 from skdp.privacy.accounting.losses import (
+    ORDERS,
     Loss,
     SketchMixture,
     delta_from_mu_epsilon,
     mu_from_epsilon_delta,
-    orders,
     whole_mixtures,
 )
 from skdp.privacy.streams.sketches import largest_mixture
@@ -87,7 +87,7 @@ def test_renyi_is_the_moment_of_the_chi_square():
         expected = (np.where(inside > 0, -10 * np.log(inside), np.inf) + c * 0.01) / (alpha - 1)
     np.testing.assert_allclose(mixture.renyi(alpha), expected, rtol=1e-12)
     product = SketchMixture(((0.1, (20, 20)),))
-    assert np.isinf(product.renyi(orders())).all()
+    assert np.isinf(product.renyi(ORDERS)).all()
 
 
 def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
