@@ -355,6 +355,12 @@ class Ritz(NamedTuple):
     held: Answer
     edge: float
 
+    def above(self, bias):
+        """Return the same without values that the error of a released mean may add."""
+        values = np.where(self.values > bias, self.values, 0.0)
+        held = self.held._replace(value=self.held.value - np.sum(self.values - values))
+        return self._replace(values=values, held=held)
+
 
 def rotate_by_ritz(project, V, share):
     """Rotate a subspace to its Ritz vectors.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Self
@@ -293,6 +294,7 @@ class DPPCA(
                 centre = Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
             noise = row_noise(session, self.adjacency, noise.n, clip_norm)
+            noise = replace(noise, bias=centre.noise_bias)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
@@ -419,8 +421,10 @@ class DPPCA(
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
         ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
+        ritz = ritz.above(centre.noise_bias)
         total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
         whole = float(total.value)
         attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean
+        found = min(found, np.count_nonzero(ritz.values))
         return attributes, *verdict_of_ritz(ritz, total, d, found)

@@ -198,7 +198,8 @@ def pca_attributes(
     total = float(np.trace(released.scatter)) / degrees
     clear = detection_limit(edge, d) + released.mean_noise_bias
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
-    pairs = degrees * variances[:k], vectors[:, :k]
+    # What noise alone may reach, that of the mean with it, is no component.
+    pairs = degrees * np.where(values > clear, variances, 0.0)[:k], vectors[:, :k]
     found = subspace_attributes(*pairs, degrees * total, released.n, rank)
     return found | {"mean_": released.mean}
 
