@@ -390,7 +390,8 @@ def verdict_of_ritz(ritz, total, d, found=None):
     if found is None:
         level = max(float(total.value), 0.0) / d + ritz.edge
         found = int(np.count_nonzero(ritz.values > level))
-    return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
+    positive = int(np.count_nonzero(ritz.values))
+    return min(found, positive), k, kept, k / d, positive
 
 
 def components_of(V):

@@ -426,5 +426,4 @@ class DPPCA(
         whole = float(total.value)
         attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
         attributes["mean_"] = centre.mean
-        found = min(found, np.count_nonzero(ritz.values))
         return attributes, *verdict_of_ritz(ritz, total, d, found)

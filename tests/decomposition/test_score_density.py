@@ -17,6 +17,7 @@ def rows(n=3000, d=4, seed=0):
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 def test_the_plane_is_that_of_a_model():
     X = rows() @ np.diag([5.0, 3.0, 0.1, 0.1])
     pca = DPPCA(3, epsilon=4.0, clip_norm=20.0).fit(X)
