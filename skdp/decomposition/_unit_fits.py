@@ -371,13 +371,10 @@ def _pure_triplets(session, ask, unit, shape, k):
     flipped = FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, rounding_variance=rounding_variance
     )
-    return _flipped_triplets(flipped, k, graph), flipped
-
-
-def _flipped_triplets(ask, k, graph):
-    if not graph:
-        return singular_triplets(ask, k)
-    return _of_pairs(*symmetric_pairs(ask, ask.shape[0], k, kurtosis=ask.kurtosis))
+    if graph:
+        pairs = symmetric_pairs(flipped, shape[1], k, kurtosis=flipped.kurtosis)
+        return _of_pairs(*pairs), flipped
+    return singular_triplets(flipped, k), flipped
 
 
 def _of_pairs(values, V):

@@ -366,11 +366,6 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         bias = self._bias * length if self._releases_sums() else 0.0
         return bias, _TARGET * math.hypot(length, bias)
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
 
 class LinearPredictor(NamedTuple):
     """The public map of `predict`; it holds no reference to the estimator."""

@@ -344,11 +344,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     _fit_keeps = "an exact head for each user, and the users' labels"
     _privacy_units = offered("group", "row")
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     @property
     def privacy_unit(self) -> Any:
         """The unit of protection: "group", or "row" after a fit without users."""

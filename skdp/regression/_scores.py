@@ -1,4 +1,4 @@
-"""Scores and classes of models that predict; scores are exact, of rows that `fit` would take.
+"""Tags, scores and classes of models that predict; scores are exact, of rows `fit` would take.
 
 Metrics of scikit-learn quote targets that are no numbers, and labels of two kinds.
 """
@@ -25,6 +25,7 @@ class ScoredRegressorMixin(RegressorMixin):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.regressor_tags.poor_score = True
         return tags
 
@@ -57,6 +58,7 @@ class ScoredClassifierMixin(ClassifierMixin):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.classifier_tags.poor_score = True
         return tags
 
