@@ -98,14 +98,14 @@ def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> Float
 
 
 def made_histories(
-    rng: np.random.Generator, n: int, d: int, nnz: int, *, apart: bool = False
+    rng: np.random.Generator, n: int, d: int, nnz: int, tail: float = TAIL, *, apart: bool = False
 ) -> Any:
     """Draw histories as a CSR array of n x d with about `nnz` ones.
 
-    The column of rank i is drawn with weight ``i ** -TAIL``. Factors that lie `apart` share no
+    The column of rank i is drawn with weight ``i ** -tail``. Factors that lie `apart` share no
     column, and a row has one of them; else they overlap, and rows mix them.
     """
-    popularity = rng.permutation(np.arange(1, d + 1.0) ** -TAIL)
+    popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
     activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
     for _ in range(8):  # what the longest rows cannot hold goes to the others
         lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
