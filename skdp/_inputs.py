@@ -6,7 +6,6 @@ checked, and a row that is not finite contributes nothing.
 """
 
 import math
-import os
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from skdp._validation import (
     check_labels,
     check_option,
     check_real,
+    refuse_files,
 )
 from skdp.data.blocks import (
     DenseRows,
@@ -57,11 +57,7 @@ def advised(estimator, check, *data, **options):
     function, by its name, in place of an estimator.
     """
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
-    if any(isinstance(part, str | os.PathLike) for part in data):
-        raise ValueError(
-            f"{name} takes an array or a list of files, and found a text or a path: pass [path], "
-            "or np.load(path, mmap_mode='r')."
-        )
+    refuse_files(name, *data)
     if any((dates := _columns(part, "Mm")) is not None for part in data):
         raise ValueError(f"{name} needs numbers, and found dates{dates}: {_DATES}.")
     texts = "".join(_columns(part, "OUST") or "" for part in data)
@@ -122,6 +118,7 @@ def check_targets(estimator, y, *, numbers=True, name="y"):
     if y is None:
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
+    refuse_files(type(estimator).__name__, y)
     y = advised(estimator, check, as_labels(y), dtype="numeric" if numbers else None)
     return check_numbers(y, name) if numbers else y
 

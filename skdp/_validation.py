@@ -4,6 +4,7 @@ They are always on, whatever scikit-learn's configuration.
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeAlias
@@ -373,8 +374,27 @@ def check_classes(estimator, *, least=2):
     return classes
 
 
+def refuse_files(name, *data):
+    """Refuse what holds no numbers yet: only X may be a list of files, which is read elsewhere."""
+    for part in data:
+        listed = isinstance(part, list | tuple)
+        if (listed and not part) or hasattr(part, "__next__"):
+            raise ValueError(
+                f"{name} takes no empty list or generator: pass sorted(files), or rows."
+            )
+        path = part[0] if listed else part
+        text = isinstance(path, str) and (not listed or path.endswith(".npy"))
+        if text or isinstance(path, os.PathLike):
+            arrays = "np.concatenate([np.load(path) for path in paths])"
+            raise ValueError(
+                f"{name} takes a list of files as X alone: pass [path], and y = {arrays}."
+            )
+
+
 def check_labels(labels):
     """Return the users of rows as an array of one kind; a missing user is an error."""
+    if isinstance(labels, str):
+        raise ValueError("'groups' must be an array: of a column of X set 'group_column'.")
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))

@@ -86,7 +86,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
     assert plan.low <= plan.score <= plan.high
     assert plan.error >= 0 or math.isnan(plan.error)
     if estimator.epsilon == math.inf:
-        assert plan.required_samples == 0 and plan.error < 0.01
+        assert plan.required_samples == plan.n_samples and plan.error < 0.01
 
 
 def test_plan_is_the_same_each_time():

@@ -218,6 +218,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         -------
         picture : DPScoreDensity
         """
+        if hasattr(model, "steps"):
+            raise TypeError("from_model takes the fitted model of a Pipeline: pass pipeline[-1].")
         check_is_fitted(model, "components_")
         chosen = list(components)
         if len(chosen) != 2 or not all(0 <= i < len(model.components_) for i in chosen):

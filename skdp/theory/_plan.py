@@ -8,7 +8,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +106,7 @@ class FitPlan:
         Share of ``best - trivial`` that is lost, the median; nan if nothing can be gained.
     required_samples : float
         Number of samples that would lose half as much: infinity if more than 16 times as many do,
-        0 if next to nothing is lost.
+        `n_samples` if next to nothing is lost.
     assumptions : tuple of str
         What the made data are.
     releases : tuple of PlannedRelease
@@ -144,7 +144,7 @@ class FitPlan:
             ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),
         ]
-        if self.required_samples:
+        if self.required_samples != self.n_samples:
             most = math.isinf(self.required_samples)
             few = f"about {self.required_samples} samples"
             said = f"more than {_MORE[-1] * self.n_samples:.0f} samples" if most else few
@@ -242,7 +242,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     errors, scores, mades, models = zip(*fits, strict=True)
     middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
     made, error = mades[middle], statistics.median(errors)
-    needed: float = 0
+    needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
         needed = _needed(
             n, error, lambda times: made.lost_fraction(made.score(fit(made, middle, times)))
@@ -315,7 +315,8 @@ def check_counts(name: str, **counts: Any) -> None:
     """Refuse numbers of samples, features or targets that are none."""
     for what, size in counts.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name}.plan needs a positive integer '{what}'. Got {size!r}.")
+            got = repr(size) if isinstance(size, Real | str) else f"a {type(size).__name__}"
+            raise ValueError(f"{name}.plan needs a positive integer '{what}'. Got {got}.")
 
 
 def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:

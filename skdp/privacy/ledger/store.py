@@ -59,6 +59,10 @@ class Book:
         with self.held() as now:
             return now.copy()
 
+    def _called(self) -> str:
+        name = getattr(self, "dataset", "") or self.note
+        return f"PrivacyLedger {name!r}" if name else "this PrivacyLedger"
+
     def note_refusal(self, error: PrivacyError) -> None:
         """Remember a refusal, for the end of the block."""
         self.refused.append((type(error), str(error)))
@@ -87,10 +91,10 @@ class Book:
             if not balance.affords(charged):
                 alone = Balance(self.terms, {0: charged}).spent()
                 raise BudgetExceededError(
-                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; this PrivacyLedger has "
+                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; {self._called()} has "
                     f"room for epsilon={balance.remaining(part=part):.4g}, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
-                    "'epsilon', fewer fits, or a larger ledger."
+                    "'epsilon' or fewer fits."
                 )
             self._last += 1
             key = self._last
