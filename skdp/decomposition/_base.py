@@ -355,12 +355,6 @@ class Ritz(NamedTuple):
     held: Answer
     edge: float
 
-    def above(self, bias):
-        """Return the same without values that the error of a released mean may add."""
-        values = np.where(self.values > bias, self.values, 0.0)
-        held = self.held._replace(value=self.held.value - np.sum(self.values - values))
-        return self._replace(values=values, held=held)
-
 
 def rotate_by_ritz(project, V, share):
     """Rotate a subspace to its Ritz vectors.
@@ -390,8 +384,7 @@ def verdict_of_ritz(ritz, total, d, found=None):
     if found is None:
         level = max(float(total.value), 0.0) / d + ritz.edge
         found = int(np.count_nonzero(ritz.values > level))
-    positive = int(np.count_nonzero(ritz.values))
-    return min(found, positive), k, kept, k / d, positive
+    return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
 
 
 def components_of(V):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Self
@@ -283,7 +282,7 @@ class DPPCA(
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             moment = self._joint_moment(ask, clip_norm, n, shares)
             n = moment.n
-            fit = self._spectrum(session, moment, d)
+            attributes = self._spectrum(session, moment, d)
         else:
             if n is None:  # kept above two deviations of its noise
                 n = released_count(*ask.count(share=shares["count"]))
@@ -294,18 +293,15 @@ class DPPCA(
                 centre = Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
             noise = row_noise(session, self.adjacency, noise.n, clip_norm)
-            noise = replace(noise, bias=centre.noise_bias)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
-                fit = self._spectrum(session, moment, d)
+                attributes = self._spectrum(session, moment, d)
             else:
                 route = row_route(self.svd_solver, d, self.n_components, sparse)
-                fit = self._subspace(session, centre, noise, shares, route)
+                attributes = self._subspace(session, centre, noise, shares, route)
         # Attributes, from released numbers.
-        attributes, *verdict = fit
         attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
-        warn_of_verdict(self, *verdict)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
@@ -401,19 +397,17 @@ class DPPCA(
         return split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
 
     def _spectrum(self, session, moment, d):
-        """Return attributes of a released moment, how many variances are found and were asked."""
+        """Return attributes of a released moment."""
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
         attributes = pca_attributes(moment, self.n_components, limit, rank)
         variances = attributes["explained_variance_"]
         asked = len(variances) if isinstance(self.n_components, Integral) else None
-        return attributes, int(np.count_nonzero(variances)), asked
+        warn_of_verdict(self, int(np.count_nonzero(variances)), asked)
+        return attributes
 
     def _subspace(self, session, centre, noise, shares, route):
-        """Release the leading subspace about the centre, its Ritz values and the total.
-
-        Return attributes, and what `warn_of_verdict` takes.
-        """
+        """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask = centre.rows
         V, _, found = row_subspace(
@@ -421,9 +415,9 @@ class DPPCA(
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
         ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
-        ritz = ritz.above(centre.noise_bias)
         total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
+        values = ritz.values * warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
         whole = float(total.value)
-        attributes = subspace_attributes(ritz.values, ritz.vectors, whole, noise.n, rank)
-        attributes["mean_"] = centre.mean
-        return attributes, *verdict_of_ritz(ritz, total, d, found)
+        return subspace_attributes(values, ritz.vectors, whole, noise.n, rank) | {
+            "mean_": centre.mean
+        }

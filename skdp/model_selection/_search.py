@@ -569,7 +569,7 @@ class DPRandomizedSearchCV(PrivateSearch):
     >>> from scipy.stats import randint
     >>> from skdp import DPPCA
     >>> from skdp.model_selection import DPRandomizedSearchCV, make_private_scorer
-    >>> X = np.random.default_rng(0).standard_normal((50_000, 4)) * np.geomspace(1, 0.1, 4) / 4
+    >>> X = np.random.default_rng(0).standard_normal((50_000, 4)) * np.geomspace(1, 0.5, 4) / 4
     >>> scorer = make_private_scorer("reconstruction", (0.0, 1.0))
     >>> pca = DPPCA(clip_norm=1.0)
     >>> search = DPRandomizedSearchCV(pca, {"n_components": randint(1, 5)}, scorer, n_iter=3)

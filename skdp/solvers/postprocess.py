@@ -196,10 +196,12 @@ def pca_attributes(
     variances = debias_eigenvalues(values, edge) / degrees
     counted = values / degrees if rule == "auto" else variances
     total = float(np.trace(released.scatter)) / degrees
-    clear = detection_limit(edge, d) + released.mean_noise_bias
+    largest = detection_limit(edge, d)
+    clear = largest + released.mean_noise_bias
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
-    # What noise alone may reach, that of the mean with it, is no component.
-    pairs = degrees * np.where(values > clear, variances, 0.0)[:k], vectors[:, :k]
+    # What noise alone may reach, or that of the mean, is no component.
+    seen = values > max(largest, released.mean_noise_bias)
+    pairs = degrees * np.where(seen, variances, 0.0)[:k], vectors[:, :k]
     found = subspace_attributes(*pairs, degrees * total, released.n, rank)
     return found | {"mean_": released.mean}
 

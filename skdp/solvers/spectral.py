@@ -227,15 +227,12 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
-    bias : float
-        What the error of a released mean may add to the moment in one direction.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
-    bias: float = 0.0
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -302,7 +299,7 @@ def gram_subspace(
     values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return vectors, k
-    level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d) + noise.bias
+    level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d)
     return vectors, int(np.count_nonzero(values > level))
 
 

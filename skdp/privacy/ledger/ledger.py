@@ -400,7 +400,7 @@ class PrivacyLedger:
         >>> from sklearn.model_selection import GridSearchCV
         >>> from skdp import DPPCA, PrivacyLedger
         >>> from skdp.model_selection import IndependentKFold, make_private_scorer
-        >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * np.geomspace(1, 0.1, 3) / 3
+        >>> X = np.random.default_rng(0).standard_normal((10_000, 3)) * [0.3, 0.3, 0.1]
         >>> scorer = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.1)
         >>> pca = DPPCA(clip_norm=1.0, epsilon=0.2)
         >>> search = GridSearchCV(
