@@ -254,3 +254,22 @@ def test_their_dtype_and_shape():
     for bad in (0, 2.0, True, None):
         with pytest.raises(ValueError, match="'n_samples' must be an int"):
             pca.sample(bad)
+
+
+@pytest.mark.parametrize(("n", "below"), [(50, 1.0), (3000, 0.0)])
+def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below):
+    """Four columns show all eigenvalues: without a threshold noise had ratios of .9."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((n, 4)) * [0.3, 0.1, 0.06, 0.04] - [0.6, -0.2, 0.8, 0.7]
+    with seeded_entropy(0):
+        for _ in range(8):
+            model = DPPCA(2, clip_norm=2.0)
+            said = "".join(messages_of(model.fit, rows))
+            nothing = not model.explained_variance_.any()
+            assert nothing == ("learnt nothing" in said)
+            assert ("could use only 1" in said) == (
+                np.count_nonzero(model.explained_variance_) == 1
+            )
+            assert (not said) == (np.count_nonzero(model.explained_variance_) == 2)
+            below -= nothing / 8
+    assert abs(below) <= 0.25

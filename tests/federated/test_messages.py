@@ -105,6 +105,9 @@ def test_random_bytes_and_damaged_requests_are_refused_or_read(data):
 def test_messages_read_as_they_were_written():
     header = wire.Header(Kind.PEERS, 2**31, wire.SERVER, b"r" * 16)
     assert wire.unpack_message(wire.pack_message(header, b"body")) == (header, b"body")
+    other = b"SKDP\x02" + wire.pack_message(header, b"body")[5:]
+    with pytest.raises(InvalidMessageError, match="of this version"):
+        wire.unpack_message(other)
     opening = wire.Opening((2**32 - 1, 1, 0), 2**40, b"\0\xff")
     assert wire.unpack_opening(memoryview(wire.pack_opening(opening))) == opening
     keys = wire.Keys(b"a" * 32, b"b" * 32, b"c" * 64)
