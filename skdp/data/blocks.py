@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -351,7 +351,7 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
     return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
 
 
-def _pieces(part: RowSource) -> Iterator[Block]:
+def pieces_of(part: RowSource) -> Iterator[Block]:
     """Blocks of at most BLOCK_ROWS rows: a source of your own may not know the cap."""
     for given in part.blocks():
         block = plain_block(given)
@@ -385,7 +385,7 @@ class PartSum:
         rows = 0
         # Warnings of floats would tell of the data; the gate's errstate does not reach threads.
         with np.errstate(all="ignore"):
-            for block in _pieces(part):
+            for block in pieces_of(part):
                 value = self.term(block)
                 rows += block.shape[0]
                 if value.dtype == total.dtype:
@@ -438,14 +438,19 @@ def each_part(
 ) -> list[tuple[RowSource, Any]]:
     """Return parts of the source and ``work(part)`` of each, made on `n_jobs` threads."""
     n_workers = effective_n_jobs(n_jobs)
-    if n_workers == 1:
-        return [(source, work(source))]
-    parts = source.parts(n_workers) or [source]
+    parts = [source] if n_workers == 1 else source.parts(n_workers) or [source]
+    return list(zip(parts, in_threads(work, parts), strict=True))
+
+
+def in_threads(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """Return ``work(part)`` of each, a thread for each."""
+    if len(parts) == 1:
+        return [work(parts[0])]
     # One BLAS thread a worker, or the cores fight. Threads of joblib are looked after every 10 ms,
     # which is longer than many a pass.
-    with one_blas_thread(), ThreadPoolExecutor(n_workers) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(len(parts)) as pool:
         made = [pool.submit(copy_context().run, work, part) for part in parts]
-    return [(part, one.result()) for part, one in zip(parts, made, strict=True)]
+    return [one.result() for one in made]
 
 
 # Rows of one block, dense or CSR alike: norms, largest entries, scaling, rows that are not finite.

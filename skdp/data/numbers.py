@@ -9,17 +9,20 @@ Entries of columns are counted at public grid points.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
+from skdp._limits import MEMORY
 from skdp.data.blocks import (
+    BLOCK_ROWS,
     AnyRows,
     Block,
     RemoteRows,
@@ -27,11 +30,14 @@ from skdp.data.blocks import (
     SparseRows,
     checked_total,
     each_part,
+    in_threads,
+    pieces_of,
     plain_block,
 )
 from skdp.data.views import (
     ColumnRows,
     Columns,
+    Groups,
     View,
     ViewedRows,
     ZippedRows,
@@ -63,7 +69,7 @@ class _CachedHere:
     made: list[tuple[RowSource, Any]]
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        return np.asarray(sum(work(made) for _, made in self.made))
+        return np.asarray(sum(in_threads(work, [made for _, made in self.made])))
 
 
 def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
@@ -246,9 +252,76 @@ class RowNumbers(Numbers):
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
 
 
+class _Sorted(NamedTuple):
+    """Entries of some rows, sorted column by column.
+
+    Attributes
+    ----------
+    columns : sequence of arrays
+        The stored entries of each column, upwards.
+    not_stored : array
+        How many entries of each column are zeros that are not stored.
+    each : int
+        How many rows each group has: of rows, 1.
+    """
+
+    columns: Sequence[FloatArray] | FloatArray
+    not_stored: NDArray[np.int64]
+    each: int
+
+
+def _sorted_columns(blocks: Sequence[Any]) -> _Sorted:
+    """Sort alike blocks; rows and groups with a value that is not finite are left out."""
+    whole = [whole_groups(block) for block in blocks]
+    rows: Any = [rows_of(block) for block in whole]
+    d, n = rows[0].shape[1], sum(block.shape[0] for block in rows)
+    if sp.issparse(rows[0]):
+        stored = sp.vstack(rows, format="csc")
+        pieces = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
+        return _Sorted([np.sort(piece) for piece in pieces], n - np.diff(stored.indptr), 1)
+    numbers, start = np.empty((d, n)), 0
+    for block in rows:
+        numbers[:, start : start + len(block)] = block.T
+        start += len(block)
+    numbers.sort(axis=1)
+    return _Sorted(numbers, np.zeros(d, np.int64), rows_each(whole[0]))
+
+
+@dataclass
+class _SortedPart:
+    """The rows of a part, the first of them sorted and kept: as many as memory allows."""
+
+    part: RowSource
+    room: int  # numbers
+
+    def __post_init__(self) -> None:
+        self.kept: list[_Sorted] = []
+        self.n_blocks, blocks = 0, pieces_of(self.part)
+        while self.room > 0 and (first := next(blocks, None)) is not None:
+            more = 0 if isinstance(first, Groups) else BLOCK_ROWS // max(first.shape[0], 1) - 1
+            alike = [first, *itertools.islice(blocks, max(more, 0))]
+            self.kept.append(_sorted_columns(alike))
+            self.n_blocks += len(alike)
+            self.room -= sum(map(len, self.kept[-1].columns))
+
+    def blocks(self) -> Iterator[_Sorted]:
+        """Yield all rows, sorted; those that were not kept are sorted again."""
+        yield from self.kept
+        if self.room > 0:
+            return
+        for block in itertools.islice(pieces_of(self.part), self.n_blocks, None):
+            yield _sorted_columns([block])
+
+
+def sorted_rows(source: AnyRows, n_jobs: int | None) -> Kept:
+    """Sort the columns of rows where they are, for counts at public points (`counts_at`)."""
+    room = MEMORY // 8 // effective_n_jobs(n_jobs)
+    return _keep(source, partial(_SortedPart, room=room), n_jobs)
+
+
 @dataclass(frozen=True)
-class CountsOfBlock:
-    """The counts of one block, from public numbers alone, so that it can travel.
+class CountsAt:
+    """Counts of the entries of columns, from public numbers alone, so that it can travel.
 
     `points` holds grid points for each column, `center` what distances are taken from: of each
     column, or nothing for the entries themselves.
@@ -257,42 +330,30 @@ class CountsOfBlock:
     points: FloatArray
     center: FloatArray | None
 
-    def __call__(self, block: Any) -> NDArray[np.int64]:
+    def __call__(self, part: _SortedPart) -> NDArray[np.int64]:
         """Return how much lies at or below each point, and in all, by column.
 
-        Rows and groups with a value that is not finite are left out, and entries at the centre.
+        Entries at the centre are left out.
         """
-        whole = whole_groups(block)
-        rows = rows_of(whole)
-        sparse = sp.issparse(rows)
-        counted: NDArray[Any] = self._of_stored(rows) if sparse else self._of_entries(rows)
-        return np.asarray(counted * (WHOLE // rows_each(whole)), np.int64)
+        total = np.zeros((len(self.points), self.points.shape[1] + 1), np.int64)
+        for block in part.blocks():
+            counts = np.array([self._of_column(j, x) for j, x in enumerate(block.columns)])
+            for j in np.flatnonzero(block.not_stored).tolist():
+                counts[j] += block.not_stored[j] * self._of_column(j, np.zeros(1))
+            total += counts * (WHOLE // block.each)
+        return total
 
-    def _of_entries(self, rows: FloatArray) -> NDArray[Any]:
-        about = rows if self.center is None else np.abs(rows - self.center)
-        numbers = np.array(about.T, order="C")
-        numbers.sort(axis=1)
-        return np.array([self._of_column(j, x) for j, x in enumerate(numbers)], np.int64)
-
-    def _of_column(self, j: int, ordered: FloatArray) -> NDArray[Any]:
-        below = np.searchsorted(ordered, self._ends[j], "right")
-        if self.center is None:
-            return np.asarray(below)
-        here = np.searchsorted(ordered, 0.0, "right")
-        return np.asarray(np.maximum(below - here, 0))
+    def _of_column(self, j: int, ordered: FloatArray) -> NDArray[np.intp]:
+        low, high = self._ends
+        counts = np.asarray(ordered.searchsorted(high[j], "right"))
+        if self.center is not None:
+            counts -= ordered.searchsorted(low[j], "left")
+        return np.asarray(counts[:-1] - counts[-1] * (self.center is not None))
 
     @cached_property
-    def _ends(self) -> FloatArray:
-        return np.column_stack([self.points, np.full(len(self.points), np.inf)])
-
-    def _of_stored(self, rows: Any) -> NDArray[Any]:
-        """Count stored entries, and all others as zeros."""
-        columns = rows.tocsc()
-        zeros = self._of_entries(np.zeros((1, rows.shape[1])))
-        center = np.zeros(rows.shape[1]) if self.center is None else self.center
-        counts = []
-        for j, (a, b) in enumerate(itertools.pairwise(columns.indptr)):
-            values = columns.data[a:b].astype(np.float64)
-            ordered = np.sort(values if self.center is None else np.abs(values - center[j]))
-            counts.append(self._of_column(j, ordered) + (rows.shape[0] - (b - a)) * zeros[j])
-        return np.array(counts)
+    def _ends(self) -> tuple[FloatArray, FloatArray]:
+        beyond = np.tile([np.inf, 0.0], (len(self.points), 1))
+        far = np.hstack([self.points, beyond])  # the last ones count what equals the centre
+        center = np.zeros(1) if self.center is None else self.center[:, None]
+        with np.errstate(over="ignore"):
+            return center - far, center + far

@@ -6,15 +6,17 @@ Notation: d columns; a row with a value that is not finite adds nothing, nor doe
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import ScratchOfThread, finite_only, row_source
-from skdp.data.numbers import WHOLE, CountsOfBlock
+from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
+from skdp.data.numbers import WHOLE, CountsAt, Kept, sorted_rows
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -28,13 +30,15 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    One pass over the rows counts what lies between the points; the counts stay in here, and answer
-    all questions of a search. A row with a value that is not finite adds nothing.
+    What lies between the points is counted once, and answers all questions of a search. A row with
+    a value that is not finite adds nothing.
 
     Parameters
     ----------
-    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+    rows : RowSource or RemoteRows
         The private rows, or batches of groups of them.
+    sorted_once : callable
+        Returns their sorted columns, which all grids share.
     points : array of shape (d, m)
         Public, for each column.
     center : array of shape (d,) or None
@@ -47,9 +51,15 @@ class RankQuery(SumQuery):
     """
 
     def __init__(
-        self, rows: Any, points: FloatArray, center: FloatArray | None = None, **options: Any
+        self,
+        rows: Any,
+        sorted_once: Callable[[], Kept],
+        points: FloatArray,
+        center: FloatArray | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(row_source(rows), **options)
+        super().__init__(rows, **options)
+        self._sorted = sorted_once
         self._points, self._center = np.asarray(points, np.float64), center
         self._counts: NDArray[np.int64] | None = None
 
@@ -65,8 +75,8 @@ class RankQuery(SumQuery):
 
         def answer(step: float) -> NDArray[Any]:
             if self._counts is None:
-                count = CountsOfBlock(self._points, self._center)
-                self._counts = self._sum(count, (d, m + 1), 1.0)
+                counts = self._sorted().sum_parts(CountsAt(self._points, self._center))
+                self._counts = checked_total(counts, (d, m + 1), "int64")
             excess = 2 * self._counts[np.arange(d), which] - self._counts[:, -1]
             if step == 0.0:
                 return np.asarray(excess / (2 * WHOLE))
@@ -112,11 +122,16 @@ class ColumnQuery(GroupQuery):
 
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
-        return self._derived(RankQuery, self._source, points)
+        return self._derived(RankQuery, self._source, self._sorted, points)
 
     def distances(self, center: FloatArray, points: FloatArray) -> RankQuery:
         """Return how distances from a public centre compare with a public grid."""
-        return self._derived(RankQuery, self._source, points, center)
+        return self._derived(RankQuery, self._source, self._sorted, points, center)
+
+    @cached_property
+    def _sorted(self) -> Callable[[], Kept]:
+        """Sort the columns when they are first asked for, once."""
+        return cache(partial(sorted_rows, self._source, self.n_jobs))
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

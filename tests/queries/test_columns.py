@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.blocks import DenseRows
-from skdp.data.numbers import CountsOfBlock
+from skdp.data.blocks import DenseRows, row_source
+from skdp.data.numbers import WHOLE, CountsAt, sorted_rows
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -124,8 +124,23 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
     X.data[100:107] = *ends, small, large
     grid = np.sort(10.0 ** rng.integers(-30, 30, (7, 9)) * rng.choice([-1, 0, 1], (7, 9)), axis=1)
-    for count in (CountsOfBlock(grid, None), CountsOfBlock(np.abs(grid), center)):
-        assert np.array_equal(count(X), count(X.toarray()))
+    for count in (CountsAt(grid, None), CountsAt(np.abs(grid), center)):
+        stored, full = (sorted_rows(row_source(rows), 1) for rows in (X, X.toarray()))
+        assert np.array_equal(stored.sum_parts(count), full.sum_parts(count))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("memory", [0, 8_000, 10**9])
+def test_rows_beyond_the_memory_are_sorted_again_and_counted_alike(monkeypatch, memory, n_jobs):
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)
+    X = np.random.default_rng(0).standard_normal((3000, 4))
+    center = np.array([0.0, 0.5, 3.0, X[5, 3]])
+    kept = sorted_rows(DenseRows(X), n_jobs)
+    far = np.abs(X - center)
+    expected = [[((f <= p) & (f > 0)).sum() for p in (0.1, 1.0, np.inf)] for f in far.T]
+    for _ in range(2):
+        counts = kept.sum_parts(CountsAt(np.tile([0.1, 1.0], (4, 1)), center))
+        assert (counts == WHOLE * np.array(expected)).all()
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
