@@ -406,11 +406,11 @@ class Batch:
         one.good, one.shape = self.good[mine], (1, *self.shape[1:])
         return one
 
-    def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
+    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
         if not self._keeps:
             return make()
-        return self._source.memory((int(self._users[0]), key), make)
+        return self._source.memory((int(self._users[0]), key), make, large=large)
 
 
 def _exponents(values: FloatArray) -> NDArray[np.intc]:

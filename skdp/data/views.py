@@ -267,7 +267,8 @@ def cacheable(n_bytes: float) -> bool:
 class Memory:
     """Arrays by public key, until they take a public number of bytes: a part stays without.
 
-    Which are kept never changes a result: what is not is made again, from the same rows.
+    Which are kept never changes a result: what is not is made again, from the same rows. Large ones
+    that are quickly made again may take a quarter: the others save more time by their size.
     """
 
     def __init__(self) -> None:
@@ -275,14 +276,14 @@ class Memory:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def __call__(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
+    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what is kept under the key, or what `make` returns."""
         found = self._arrays.get(key)
         if found is None:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
-                if cacheable(self._taken + size):
+                if cacheable((self._taken + size) * (4 if large else 1)):
                     self._taken += size
                     self._arrays[key] = found
         return found

@@ -42,12 +42,14 @@ class Scaling(NamedTuple):
 
     def __call__(self, X: FloatArray) -> FloatArray:
         """Return rows (..., d) as they are seen."""
+        rows = np.empty(X.shape)
         with np.errstate(over="ignore"):
-            rows = (X - self.center) / self.scale
+            np.subtract(X, self.center, out=rows)
+            rows /= self.scale
         np.clip(rows, -_LARGEST, _LARGEST, out=rows)
-        where = np.nonzero(np.abs(rows) > self.limit)
-        limit = self.limit[where[-1]]
-        rows[where] = limit * (limit / rows[where])
+        entries, beyond = rows.reshape(-1), np.flatnonzero(np.abs(rows) > self.limit)
+        limit = self.limit[beyond % len(self.limit)]
+        entries[beyond] = limit * (limit / entries[beyond])
         return rows
 
     def of_scaled(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -88,7 +90,7 @@ class ScaledUsers(NamedTuple):
             return times_powers(rows, -exponents, out=rows), exponents
 
         name = ("seen", *map(digest, scaling))
-        X, exponents = batch.keep(name, made)
+        X, exponents = batch.keep(name, made, large=True)
         return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
 
     def keep(
