@@ -82,7 +82,7 @@ class RidgeClassifierPlans(PlansMixin):
 
     Facts: `n_classes` (None takes `classes`, or two), `signal` (share of the variance of the
     columns that lies between the means of the classes; of sparse rows the share of what decides
-    that is linear in them), and `spectrum`, `length` and `nnz` as of `DPRidge`.
+    that is linear in their leading directions), and `spectrum`, `length` and `nnz` as of `DPRidge`.
     """
 
     _measure = "accuracy on made records"
@@ -92,14 +92,19 @@ class RidgeClassifierPlans(PlansMixin):
             n_classes = 2 if self.classes is None else len(check_classes(self))
         check_counts(type(self).__name__, n_classes=n_classes)
         names = np.arange(n_classes) if self.classes is None else check_classes(self)
-        usual = 0.1 if nnz is None else 0.7
+        usual = 0.1 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
         facts = (spectrum, length, nnz, len(names), signal)
         X, said, labels = made_records(self, rng, n, d, *facts)
         between = f"{len(names)} classes, between whose means {signal:g} of the variance lies"
         if labels is None:
-            labels = np.argmax(linear_targets(rng, X, len(names), signal), axis=1)
-            between = f"{len(names)} classes, {signal:g} of what decides is linear in the rows"
+            # Topics decide of texts: what the leading directions hold, not all rare columns alike.
+            k = min(len(names), min(X.shape) - 1)
+            leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
+            labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
+            between = (
+                f"{len(names)} classes, decided to {signal:g} by leading directions of the rows"
+            )
         y = np.asarray(names)[labels]
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
