@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -71,7 +70,8 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        (d, m), which = self._points.shape, np.clip(which, 0, self._points.shape[1] - 1)
+        d, m = self._points.shape
+        which = np.minimum(np.maximum(which, 0), m - 1)
 
         def answer(step: float) -> NDArray[Any]:
             if self._counts is None:
@@ -83,15 +83,18 @@ class RankQuery(SumQuery):
             half = round(0.5 / step)
             most = 2**61 // half
             whole, part = np.divmod(excess, WHOLE)
-            whole = np.clip(whole, -most, most) * half
+            whole = np.minimum(np.maximum(whole, -most), most) * half
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
-        bounded = self._array(
-            "column_centered_ranks", (d,), self.neighbours.array(math.sqrt(d) / 2), answer
-        )
-        slack, parts = self.neighbours.units / 2 + _ROUNDED, math.sqrt(d)
-        bound = replace(bounded.bound, slack=slack * parts, l1_slack=slack * d)
-        return Bounded(bound, answer)
+        return Bounded(self._bound, answer)
+
+    @cached_property
+    def _bound(self) -> Bound:
+        """The bound of each question; its proof is in `ranks`."""
+        d, slack = len(self._points), self.neighbours.units / 2 + _ROUNDED
+        l2, root = self.neighbours.array(math.sqrt(d) / 2), math.sqrt(d)
+        name = "column_centered_ranks"
+        return Bound(name, (d,), l2, slack=slack * root, l1=l2 * root, l1_slack=slack * d)
 
 
 _ROUNDED = 1.01  # of a sum before and after, and what floats add to that
