@@ -2,7 +2,6 @@
 
 from skdp import model_selection
 from skdp._support import show_versions, skops_types
-from skdp.base import PrintProgress
 from skdp.decomposition import (
     DPPCA,
     DPIncrementalPCA,
@@ -59,7 +58,6 @@ __all__ = [
     "BudgetExceededError",
     "NoSignalWarning",
     "PartialSignalWarning",
-    "PrintProgress",
     "PrivacyError",
     "PrivacyLedger",
     "PrivacySpent",

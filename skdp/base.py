@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
@@ -77,66 +76,6 @@ except ImportError:  # scikit-learn before 1.9
 
     class CallbackSupportMixin:
         """Nothing: there are no callbacks."""
-
-
-class PrintProgress:
-    """Callback that prints the releases of a fit as they are paid for.
-
-    It prints names and numbers of releases: public values, no times and no answers. Set it with
-    ``estimator.set_callbacks(PrintProgress())``, which needs scikit-learn 1.9.
-
-    Parameters
-    ----------
-    verbose : int, default=1
-        1 prints a line where the kind of release changes, 2 a line for every release.
-    stream : file-like or None, default=None
-        Where to print; None is standard output.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdp import DPPCA, PrintProgress
-    >>> X = np.random.default_rng(0).standard_normal((20_000, 4)) * np.geomspace(1, 0.1, 4)
-    >>> pca = DPPCA(1, clip_norm=3.0, center="none", svd_solver="power", iterated_power=1)
-    >>> _ = pca.set_callbacks(PrintProgress()).fit(X)
-    DPPCA: fit
-    DPPCA: release 1, count
-    DPPCA: release 2, tangent_norm_count_above
-    DPPCA: release 9, tangent_product
-    DPPCA: release 10, projected_gram
-    DPPCA: release 11, total_variance
-    DPPCA: done
-    """
-
-    def __init__(self, verbose=1, *, stream=None):
-        self.verbose = verbose
-        self.stream = stream
-        self._last = None
-
-    def setup(self, estimator, context):
-        """Begin a fit."""
-        self._last = None
-
-    def on_fit_task_begin(self, estimator, context):
-        """Print the name of a task."""
-        if context.task_name == "fit":
-            self._print(f"{context.estimator_name}: fit")
-        elif self.verbose > 1 or context.task_name != self._last:
-            number = context.task_id + 1
-            self._print(f"{context.estimator_name}: release {number}, {context.task_name}")
-        self._last = context.task_name
-
-    def on_fit_task_end(self, estimator, context):
-        """Print the end of the fit."""
-        if context.task_name == "fit":
-            self._print(f"{context.estimator_name}: done")
-
-    def teardown(self, estimator, context):
-        """End a fit."""
-
-    def _print(self, line):
-        stream = sys.stdout if self.stream is None else self.stream
-        stream.write(line + "\n")
 
 
 class ReleaseTasks:

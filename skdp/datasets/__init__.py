@@ -1,10 +1,5 @@
-"""Public data in the shapes that the estimators are for: synthetic, or fetched from their owners.
+"""Made data in the shapes that the estimators are for. Nothing here is private."""
 
-Nothing here is private, and no data set is part of the package: the `fetch_` functions download
-from the owner, under the owner's licence.
-"""
-
-from skdp.datasets._fetch import fetch_movielens
 from skdp.datasets._made import (
     make_block_graph,
     make_interactions,
@@ -17,7 +12,6 @@ from skdp.datasets._made import (
 )
 
 __all__ = [
-    "fetch_movielens",
     "make_block_graph",
     "make_user_items",
     "make_interactions",

@@ -32,7 +32,7 @@ _NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how like
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
 # Parts of the posterior, and then cells next to the median: the first that was not asked about.
-_ORDER, _NEXT = np.array([[0.5], [0.25], [0.75]]), np.array([-1, 1, -2, 2, -3, 3])
+_ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
@@ -76,7 +76,7 @@ class Likelihood:
         """
         columns, last = np.arange(len(self.points)), self.points.shape[1] - 1
         for _ in range(questions):
-            cells = (self.posterior.cumsum(axis=1)[:, None] < _ORDER).sum(axis=2)
+            cells = (self.posterior.cumsum(axis=1)[:, None] < np.array(_ORDER)[:, None]).sum(axis=2)
             near = np.hstack([cells, cells[:, :1] + _NEXT])
             near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
             known = np.zeros(near.shape, bool)
