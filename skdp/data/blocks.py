@@ -150,15 +150,12 @@ class RowSource(Protocol):
 
     def n_rows(self) -> int:
         """Return the private number of rows (called inside the gate only)."""
-        ...
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into about `n` sources that hold the same rows."""
-        ...
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows as blocks, in any order, cut anywhere; the next may overwrite the last."""
-        ...
 
 
 class RemoteRows(Protocol):
@@ -174,11 +171,9 @@ class RemoteRows(Protocol):
 
     def n_rows(self) -> int:
         """Return the private number of rows (called inside the gate only)."""
-        ...
 
     def sum_parts(self, work: Callable[[RowSource], NDArray[Any]]) -> NDArray[Any]:
         """Return the sum of ``work(part)``, and nothing else, from where the parts are."""
-        ...
 
 
 AnyRows = RowSource | RemoteRows

@@ -56,7 +56,6 @@ class Kept(Protocol):
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
         """Return the sum of ``work(array)``."""
-        ...
 
 
 def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Any:

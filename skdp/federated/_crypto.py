@@ -104,11 +104,9 @@ class Identity(Protocol):
 
     def sign(self, message: bytes, /) -> bytes:
         """Return 64 bytes."""
-        ...
 
     def verify(self, client_id: int, message: bytes, signature: bytes, /) -> bool:
         """Return whether client `client_id` signed the message."""
-        ...
 
 
 class Ed25519Identity:

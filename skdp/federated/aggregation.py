@@ -503,7 +503,6 @@ class Aggregator(Protocol):
 
     def __call__(self, request: bytes, size: int) -> AggregationResult:
         """Return the sum of `size` words, or raise `AggregationAbortedError`."""
-        ...
 
 
 class Transport(Protocol):
@@ -515,7 +514,6 @@ class Transport(Protocol):
         It returns when `accept` was True for every client, or no more answers are to be expected.
         An answer that is not accepted (a late one) does not count.
         """
-        ...
 
 
 class SecureAggregator:

@@ -42,21 +42,17 @@ class AsksColumns(Protocol):
 
     def count(self, *, share: float) -> Answer:
         """Return the noisy number of rows."""
-        ...
 
     def grid(self, points: FloatArray) -> AsksGrid:
         """Narrow the question to a public grid of numbers for each column."""
-        ...
 
     def distances(self, center: FloatArray, points: FloatArray) -> AsksGrid:
         """Narrow the question to a public grid of distances from a centre."""
-        ...
 
     def moments(
         self, center: FloatArray, size: FloatArray, count_weight: float, *, share: float
     ) -> Answer:
         """Return sums of w, b (w^2 - 1/2) and c, w = (x - center)/size cut to [-1, 1]."""
-        ...
 
 
 class MomentWeights(NamedTuple):

@@ -50,11 +50,9 @@ class AsksProducts(Protocol):
 
     def right(self, X: FloatArray, *, share: float) -> Answer:
         """Return A X plus noise."""
-        ...
 
     def left(self, U: FloatArray, *, share: float) -> Answer:
         """Return A'U plus noise."""
-        ...
 
 
 class AsksRitz(Protocol):
@@ -62,7 +60,6 @@ class AsksRitz(Protocol):
 
     def ritz(self, X: FloatArray, *, share: float) -> Answer:
         """Return X'A X plus symmetric noise."""
-        ...
 
 
 Project = Callable[[FloatArray], FloatArray]

@@ -70,11 +70,9 @@ class RowLoss(Protocol):
 
     def value(self, residual: FloatArray) -> FloatArray:
         """Return the loss of each residual."""
-        ...
 
     def derivative(self, residual: FloatArray) -> FloatArray:
         """Return its derivative at each residual."""
-        ...
 
 
 _EITHER: FloatArray = np.array([[[0.5], [3.0]]])
@@ -422,28 +420,23 @@ class UserBatch(Protocol):
     @property
     def X(self) -> FloatArray:
         """Rows, (n, m, d)."""
-        ...
 
     @property
     def Y(self) -> FloatArray:
         """Targets, (n, m, p)."""
-        ...
 
     @property
     def x_exponent(self) -> NDArray[np.intc]:
         """Power of two of the rows."""
-        ...
 
     @property
     def y_exponent(self) -> NDArray[np.intc]:
         """Power of two of the targets."""
-        ...
 
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
         """Return what `make` returned for these users under a public key, or call it."""
-        ...
 
 
 class TakenUsers(NamedTuple):

@@ -215,7 +215,6 @@ class AsksGrid(Protocol):
 
     def ranks(self, which: IntArray, *, share: float) -> Answer:
         """Return half of the entries at most a point minus half of those above, by column."""
-        ...
 
 
 class Scale(NamedTuple):

@@ -98,13 +98,11 @@ class AsksUsers(Protocol):
 
     def grams(self, name: str, local: Local, width: int, *, share: float) -> Answer:
         """Return the noisy sum of unit-norm matrices F'F."""
-        ...
 
     def sums(
         self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float
     ) -> Answer:
         """Return the noisy sum of contributions, each part clipped to its level."""
-        ...
 
 
 # -- what users send -------------------------------------------------------------------------------

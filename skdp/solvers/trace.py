@@ -36,11 +36,9 @@ class AsksSum(Protocol):
 
     def scores_below(self, threshold: float, *, share: float) -> Answer:
         """Return a negative number when the threshold is below the median length."""
-        ...
 
     def total(self, clip_level: float, *, share: float) -> Answer:
         """Return the sum of contributions clipped at `clip_level`."""
-        ...
 
 
 class AsksTrace(Protocol):
@@ -48,13 +46,11 @@ class AsksTrace(Protocol):
 
     def products(self) -> AsksSum:
         """Return the contributions y X."""
-        ...
 
     def tangent(
         self, U: FloatArray, S: FloatArray, V: FloatArray, intercept: float = 0.0
     ) -> AsksSum:
         """Return the contributions of the gradient at U S V'."""
-        ...
 
 
 class TraceFacts(NamedTuple):
@@ -237,7 +233,6 @@ class PublicCurvature(Protocol):
         self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
     ) -> tuple[FloatArray, float] | None:
         """Return both for contributions cut at `radius` deviations; None where it is not known."""
-        ...
 
 
 class CurvedStep(NamedTuple):

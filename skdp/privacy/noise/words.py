@@ -34,7 +34,6 @@ class Words(Protocol):
 
     def __call__(self, n: int, /) -> WordArray:
         """Return ``n`` words, dtype uint64."""
-        ...
 
 
 class NoiseSource(Protocol):
@@ -43,15 +42,12 @@ class NoiseSource(Protocol):
     @property
     def seeded(self) -> bool:
         """Whether the noise is reproducible, hence not private."""
-        ...
 
     def words(self, *public_key: KeyPart) -> Words:
         """Return the words of one release, named by public values only."""
-        ...
 
     def derive(self, *label: KeyPart) -> NoiseSource:
         """Return a source of words unrelated to this one's (sketches, noise, starts)."""
-        ...
 
 
 class SystemSource:
