@@ -22,6 +22,7 @@ from skdp._validation import (
     check_labels,
     check_option,
     check_real,
+    complete_labels,
     refuse_files,
 )
 from skdp.data.blocks import (
@@ -119,7 +120,8 @@ def check_targets(estimator, y, *, numbers=True, name="y"):
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
     refuse_files(type(estimator).__name__, y)
-    y = advised(estimator, check, as_labels(y), dtype="numeric" if numbers else None)
+    y = as_labels(y) if numbers else complete_labels(y)
+    y = advised(estimator, check, y, dtype="numeric" if numbers else None)
     return check_numbers(y, name) if numbers else y
 
 
@@ -264,7 +266,7 @@ def _indices(name, values, limit):
 # it may be said that they have not. How many they are may not.
 
 
-_UNEQUAL = "have inconsistent numbers of samples (withheld)"
+_UNEQUAL = "have inconsistent numbers of samples (how many is private)"
 
 
 def as_columns(y):
@@ -286,7 +288,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
     if as_blocks(X) is not None:
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
-    y = y if numbers else as_labels(y)
+    y = y if numbers else complete_labels(y)
     if reset:
         X, y = checked(estimator, X, y, accept_sparse="csr", **options)
     else:
@@ -583,7 +585,7 @@ def labels_of(groups, n):
     """Return the checked group of each of n rows."""
     groups = check_labels(groups)
     if len(groups) != n:
-        raise ValueError("X and groups have inconsistent numbers of samples (withheld).")
+        raise ValueError(f"X and groups {_UNEQUAL}.")
     return groups
 
 

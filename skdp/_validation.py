@@ -122,9 +122,7 @@ def check_rank(estimator, n_samples, n_features, *, least=1, where=""):
     k, limit = estimator.n_components, min(n_samples, n_features)
     if not least <= k <= limit:
         what = "n_features" if n_samples == math.inf else "min(n_samples, n_features)"
-        raise ValueError(
-            f"n_components={k!r} must be between {least} and {what}={limit!r}{where}. Got {k!r}."
-        )
+        raise ValueError(f"n_components={k!r} must be between {least} and {what}={limit!r}{where}.")
 
 
 def check_n_jobs(estimator):
@@ -323,6 +321,19 @@ def as_labels(values: Any) -> Any:
     return found
 
 
+def complete_labels(y):
+    """Return labels as an array; None, NaN, or the NA of pandas among them are an error."""
+    y = as_labels(y)
+    if y is not None and np.asarray(y).dtype.kind == "O" and any(map(_is_missing, np.ravel(y))):
+        raise ValueError("Input y contains NaN: leave out rows that have no label.")
+    return y
+
+
+def _is_missing(label):
+    nan = isinstance(label, Real) and label != label
+    return nan or label is None or type(label).__name__ == "NAType"
+
+
 def class_numbers(y, classes):
     """Return the number of each label's class, -1 for a label that is none of them."""
     number = {label: i for i, label in enumerate(classes.tolist())}
@@ -362,14 +373,15 @@ def check_classes(estimator, *, least=2):
         bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
         fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
         fine = fine and classes.tolist() == given  # a cast may have merged labels
+        fine = fine and not isinstance(estimator.classes, str) and len(set(given)) == len(given)
         classes = np.unique(classes) if fine else classes
     except (TypeError, ValueError):
         fine, classes = False, ()
     if not fine or len(classes) < least:
         raise ValueError(
             f"The 'classes' parameter of {type(estimator).__name__} must be None or a list of at "
-            f"least {least} finite labels, all numbers or all strings. Got {estimator.classes!r} "
-            "instead."
+            f"least {least} distinct finite labels, all numbers or all strings. Got "
+            f"{estimator.classes!r} instead."
         )
     return classes
 

@@ -203,6 +203,7 @@ class FitObserver(Account):
     """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
 
     tasks = None
+    rows_needed = 0  # to show the scale of rows that no search has found
 
     def paid(self, name: Any) -> Any:
         """Tell the callbacks the name of a release."""
@@ -338,6 +339,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             setattr(self, name, value)
         self.privacy_spent_ = routes.receipt(session)
         self.releases_ = session.ledger
+        if session.observer.rows_needed:  # said once, however many searches there were
+            warn_unseen(self, "the rows", session.observer.rows_needed, "'clip_norm'")
+            session.observer.rows_needed = 0
         session.observer.close()
         routes.settle(session)
         return self
@@ -422,20 +426,14 @@ class FitsElsewhereMixin:
 _SHOWN = 10  # column numbers in a warning
 
 
-def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
-    """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
-
-    `of` says what of, `remedy` which public parameter takes its place.
-    """
-    found = find_scale(rank, share, near=near)
-    if not found.found:
-        warn_caller(
-            f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
-            f"{found.needed} that are not 0. A low guess is used, and longer ones are cut to it. "
-            f"Give a public {remedy}.",
-            PartialSignalWarning,
-        )
-    return found
+def warn_unseen(estimator, of, needed, remedy):
+    """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
+    warn_caller(
+        f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
+        f"{needed} that are not 0. A low guess is used, and longer ones are cut to it. "
+        f"Give a public {remedy}.",
+        PartialSignalWarning,
+    )
 
 
 def clip_norm_of(estimator, session, rank, share, near=1.0):
@@ -444,7 +442,10 @@ def clip_norm_of(estimator, session, rank, share, near=1.0):
         return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
-    return learn_scale(estimator, rank, share, of="the rows", remedy="'clip_norm'", near=near).value
+    found = find_scale(rank, share, near=near)
+    if not found.found:
+        session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
+    return found.value
 
 
 def column_weights(d):
@@ -460,8 +461,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{_listed(estimator, undetected, of)}, {outcome}. Each needs about {needed} "
-        f"values that differ from its most frequent one. Give public {remedy} for them.",
+        f"{listed(estimator, undetected, of)}, {outcome}. That takes about {needed} values that "
+        f"differ from the most frequent one. Give public {remedy}.",
         category,
     )
 
@@ -476,14 +477,16 @@ def warn_unresolved_scales(estimator, found, moments, *, remedy):
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the median of "
-        f"{_listed(estimator, unresolved)}: "
+        f"{listed(estimator, unresolved)}: "
         f"their scales may be several times too large. Give public {remedy} for them.",
         PartialSignalWarning,
     )
 
 
-def _listed(estimator, which, of="columns"):
+def listed(estimator, which, of="columns"):
     """Return how many there are, of how many, and the first ones by name where they have names."""
+    if np.all(which):
+        return f"all {len(which)} {of}" if len(which) > 1 else f"the {of[:-1]}"
     columns = np.flatnonzero(which)
     names = getattr(estimator, "feature_names_in_", ()) if of == "columns" else ()
     shown = [repr(names[i]) if len(names) == len(which) else str(i) for i in columns[:_SHOWN]]

@@ -172,7 +172,7 @@ def concerns(step) -> Iterator[tuple[str, str]]:
         default = defaults[parameter].default
         allowed = line.allowed.get(parameter) or Allowed(repr(default), _same(default))
         if not allowed.test(value):
-            yield f"is proven only with {parameter}: {allowed.words}", f"Set it so. {_TRUST}"
+            yield f"is proven only with {parameter}={allowed.words}", f"Set {parameter} so."
 
 
 def _same(default):

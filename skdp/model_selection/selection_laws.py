@@ -189,7 +189,7 @@ class Selection:
             ("Runs", runs),
             ("One run", f"{_spends((self.run,))}: a fit and its score"),
             ("The search", f"{_spends(self.losses)}: all runs and the final model"),
-            ("Chance", f"{self.chance:.0%} that a given candidate is run"),
+            ("Chance", f"{self.chance:.0%} for each candidate to be run at all"),
         ]
 
     def __str__(self) -> str:

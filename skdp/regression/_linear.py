@@ -21,7 +21,13 @@ from skdp._validation import (
     column_bounds,
 )
 from skdp.answer import Answer
-from skdp.base import BaseDPEstimator, clip_norm_of, column_weights, warn_undetected_columns
+from skdp.base import (
+    BaseDPEstimator,
+    clip_norm_of,
+    column_weights,
+    listed,
+    warn_undetected_columns,
+)
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
@@ -125,7 +131,7 @@ def warn_undetected_targets(estimator, targets):
     outcome, category = "and took a low guess", PartialSignalWarning
     if not targets.left:
         undetected, needed, category = np.ones_like(undetected), targets.needed, NoSignalWarning
-        outcome = "so that all budget went into where they lie: that is predicted for every row"
+        outcome = "so that only a centre was released, and every prediction is that centre"
     warn_undetected_columns(estimator, undetected, needed,
         outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
     )  # fmt: skip
@@ -336,15 +342,20 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         lost = 1 - float(np.mean(solution.kept)) + 3 * astray
         if seen.all() and lost <= _MUCH:
             return
-        of = f"{np.count_nonzero(~seen)} of {len(seen)} targets above its noise, so that their "
-        of += "coefficients are next to zero"
+        of = listed(self, ~seen, "targets") + " above its noise: coefficients are next to zero"
         if seen.all():
-            of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
-        public = getattr(self, "classes", None) is not None
-        listed = " Labels that are none of 'classes' do not count." if public else ""
+            of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows"
+        given = [
+            repr(name)
+            for name in ("bounds", "clip_norm", "target_bounds")
+            if getattr(self, name, None) is not None and not self._is_auto(name)
+        ]
+        check = f" Or most records lie beyond {' or '.join(given)}." if given else ""
+        if getattr(self, "classes", None) is not None:
+            check += " Labels that are none of 'classes' do not count."
         warn_caller(
             f"{type(self).__name__} sees nothing of {of}. Use more records, a larger 'epsilon' or "
-            f"fewer columns; plan() says how many records it takes.{listed}",
+            f"fewer columns; plan() says how many records it takes.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 

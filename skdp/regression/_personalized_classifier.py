@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from skdp._validation import Seed, Split, check_classes
-from skdp.base import learn_scale
+from skdp.base import warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
+from skdp.solvers.median_search import find_scale
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import HeadNorms, Heads, global_model
 
@@ -189,9 +190,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         if bound == "auto":
             numbers = HeadNorms(heads).asked(ask)
             share /= 2
-            scale = learn_scale(
-                self, numbers.kept_below, share, of="the heads", remedy="'coef_clip_norm'"
-            )
+            scale = find_scale(numbers.kept_below, share)
+            if not scale.found:
+                warn_unseen(self, "the heads", scale.needed, "'coef_clip_norm'")
             bound = scale.value
         own = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
         return global_model(ask, heads, count, float(bound), share), own

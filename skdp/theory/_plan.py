@@ -348,8 +348,10 @@ def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
     for times in _MORE:
         now = lost(times)
         if now <= error / 2:
-            part = math.log(seen / (error / 2)) / max(math.log(seen / max(now, 1e-9)), 1e-9)
-            exact = n * before * (times / before) ** min(max(part, 0.0), 1.0)
+            # A loss falls like 1/n^2 at the fastest: less is the chance of one fit.
+            fall = math.log(seen / max(now, seen * (before / times) ** 2))
+            part = min(math.log(2 * seen / error) / fall, 1.0)
+            exact = n * before * (times / before) ** part
             return int(float(f"{exact:.2g}"))
         if times > 2 and 0.9 * error < now < 0.5:
             break  # what four times as many change so little is not halved by sixteen times

@@ -484,7 +484,7 @@ BY_ROW = FunctionTransformer(lambda X: X / 2)
         (RowClipper(), {"scale": [RowClipper(), BY_COLUMN]}, "proven only with func"),
         (RowClipper(), {"scale": [RowClipper(), StandardScaler()]}, "scale: StandardScaler"),
         (RowClipper(), {"ridge": [Ridge()]}, "no step is private"),
-        (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory: None"),
+        (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory=None"),
     ],
 )
 def test_a_private_search_refuses_what_is_not_verified(step, grid, match):
