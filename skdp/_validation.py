@@ -321,7 +321,7 @@ def as_labels(values: Any) -> Any:
     return found
 
 
-def complete_labels(y):
+def complete_labels(y: Any) -> Any:
     """Return labels as an array; None, NaN, or the NA of pandas among them are an error."""
     y = as_labels(y)
     if y is not None and np.asarray(y).dtype.kind == "O" and any(map(_is_missing, np.ravel(y))):
@@ -329,7 +329,7 @@ def complete_labels(y):
     return y
 
 
-def _is_missing(label):
+def _is_missing(label: object) -> bool:
     nan = isinstance(label, Real) and label != label
     return nan or label is None or type(label).__name__ == "NAType"
 

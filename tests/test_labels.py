@@ -51,7 +51,11 @@ def test_a_label_of_another_type_takes_only_itself_out(name, odd):
     model, options = {"plain": (PLAIN, {}), "personal": (PERSONAL, {"groups": USERS})}[name]
     expected = coefficients(model, with_one(7), **options)
     assert not np.array_equal(expected, coefficients(model, list(1 - Y), **options))
-    np.testing.assert_array_equal(expected, coefficients(model, with_one(odd), **options))
+    if odd is None:  # there is no label: that is said
+        with pytest.raises(ValueError, match="leave out rows that have no label"):
+            coefficients(model, with_one(odd), **options)
+    else:
+        np.testing.assert_array_equal(expected, coefficients(model, with_one(odd), **options))
 
 
 def test_a_client_of_several_users_reads_each_label_by_itself():
@@ -76,7 +80,7 @@ def test_large_integers_beside_a_float_stay_apart(model):
     np.testing.assert_array_equal(expected, found)
 
 
-@pytest.mark.parametrize("odd", ["x", 0.5, LARGE])
+@pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])
 def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     """Next to a string 10 comes before 9, next to a float two users beyond 2**53 are one."""
     users = [LARGE + int(user) for user in USERS]

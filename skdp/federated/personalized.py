@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
-from skdp._validation import as_labels
+from skdp._validation import complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
@@ -358,7 +358,7 @@ class PersonalizedClient(FederatedClient):
         delta: float = 1e-6,
     ) -> None:
         model, n_outputs = _unfitted(model)
-        y = y if model._y_numeric else as_labels(y)
+        y = y if model._y_numeric else complete_labels(y)
         with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
             X, y = check_X_y(
                 X, y, accept_sparse="csr", dtype=[np.float64, np.float32],

@@ -28,7 +28,6 @@ from skdp._inputs import (
 )
 from skdp._limits import BLOCK
 from skdp._validation import (
-    as_labels,
     check_bool,
     check_int,
     check_kind,
@@ -38,6 +37,7 @@ from skdp._validation import (
     check_rank,
     check_real,
     check_split,
+    complete_labels,
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
@@ -463,7 +463,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
-        y = y if self._y_numeric else as_labels(y)
+        y = y if self._y_numeric else complete_labels(y)
         if self.group_column is not None:
             X, labels = without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
