@@ -396,9 +396,9 @@ class FederatedClient:
             )
         parsed = Request.decode(request)
         if parsed.facts != self._facts:
-            raise PrivacyError(
-                f"the server asks under {parsed.facts}; this client agreed to {self._facts}."
-            )
+            both = zip(parsed.facts._fields, parsed.facts, self._facts, strict=True)
+            other = (f"{name}={asked!r}, not {own!r}" for name, asked, own in both if asked != own)
+            raise PrivacyError(f"the server asks for something else: {', '.join(other)}.")
         if parsed.serial <= self._serial:
             raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
         bounded = self._asked(self._query, parsed.calls)

@@ -155,5 +155,5 @@ class AggregationConfig:
             raise ValueError(
                 "n_clients must be at least n_colluders + n_dropouts + 2, so that a sum hides "
                 f"whose contribution is whose. Got {self.n_clients} clients, {self.n_colluders} "
-                f"colluders and {self.n_dropouts} drop-outs."
+                f"colluders and {self.n_dropouts} drop-outs. With two clients take n_colluders=0."
             )

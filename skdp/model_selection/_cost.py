@@ -236,8 +236,7 @@ class SearchCost:
 
     def _candidates(self):
         for params, losses in self.candidates:
-            spent = ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
-            yield str(params), spent or "nothing"
+            yield str(params), accounting.as_text(losses)
 
     def table(self):
         """Return the candidates and what one fit of each spends, as aligned text."""
@@ -320,9 +319,9 @@ def search_cost(
     >>> search = GridSearchCV(pca, {"n_components": [1, 2, 3]}, cv=IndependentKFold(4))
     >>> search_cost(search, n_samples=1000)
     candidate            one fit
-    {'n_components': 1}  gaussian 0.1241
-    {'n_components': 2}  gaussian 0.1241
-    {'n_components': 3}  gaussian 0.1241
+    {'n_components': 1}  mu=0.1241
+    {'n_components': 2}  mu=0.1241
+    {'n_components': 3}  mu=0.1241
     GridSearchCV: 3 candidate(s), 4 splits
     one row (add_remove) is in 3 training sets of each candidate
     refit: one more fit, of the dearest; scores: exact: neither they nor the choice are covered

@@ -187,8 +187,8 @@ class Selection:
         return [
             ("Plan", f"a search, strategy {self.strategy}; no data was touched"),
             ("Runs", runs),
-            ("One run", f"{_spends((self.run,))}: a fit and its score"),
-            ("The search", f"{_spends(self.losses)}: all runs and the final model"),
+            ("One run", f"{accounting.as_text((self.run,))}: a fit and its score"),
+            ("The search", f"{accounting.as_text(self.losses)}: all runs and the final model"),
             ("Chance", f"{self.chance:.0%} for each candidate to be run at all"),
         ]
 
@@ -200,10 +200,6 @@ class Selection:
 
     def _repr_html_(self) -> str:
         return html_table(self._facts())
-
-
-def _spends(losses: tuple[Loss, ...]) -> str:
-    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
 
 
 def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tuple[float, float]:

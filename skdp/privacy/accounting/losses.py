@@ -590,6 +590,13 @@ def delta_from_losses(losses: Iterable[tuple[str, Any]], epsilon: float) -> floa
     return min(1.0, failure + curve(epsilon))
 
 
+def as_text(losses: Iterable[tuple[str, Any]]) -> str:
+    """Return losses in words, for messages: mu of Gaussian ones, epsilon of pure ones."""
+    names = {"gaussian": "mu=", "pure": "epsilon="}
+    said = (names.get(kind, f"{kind} ") + f"{value:.4g}" for kind, value in losses)
+    return ", ".join(said) or "nothing"
+
+
 def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> float:
     """Smallest epsilon >= 0 of the composition of all losses at delta, on the safe side.
 

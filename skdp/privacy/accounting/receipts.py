@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss, as_number, compose
+from skdp.privacy.accounting.losses import Loss, as_number, as_text, compose
 from skdp.units import unit_named
 
 # Tables as text.
@@ -286,7 +286,7 @@ def _cells(line: LedgerEntry, times: int) -> tuple[str, ...]:
         line.mechanism,
         f"{line.sensitivity:.4g}",
         f"{line.noise_scale:.4g}",
-        f"{line.loss.kind} {line.loss.value:.4g}",
+        as_text((line.loss,)),
     )
 
 

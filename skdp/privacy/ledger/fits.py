@@ -86,11 +86,6 @@ def multiplied(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
     return tuple(part.times(growth if part.kind == "delta" else factor) for part in parts)
 
 
-def as_text(losses: Iterable[Loss]) -> str:
-    """Return losses in words, for messages."""
-    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses) or "nothing"
-
-
 def unit_name(unit: str, sensitivity: object) -> str:
     """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
     contract = unit_named(unit).contract

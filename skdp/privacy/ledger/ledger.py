@@ -15,10 +15,11 @@ from operator import itemgetter
 from typing import Any, NoReturn
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy.accounting.losses import as_text, epsilon_from_losses
 from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
 from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
 from skdp.privacy.ledger.filters import USUAL_DELTA
-from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
+from skdp.privacy.ledger.fits import LedgerFit, adopt, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
 from skdp.privacy.ledger.store import Book, Dataset, FileBook
@@ -26,19 +27,21 @@ from skdp.privacy.ledger.store import Book, Dataset, FileBook
 # A ledger for people: tables as text and HTML, and what happened as records.
 
 
-_COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state", "note")
+_COLUMNS = ("fit", "estimator", "unit", "adjacency", "epsilon", "loss", "state", "note")
 
 
-def _cells(fit: LedgerFit) -> tuple[str, ...]:
+def _cells(fit: LedgerFit, delta: float) -> tuple[str, ...]:
     adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
     state = fit.state + (" SEEDED" if fit.seeded else "")
     unit = fit.unit if fit.part is None else f"{fit.unit} in {fit.part.key}={fit.part.name}"
-    return fit.estimator, unit, adjacency, as_text(fit.losses), state, fit.note
+    alone = f"{epsilon_from_losses(fit.losses, delta):.4g}"
+    return fit.estimator, unit, adjacency, alone, as_text(fit.losses), state, fit.note
 
 
 def _table(balance: Balance) -> list[tuple[str, ...]]:
-    fits = map(_cells, balance.entries.values())
-    rows = [_COLUMNS, *((str(i), *cells) for i, cells in enumerate(fits, 1))]
+    delta = balance.terms.cap.delta
+    fits = balance.entries.items()
+    rows = [_COLUMNS, *((str(number), *_cells(fit, delta)) for number, fit in fits)]
     noted = any(row[-1] for row in rows[1:])
     return rows if noted else [row[:-1] for row in rows]
 
@@ -51,7 +54,7 @@ def summary(balance: Balance, delta: float | None = None) -> str:
     rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
     parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
     return (
-        f"Budget {balance.terms.cap.text()}; spent {as_text(spent.losses)}: {spent.statement()}"
+        f"Budget {balance.terms.cap.text()}; spent {spent.statement()}"
         + (f" In other measures: {known}." if known else "")
         + (parts if rules else "")
         + f" Left for one more fit: epsilon={balance.remaining():.4g}."
@@ -76,7 +79,8 @@ def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
     for dataset in datasets:
         for change in dataset.changes:
             fit = change.fit
-            cells = dict(zip(_COLUMNS[1:], _cells(fit), strict=True)) if fit else {}
+            delta = dataset.terms.cap.delta
+            cells = dict(zip(_COLUMNS[1:], _cells(fit, delta), strict=True)) if fit else {}
             state = {"state": "took nothing"} if fit is None else {}
             row = {"at": change.at, "dataset": dataset.name, "fit": change.number}
             records.append(dict.fromkeys(_COLUMNS[1:], "") | row | cells | state)
@@ -226,6 +230,11 @@ class PrivacyLedger:
         -------
         PrivacyLedger
         """
+        if not os.path.exists(path):
+            raise PrivacyError(
+                f"There is no file {os.fspath(path)!r}: PrivacyLedger(epsilon=..., path=...) makes "
+                "one."
+            )
         ledger = cls.__new__(cls)
         ledger._keep(FileBook(os.fspath(path), dataset=dataset, note=note))
         return ledger
@@ -486,7 +495,8 @@ class PrivacyLedger:
         return as_html(self._book.balance(), self._refusals_text())
 
     def _refusals_text(self) -> str:
-        return f" Refused: {len(self.rejected_fits)}."
+        refused = len(self.rejected_fits)
+        return f" Refused since this object was opened: {refused}." if refused else ""
 
     def _is_open(self) -> bool:
         """Whether this very object is open here: another may have the same data."""

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.losses import Loss, as_text
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.ledger.balances import Balance, Terms, check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
-from skdp.privacy.ledger.fits import LedgerFit, Part, as_text, multiplied, new_token
+from skdp.privacy.ledger.fits import LedgerFit, Part, multiplied, new_token
 from skdp.privacy.store import START, Chain, Place, Store, is_database, verify
 
 # The book of a ledger: its entries, and how they change. One change at a time, or none.
@@ -349,9 +349,12 @@ def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms
         registry.add(chain, dataset=name, token=new_token(), terms=asdict(terms))
     dataset = registry.choose(name)
     if terms is not None and terms != dataset.terms:
+        was, got = asdict(dataset.terms), asdict(terms)
+        other = [name for name in got if got[name] != was[name]]
+        there, here = (", ".join(f"{n}={t[n]!r}" for n in other) for t in (was, got))
         raise ValueError(
-            f"{dataset.name!r} in {registry.name} is a PrivacyLedger with other terms: "
-            f"{dataset.terms}. Got {terms}."
+            f"{dataset.name!r} in {registry.name} is a PrivacyLedger with other terms: {there}. "
+            f"Got {here}."
         )
     return dataset
 

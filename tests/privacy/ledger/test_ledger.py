@@ -363,9 +363,10 @@ def test_report():
     with ledger:
         pca().fit(X)
     head, line, summary = ledger.report().splitlines()
-    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state"]
-    assert line.split() == ["1", "DPPCA", "row", "add_remove", "gaussian", "0.1241", "fitted"]
-    assert "spent gaussian 0.1241: (0.5, 1e-06)-differential privacy" in summary
+    assert head.split() == ["fit", "estimator", "unit", "adjacency", "epsilon", "loss", "state"]
+    assert line.split() == ["1", "DPPCA", "row", "add_remove", "0.5", "mu=0.1241", "fitted"]
+    assert "spent (0.5, 1e-06)-differential privacy" in summary
+    assert "Refused" not in summary  # what is not known of a file is not said
     assert ledger._repr_html_().count("<tr>") == 2
     with PrivacyLedger(2, 1e-6, note="who") as noted:
         pca().fit(X)
