@@ -28,6 +28,7 @@ from skdp._validation import (
 from skdp.data.blocks import (
     DenseRows,
     SparseRows,
+    check_source,
     is_dask_array,
     is_paths,
     is_source,
@@ -149,6 +150,7 @@ def check_block_columns(estimator, n_features, *, reset=True, **options):
 
 def check_rows(estimator, X, *, accept_sparse, **options):
     """Return the rows to fit as a source, which has `n_features`, `dtype` and `sparse`."""
+    check_source(type(estimator).__name__, X)
     source = as_blocks(X)
     if source is None:
         return row_source(checked(estimator, X, accept_sparse=accept_sparse, **options))

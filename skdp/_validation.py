@@ -392,14 +392,16 @@ def refuse_files(name, *data):
         listed = isinstance(part, list | tuple)
         if (listed and not part) or hasattr(part, "__next__"):
             raise ValueError(
-                f"{name} takes no empty list or generator: pass sorted(files), or rows."
+                f"{name} takes no empty list or generator: pass sorted(files), or rows. Steps of a "
+                "Pipeline hand on no files."
             )
         path = part[0] if listed else part
         text = isinstance(path, str) and (not listed or path.endswith(".npy"))
         if text or isinstance(path, os.PathLike):
             arrays = "np.concatenate([np.load(path) for path in paths])"
             raise ValueError(
-                f"{name} takes a list of files as X alone: pass [path], and y = {arrays}."
+                f"{name} takes no such files here: X may be a list of files, [path], where rows "
+                f"may come in blocks, and no step of a Pipeline is in front; y = {arrays}."
             )
 
 

@@ -3,6 +3,7 @@
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from sklearn.base import clone
 
 import skdp
 from skdp._inputs import checked_updates
+from skdp.data.blocks import DenseRows
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
@@ -219,6 +221,23 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
         skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, labels)
     polars = pytest.importorskip("polars")
     skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, polars.Series(y))
+
+
+TABLE = np.random.default_rng(0).standard_normal((N, D))
+
+
+def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged():
+    class Rows(DenseRows):
+        def __init__(self, made):
+            super().__init__(TABLE)
+            self.blocks = lambda: iter([made])
+
+    for made in (TABLE[:, :2], TABLE.tolist(), TABLE.astype(str)):
+        with skdp.PrivacyLedger(epsilon=2.0) as ledger, pytest.raises(ValueError, match="to_numpy"):
+            skdp.DPPCA(1).fit(Rows(made))
+        assert ledger.entries == ()
+    with pytest.raises(TypeError, match=r"needs the methods \['n_rows', 'parts', 'blocks'\] too"):
+        skdp.DPPCA(1).fit(SimpleNamespace(n_features=3))
 
 
 def test_one_dimension_is_told_without_values():

@@ -28,7 +28,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
@@ -184,6 +184,29 @@ def is_source(X: Any) -> bool:
     if not hasattr(X, "n_features"):
         return False
     return any(callable(getattr(X, name, None)) for name in ("blocks", "sum_parts"))
+
+
+def check_source(name: str, X: Any) -> None:
+    """Refuse a source of one's own that lacks a method, or whose first block is no such table.
+
+    Types and widths of blocks are public. What a block raises is left to the gate.
+    """
+    own = hasattr(X, "n_features") and not hasattr(X, "shape") and not hasattr(X, "predict")
+    if not own or hasattr(X, "sum_parts") or type(X).__module__.startswith("skdp."):
+        return
+    missing = [m for m in ("n_rows", "parts", "blocks") if not callable(getattr(X, m, None))]
+    if missing:
+        raise TypeError(f"A row source for {name} needs the methods {missing} too.")
+    block = None
+    with suppress(Exception):
+        block = next(iter(X.blocks()), None)
+    shape, kind = getattr(block, "shape", ()), getattr(getattr(block, "dtype", None), "kind", "")
+    if block is not None and (shape[1:] != (X.n_features,) or kind not in {*"fiub"}):
+        raise ValueError(
+            f"Blocks of a row source for {name} must be arrays or CSR arrays of numbers with "
+            f"n_features={X.n_features!r} columns. Got a {type(block).__name__} of width "
+            f"{list(shape[1:])}: of a table yield table.to_numpy()."
+        )
 
 
 def is_dask_array(X: Any) -> bool:

@@ -389,13 +389,11 @@ class Runs:
             published = [self._run(params, X, y, fit_params) for params in self.candidates]
         else:
             published = [self._best_of_random(X, y, fit_params)]
-        for run in published:
-            for message in run.warnings:
-                warnings.warn_explicit(message.message, message.category, message.filename,
-                                       message.lineno)  # fmt: skip
-            for part in dp_parts(run.model):  # later fits of the model are fits of its own
-                vars(part).pop("_reservation_key", None)
         best = max(range(len(published)), key=lambda i: published[i].total)
+        for said in published[best].warnings:  # those of others are about models that nobody gets
+            warnings.warn_explicit(said.message, said.category, said.filename, said.lineno)
+        for part in dp_parts(published[best].model):  # later fits of it are fits of its own
+            vars(part).pop("_reservation_key", None)
         return Results(self.plan, published, best, self.search._scorer)
 
     def _best_of_random(self, X, y, fit_params):

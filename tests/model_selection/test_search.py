@@ -320,10 +320,12 @@ def test_only_the_winner_is_published():
 
 
 @pytest.mark.thorough
-def test_warnings_of_lost_runs_are_dropped():
-    """A warning of a run that was not chosen tells that it ran."""
-    search = DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED,
-                            strategy="random_stopping", mean_n_runs=30)  # fmt: skip
+@pytest.mark.parametrize("strategy", ["random_stopping", "compose"])
+def test_warnings_of_lost_runs_are_dropped(strategy):
+    """A warning of a run that was not chosen tells that it ran, or of a model that nobody gets."""
+    runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
+    grid = {"max_iter": [1] if runs else [1, 2, 3]}
+    search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         search.fit(X[:50], Y[:50])
