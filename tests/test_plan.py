@@ -342,7 +342,7 @@ MESSAGES = [
     (DPIncrementalPCA(), (0, 5), {}, POSITIVE),
     (DPStandardScaler(), (0, 5), {}, POSITIVE),
     (DPRidge(), (0, 5), {}, POSITIVE),
-    (DPLowRankFactorizer(), (), {}, POSITIVE),
+    (DPLowRankFactorizer(), (10.5, 5), {}, POSITIVE),
     (DPRidge(), (10, 5), {"n_targets": 0}, "positive integer 'n_targets'"),
     (DPPCA(1), (10, 5), {"signal": 2}, "share in the range"),
     (DPPCA(1), (10, 5), {"signal": 0.1}, "share in the range"),
@@ -376,11 +376,10 @@ def test_unknown_facts_are_named():
 
 
 def test_plan_text():
-    plan = DPTruncatedSVD(2).plan(1000, 20)
+    plan = DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
     text = str(plan)
     assert "no data was touched" in text and "of the gain" in text
-    assert "norm_centered_rank (" in text
-    assert isinstance(plan, theory.FitPlan)
+    assert isinstance(plan, theory.FitPlan) and "norm_centered_rank (" in text
 
 
 def test_bounds_by_column_name_need_no_columns():

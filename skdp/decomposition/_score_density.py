@@ -370,13 +370,14 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         name, kind = type(self).__name__, found["kind_"]
         inside, outside = np.sum(found.get("histogram_", 0.0)), found.get("n_outside_", 0.0)
         if not found["above_noise_"].any():
+            rows = "rows" if self.classes is None else "rows with a label in 'classes'"
             said = f"{name} learnt nothing from the data: no {kind} exceeds the noise. Use "
-            said += "more rows." if kind == "ellipse" else "kind='ellipse', which needs fewer rows."
-            warn_caller(said, NoSignalWarning)
+            said += "more" if kind == "ellipse" else "kind='ellipse', which needs fewer"
+            warn_caller(f"{said} {rows}.", NoSignalWarning)
         elif outside > _MUCH_OUTSIDE * max(1.0, inside + outside):
-            share = outside / (inside + outside)
-            said = f"{name} could not draw about {share:.0%} of the rows: they lie outside "
-            warn_caller(said + "'limits'. Use limits='auto'.", PartialSignalWarning)
+            said = f"{name} could not draw about {outside / (inside + outside):.0%} of the rows: "
+            said += "they lie outside 'limits'. Use limits='auto'."
+            warn_caller(said, PartialSignalWarning)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

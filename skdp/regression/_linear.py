@@ -352,7 +352,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         ]
         check = f" Or most records lie beyond {' or '.join(given)}." if given else ""
         if getattr(self, "classes", None) is not None:
-            check += " Labels that are none of 'classes' do not count."
+            check += " Labels that are none of 'classes' do not count: check their spelling."
         warn_caller(
             f"{type(self).__name__} sees nothing of {of}. Use more records, a larger 'epsilon' or "
             f"fewer columns; plan() says how many records it takes.{check}",

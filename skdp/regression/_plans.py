@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from skdp._validation import check_classes, check_range
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import FILLED, fill_bounds, made_histories, made_rows, shares_of
-from skdp.theory._plan import check_counts, check_share, fit_rows, histories_of, rows_of
+from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
 
 
 def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, between=0.0):
@@ -30,7 +30,6 @@ def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, betwe
             f"Got length={length!r} instead."
         )
     if nnz is not None:
-        check_counts(type(estimator).__name__, nnz=nnz)
         rows, ones = histories_of(n, nnz)
         X = made_histories(rng, rows, d, ones)
         if given:
@@ -65,7 +64,6 @@ class RidgePlans(PlansMixin):
     _measure = "R2 on made records"
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, length=None, nnz=None):
-        check_counts(type(self).__name__, n_targets=n_targets)
         signal = check_share("signal", signal)
         X, said, _ = made_records(self, rng, n, d, spectrum, length, nnz)
         y = linear_targets(rng, X, n_targets, signal)
@@ -80,17 +78,14 @@ class RidgePlans(PlansMixin):
 class RidgeClassifierPlans(PlansMixin):
     """Plans of linear classification.
 
-    Facts: `n_classes` (None takes `classes`, or two), `signal` (share of the variance of the
+    Facts: `n_classes` (without `classes` alone), `signal` (share of the variance of the
     columns that lies between the means of the classes; of sparse rows the share of what decides
     that is linear in their leading directions), and `spectrum`, `length` and `nnz` as of `DPRidge`.
     """
 
     _measure = "accuracy on made records"
 
-    def _made(self, rng, n, d, n_classes=None, signal=None, spectrum=None, length=None, nnz=None):
-        if n_classes is None:
-            n_classes = 2 if self.classes is None else len(check_classes(self))
-        check_counts(type(self).__name__, n_classes=n_classes)
+    def _made(self, rng, n, d, n_classes=2, signal=None, spectrum=None, length=None, nnz=None):
         names = np.arange(n_classes) if self.classes is None else check_classes(self)
         usual = 0.1 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
@@ -136,7 +131,6 @@ class PersonalPlans(PlansMixin):
     """
 
     def _made(self, rng, n, d, n_rows=20, signal=1.0, noise=0.25):
-        check_counts(type(self).__name__, n_rows=n_rows)
         signal = check_share("signal", signal)
         users = rows_of(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
@@ -199,8 +193,6 @@ class TracePlans(PlansMixin):
         if not signal > 0 or not math.isfinite(signal):
             raise ValueError(f"'signal' must be a positive number. Got {signal!r} instead.")
         (d1, d2), size = d, math.prod(d)
-        if nnz is not None:
-            check_counts(type(self).__name__, nnz=nnz)
         rows = rows_of(n, size if nnz is None else 1)
         r = min(self.rank, d1, d2)
         left, right = (np.linalg.qr(rng.standard_normal((s, r)))[0] for s in d)

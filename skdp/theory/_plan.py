@@ -222,8 +222,11 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         raise TypeError(f"{name}.plan takes the facts {known}. Got {unknown}.")
     estimator._check_parameters()
     budget = estimator._checked_session().budget
-    n, d = estimator._planned_shape(n, d)
-    check_counts(name, n_samples=n, n_features=math.prod(d) if isinstance(d, tuple) else d)
+    n, d = estimator._planned_shape(_whole(n), _whole(d))
+    stated = {fact: value for fact, value in facts.items() if value is not None}
+    counts = {fact: _whole(stated[fact]) for fact in _COUNTS if fact in stated}
+    size = math.prod(d) if isinstance(d, tuple) else d
+    check_counts(name, n_samples=n, n_features=size, **counts)
 
     def fit(made: PlanData, seed: int, times: float = 1.0, epsilon: float = budget.epsilon) -> Any:
         epsilon = thinned_epsilon(epsilon, float(estimator.delta), made.units_per_row * times)
@@ -231,7 +234,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
 
     fits: list[tuple[float, float, PlanData, Any]] = []
     for seed in range(N_FITS):
-        made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **facts)
+        made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **stated | counts)
         if math.isnan(made.best):
             if seed == N_PAIRS:
                 break
@@ -252,7 +255,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     return FitPlan(
         estimator=name,
         n_samples=int(n),
-        n_features=int(np.prod(d)),
+        n_features=int(size),
         guarantee=f"epsilon={budget.epsilon:g}, delta={estimator.delta:g}, {said}",
         cautions=cautions(
             budget.epsilon, float(estimator.delta), unit.name, int(n) if unit.counted else 0
@@ -311,6 +314,14 @@ def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
     return epsilon_from_mu_delta(mu_from_epsilon_delta(epsilon, delta) * behind, delta)
 
 
+_COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are numbers of something
+
+
+def _whole(size: Any) -> Any:
+    """Return the int that a float such as 1e6 is."""
+    return int(size) if isinstance(size, float) and size.is_integer() else size
+
+
 def check_counts(name: str, **counts: Any) -> None:
     """Refuse numbers of samples, features or targets that are none."""
     for what, size in counts.items():
@@ -322,7 +333,7 @@ def check_counts(name: str, **counts: Any) -> None:
 def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
     """Refuse a number of entries that a matrix of n rows and d columns cannot have."""
     name = type(estimator).__name__
-    if not isinstance(nnz, Integral) or isinstance(nnz, bool) or not 1 <= nnz <= n * d:
+    if nnz > n * d:
         raise ValueError(
             f"The 'nnz' parameter of {name}.plan must be None or an int in the "
             f"range [1, {n * d}] (n_samples * n_features). Got {nnz!r} instead."

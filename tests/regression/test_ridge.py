@@ -440,4 +440,4 @@ def test_labels_of_no_class_are_named_where_nothing_is_seen():
     X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
     model = DPRidgeClassifier(classes=[7, 8], bounds=(-1, 1))
     said = messages_of(model.fit, X, np.arange(500) % 2)
-    assert "Labels that are none of 'classes' do not count." in " ".join(said)
+    assert "Labels that are none of 'classes' do not count: check their spelling." in " ".join(said)
