@@ -152,7 +152,7 @@ class FitPlan:
         return facts + [("Made data", text) for text in self.assumptions]
 
     def _head(self) -> tuple[str, ...]:
-        return ("release", "share", "sensitivity", "noise scale")
+        return ("release", "budget fraction", "sensitivity", "noise scale")
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
