@@ -465,6 +465,7 @@ class ScoreDisplay:
         room = 0.8 * (self.estimator.limits_[:, 1] - middle) / lengths.max()
         arrow = {"arrowstyle": "<-", "color": GREY, "shrinkA": 6, "shrinkB": 0}
         words = {"color": GREY, "fontsize": "small", "ha": "center", "va": "center"}
+        words["bbox"] = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
         return [
             self.ax_.annotate(
                 self._name(j),
@@ -487,13 +488,13 @@ class ScoreDisplay:
         spent = self.estimator.privacy_spent_
         if math.isinf(spent.epsilon):
             return "not private: epsilon is infinite"
-        what = "add or remove a row" if spent.adjacency == "add_remove" else "replace a row"
+        what = "one row" if spent.adjacency == "add_remove" else "a replaced row"
         seeded = "; seeded, so not private" if spent.seeded else ""
         left = int(np.count_nonzero(~self.estimator.above_noise_))
         left = f"; {left} class(es) below the noise left out" if left else ""
         return (
-            f"no row is shown: ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} to {what}, on top of "
-            f"what the axes cost{seeded}{left}"
+            f"ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} for {what}; the axes cost more"
+            f"{seeded}{left}"
         )
 
     @classmethod
