@@ -1,4 +1,4 @@
-"""Times of all estimators next to scikit-learn's class: fit, fit_transform, transform.
+"""Times of all estimators next to scikit-learn's class, and how they grow with the data.
 
 Run: ``python -m benchmarks times``, or ``--full`` for 100,000 x 100 dense rows and sparse ones of
 1.4 million entries. Each fit is timed next to scikit-learn's in the same process, in turn: the
@@ -8,6 +8,7 @@ and wall time of fits with two.
 
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -218,6 +219,52 @@ def fastest(function, repeats=7):
     return max(min(times), 1e-9)
 
 
+def growth_of(data, fit, sizes):
+    """Return the exponents of the CPU time: over all sizes, and over the last two."""
+    seconds = [fastest(partial(fit, data(size)), 3) for size in sizes]
+    logs, sizes = np.log(seconds), np.log(sizes)
+    return [f"{(logs[-1] - logs[i]) / (sizes[-1] - sizes[i]):.2f}" for i in (0, len(sizes) - 2)]
+
+
+def growth():
+    """Return how the time of a fit grows with rows, columns, users and entries."""
+    column = DPTraceRegressor(2, matrix_shape=(15, 10))
+    rows, wide = (20_000, 40_000, 80_000), (250, 500, 1000)
+
+    def tall(n):
+        return dense_rows(n, 50)
+
+    def broad(d):
+        return dense_rows(5000, d)
+
+    def users(n):
+        X, y, _ = dense_rows(10 * n, 10)
+        return X, y, np.repeat(np.arange(n), 10)
+
+    cases = [
+        ("DPPCA(5)", "rows", tall, lambda t: DPPCA(5).fit(t[0]), rows),
+        ("DPPCA(5)", "columns", broad, lambda t: DPPCA(5).fit(t[0]), wide),
+        ("DPRidge()", "rows", tall, lambda t: DPRidge().fit(*t[:2]), rows),
+        ("DPRidge()", "columns", broad, lambda t: DPRidge().fit(*t[:2]), wide),
+        ("DPStandardScaler()", "rows", tall, lambda t: DPStandardScaler().fit(t[0]), rows),
+        ("DPStandardScaler()", "columns", broad, lambda t: DPStandardScaler().fit(t[0]), wide),
+        ("DPRidgeClassifier()", "rows", tall,
+         lambda t: DPRidgeClassifier(classes=[0, 1]).fit(t[0], t[2]), rows),
+        ("DPTruncatedSVD(10), sparse", "rows", lambda n: sparse_rows(n, 4000, 20),
+         lambda X: DPTruncatedSVD(10).fit(X), rows),
+        ("DPTruncatedSVD(10), sparse", "columns", lambda d: sparse_rows(20_000, d, 20),
+         lambda X: DPTruncatedSVD(10).fit(X), (5000, 10_000, 20_000)),
+        ("DPPersonalizedRegressor(2)", "users", users,
+         lambda t: DPPersonalizedRegressor(2).fit(*t[:2], groups=t[2]), (2500, 5000, 10_000)),
+        ("DPTraceRegressor(2)", "records", lambda n: dense_rows(n, 150),
+         lambda t: column.fit(*t[:2]), (5000, 10_000, 20_000)),
+    ]  # fmt: skip
+    return [
+        [name, of, " ".join(map(str, sizes)), *growth_of(data, fit, sizes)]
+        for name, of, data, fit, sizes in cases
+    ]
+
+
 def of_this_machine():
     """Say how fast one thread copies, multiplies numbers in cache, and multiplies matrices.
 
@@ -266,7 +313,13 @@ def tables(full):
     def others():
         show("other units", HEAD, other_units(full, n_times), note)
 
-    for part in (small, large, sparse, others):
+    def growing():
+        with threadpool_limits(1):
+            lines = growth()
+        head = ["estimator", "grows by", "sizes", "exponent", "of the last doubling"]
+        show("how fits grow: exponents of the CPU time, one thread", head, lines, note)
+
+    for part in (small, large, sparse, others, growing):
         found: list[Table] = shown(part)
         yield from found
 
