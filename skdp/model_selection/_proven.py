@@ -172,7 +172,8 @@ def concerns(step) -> Iterator[tuple[str, str]]:
         default = defaults[parameter].default
         allowed = line.allowed.get(parameter) or Allowed(repr(default), _same(default))
         if not allowed.test(value):
-            yield f"is proven only with {parameter}={allowed.words}", f"Set {parameter} so."
+            setting = f"{parameter}={allowed.words}"
+            yield f"is proven only with {setting}", f"Set {setting}."
 
 
 def _same(default):

@@ -89,8 +89,7 @@ class RidgeClassifierPlans(PlansMixin):
         names = np.arange(n_classes) if self.classes is None else check_classes(self)
         usual = 0.1 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
-        facts = (spectrum, length, nnz, len(names), signal)
-        X, said, labels = made_records(self, rng, n, d, *facts)
+        X, said, labels = made_records(self, rng, n, d, spectrum, length, nnz, len(names), signal)
         between = f"{len(names)} classes; {signal:g} of the variance lies between their means"
         if labels is None:
             # Topics decide of texts: what the leading directions hold, not all rare columns alike.
@@ -138,7 +137,7 @@ class PersonalPlans(PlansMixin):
         own = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
         own += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
         tasks, fresh = (self._made_tasks(rng, own, n_rows, noise) for _ in range(2))
-        said = f"{users} users of {n_rows} rows; {signal:g} of their coefficients' squares in "
+        said = f"{users} users of {n_rows} rows; {signal:.0%} of their squared coefficients lie in "
         said += f"{k} shared dimensions; noise of {noise:g} of what they explain"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)

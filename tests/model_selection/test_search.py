@@ -181,7 +181,7 @@ def test_infinite_epsilon_is_exact():
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
         ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "standardscaler: .* proven"),
-        ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory=None"),
+        ({"estimator": make_pipeline(DPPCA(), memory="x")}, r"memory=None[\s\S]*Set memory=None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"param_grid": {"privacy_unit": ["row", "group"]}}, "protects .* and the search one row"),
