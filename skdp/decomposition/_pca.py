@@ -381,7 +381,7 @@ class DPPCA(
         if isinstance(rule, float) and 0 < rule < 1:
             return
         least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
-        if isinstance(check_int(self, "n_components", least, also=("mle", "auto"), none=True), int):
+        if isinstance(check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int):
             where = f" with svd_solver={self.svd_solver!r}"
             check_rank(self, n_samples, n_features, least=least, where=where)
 
