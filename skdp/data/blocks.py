@@ -199,7 +199,9 @@ def check_source(name: str, X: Any) -> None:
         raise TypeError(f"A row source for {name} needs the methods {missing} too.")
     block = None
     with suppress(Exception):
-        block = next(iter(X.blocks()), None)
+        blocks = iter(X.blocks())
+        block = next(blocks, None)
+        getattr(blocks, "close", bool)()  # of a generator: it may hold a file
     shape, kind = getattr(block, "shape", ()), getattr(getattr(block, "dtype", None), "kind", "")
     if block is not None and (shape[1:] != (X.n_features,) or kind not in {*"fiub"}):
         raise ValueError(
