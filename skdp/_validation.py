@@ -389,6 +389,11 @@ def check_classes(estimator, *, least=2):
 def refuse_files(name, *data):
     """Refuse what holds no numbers yet: only X may be a list of files, which is read elsewhere."""
     for part in data:
+        if any(callable(getattr(part, method, None)) for method in ("blocks", "parts")):
+            raise TypeError(
+                f"{name} takes a row source as X where rows may come in blocks, and not behind "
+                "other steps. A source has n_features, n_rows, parts and blocks."
+            )
         listed = isinstance(part, list | tuple)
         if (listed and not part) or hasattr(part, "__next__"):
             raise ValueError(

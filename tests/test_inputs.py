@@ -236,8 +236,11 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
         with skdp.PrivacyLedger(epsilon=2.0) as ledger, pytest.raises(ValueError, match="to_numpy"):
             skdp.DPPCA(1).fit(Rows(made))
         assert ledger.entries == ()
-    with pytest.raises(TypeError, match=r"needs the methods \['n_rows', 'parts', 'blocks'\] too"):
-        skdp.DPPCA(1).fit(SimpleNamespace(n_features=3))
+    rows = SimpleNamespace(n_features=D, blocks=lambda: iter([TABLE]))
+    with pytest.raises(TypeError, match=r"needs the methods \['n_rows', 'parts'\] too"):
+        skdp.DPPCA(1).fit(rows)
+    with pytest.raises(TypeError, match="A source has n_features, n_rows, parts and blocks"):
+        PublicScaler().fit(rows)
 
 
 def test_one_dimension_is_told_without_values():
