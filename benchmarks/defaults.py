@@ -66,7 +66,7 @@ def off(level, rows):
 
 def place(model):
     """Return what rows were cut about: a mean, if a search for the clip norm followed it."""
-    searched = any(line.name == "sums" for line in model.releases_)
+    searched = any(line.name == "row_sum" for line in model.releases_)
     return getattr(model, "mean_", 0.0) if searched else 0.0
 
 

@@ -108,7 +108,8 @@ NO_NOISE = r"clip_norm=inf .* needs epsilon=inf.* Use clip_norm='auto'"
 NO_PLANE = r"two directions and 'center' a point of 5 feature\(s\)"
 NO_CENTRE = "'private'.*or an array of public centres"
 NORMALIZER = "no bounded sensitivity; use 'QR' or 'auto'"
-SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "sums": 3, "clip_norm": 2}
+SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "clip_norm": 2}
+SHARES["row_sum"] = 3
 CENTRES = {"count": 1, "gram": 1, "center": 1, "center_search": 1}
 SKETCHED = {"method": "two_sketch"}
 # Values that do not go together, or with five columns; those of axes are in tests/tools/ways.py.

@@ -297,8 +297,12 @@ class _SortedPart:
         self.kept: list[_Sorted] = []
         self.n_blocks, blocks = 0, pieces_of(self.part)
         while self.room > 0 and (first := next(blocks, None)) is not None:
-            more = 0 if isinstance(first, Groups) else BLOCK_ROWS // max(first.shape[0], 1) - 1
-            alike = [first, *itertools.islice(blocks, max(more, 0))]
+            alike = [first]
+            if not isinstance(first, Groups):  # few stored numbers are many rows: a loop less
+                most, stored = min(BLOCK_ROWS * first.shape[1], self.room), first.size
+                while stored < most and (block := next(blocks, None)) is not None:
+                    alike.append(block)
+                    stored += block.size
             self.kept.append(_sorted_columns(alike))
             self.n_blocks += len(alike)
             self.room -= sum(map(len, self.kept[-1].columns))
@@ -337,8 +341,8 @@ class CountsAt:
         total = np.zeros((len(self.points), self.points.shape[1] + 1), np.int64)
         for block in part.blocks():
             counts = np.array([self._of_column(j, x) for j, x in enumerate(block.columns)])
-            for j in np.flatnonzero(block.not_stored).tolist():
-                counts[j] += block.not_stored[j] * self._of_column(j, np.zeros(1))
+            if block.not_stored.any():
+                counts += block.not_stored[:, None] * self._of_zeros
             total += counts * (WHOLE // block.each)
         return total
 
@@ -348,6 +352,15 @@ class CountsAt:
         if self.center is not None:
             counts -= ordered.searchsorted(low[j], "left")
         return np.asarray(counts[:-1] - counts[-1] * (self.center is not None))
+
+    @cached_property
+    def _of_zeros(self) -> NDArray[np.intp]:
+        """Return what an entry 0 of each column counts."""
+        low, high = self._ends
+        if self.center is None:
+            return np.asarray(high[:, :-1] >= 0, np.intp)
+        inside = ((low <= 0) & (high >= 0)).astype(np.intp)
+        return np.asarray(inside[:, :-1] - inside[:, -1:])
 
     @cached_property
     def _ends(self) -> tuple[FloatArray, FloatArray]:

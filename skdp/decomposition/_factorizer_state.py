@@ -152,7 +152,7 @@ def draw_maps(layout, kind, source, row_offset=0):
     Rows of S are drawn for the rows of A that start at `row_offset`: each server has its own.
     """
     if layout.method == "dense":
-        return [SketchMap("matrix", layout.shape)]
+        return [SketchMap("full_matrix", layout.shape)]
     m, n = layout.shape
     F = draw_sketch(source, "right", kind, n, layout.sketch_size)
     S = draw_sketch(source, f"left {row_offset}", kind, m, layout.core_size)

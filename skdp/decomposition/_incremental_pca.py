@@ -78,7 +78,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
     if d > MOST_DENSE:
         shares = {"sketch": 0.9, "total_variance": 0.01, "count": 0.01}
-        shares |= {"sums": 0.08} if centers else {}
+        shares |= {"center": 0.08} if centers else {}
     else:
         shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
     if n_is_public:
@@ -105,7 +105,7 @@ def statistics(X, facts, n_jobs=None):
         query = query.centered(center)
     if facts["sketch"] is not None:
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
-        out |= {"sums": query.sums()} if facts["centers"] else {}
+        out |= {"center": query.sums()} if facts["centers"] else {}
     elif facts["centers"]:
         return {"moment": query.moment(bias_of(clip_norm))}
     else:
@@ -175,8 +175,8 @@ def _released(answers, facts):
     if n is None:  # above two deviations of its noise
         n = released_count(*answers["count"])
     mean = np.zeros(facts["d"])
-    if "sums" in answers:
-        mean = inside_ball(answers["sums"].value / n, clip_norm)
+    if "center" in answers:
+        mean = inside_ball(answers["center"].value / n, clip_norm)
     scatter, scale = answers["gram" if "gram" in answers else "sketch"]
     return ReleasedMoment(scatter, mean, n, scale)
 

@@ -372,7 +372,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         if not self._total_is_public():
             shares["count"] = 0.01
         if route != "screened":  # which releases them on its way
-            shares["sums"] = 0.02
+            shares["row_sum"] = 0.02
         if self.clip_norm == "auto":
             return with_learnt(shares, {"clip_norm": 0.07})
         return shares
@@ -403,7 +403,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total = ask.square_sum(share=shares["total_variance"])
         if sums is None:  # rows that would be screened have a share of them only without noise
-            sums, noise = ask.sums(share=shares.get("sums", shares["subspace"] / 2))
+            sums, noise = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         else:
             noise = 0.0
         facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n

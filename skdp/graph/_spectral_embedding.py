@@ -58,7 +58,7 @@ def warn_no_signal(estimator, session, attributes, n):
 
 def _edge(estimator, session, degrees, n):
     """Return the eigenvalue from which one is seen."""
-    flips = [line.noise_scale for line in session.ledger if line.name == "cells"]
+    flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
         edge = flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
     else:

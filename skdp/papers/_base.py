@@ -139,7 +139,7 @@ class PublishedQuery(PrivateQuery):
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
         error = 2 * (terms + 4) * sys.float_info.epsilon * radius
-        return rounded_release("length", (), self._l2(own, x), error, compute)
+        return rounded_release("vector_norm", (), self._l2(own, x), error, compute)
 
 
 _VALUES = 0.1  # of what the steps spend, for the eigenvalues: the paper takes no account of them

@@ -48,11 +48,15 @@ def wrapped(text, width=70):
 # What a spectrum says next to its noise: how far noise alone reaches.
 
 
-_SYMMETRIC = ("gram", "moment", "user_direction_gram", "pairs")
-_SKETCHES = ("matrix", "right_sketch", "left_sketch")
-_PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
+_SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
+_SKETCHES = ("full_matrix", "right_sketch", "left_sketch")
+_PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")
 # Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).
-_READ_OFF = {"projected_gram": math.sqrt(2), "spectrum": math.sqrt(2), "core": 2.0}
+_READ_OFF = {
+    "projected_gram": math.sqrt(2),
+    "rayleigh_quotient": math.sqrt(2),
+    "projected_matrix": 2.0,
+}
 
 
 def released_values(estimator):
@@ -90,7 +94,7 @@ def noise_edge(estimator, n_values):
     for name in {line.name for line in lines}:
         scales = [release_noise(estimator, line) for line in lines if line.name == name]
         if name in _SYMMETRIC:
-            d = estimator.n_features_in_ + (name == "moment")
+            d = estimator.n_features_in_ + (name == "augmented_gram")
             scale = min(scales) / math.sqrt(len(scales))
             edges.append(_shown(estimator, scale, d, noise_bias))
         elif name in _PRODUCTS:
@@ -128,7 +132,7 @@ def _noise_bias_of_mean(estimator):
     The last mean counts, with those before it that were pooled with it: sums of the same rows, so
     of the same noise.
     """
-    sums = [line.noise_scale for line in estimator.releases_ if line.name == "sums"]
+    sums = [line.noise_scale for line in estimator.releases_ if line.name == "row_sum"]
     if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
         return 0.0
     pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
@@ -150,7 +154,7 @@ def sketch_edge(estimator, line):
     """Return the edge of the noise of one sketch of a factorizer; 0 for other releases."""
     m, n = len(estimator.left_singular_vectors_), estimator.n_features_in_
     shapes = {
-        "matrix": (m, n),
+        "full_matrix": (m, n),
         "right_sketch": (m, estimator.sketch_size_),
         "left_sketch": (estimator.core_size_, n),
     }

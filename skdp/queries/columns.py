@@ -177,7 +177,7 @@ class ColumnQuery(GroupQuery):
         # Two rows that are replaced have one count.
         slack = math.sqrt(2 * d) if self.neighbours.replace else math.sqrt(2 * d + 1) / 2
         l2 = moments_change(self.neighbours, d, c) * (_WIDER if self.by_group else 1.0)
-        return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
+        return Bounded(Bound("column_moments", (2 * d + 1,), l2, slack=slack), answer)
 
 
 def moments_change(neighbours: Neighbours, d: int, count_weight: float) -> float:

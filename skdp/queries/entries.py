@@ -239,8 +239,8 @@ class EntryQuery(PrivateQuery):
         """Return U'A X, with full noise (its change is not symmetric)."""
         U, X = np.asarray(U, np.float64), np.asarray(X, np.float64)
         l2, l1 = self.unit.core(U, X), self.unit.core(U, X, 1)
-        shape, error = (U.shape[1], X.shape[1]), self._core_error(U, X)
-        return rounded_release("core", shape, l2, error, lambda: U.T @ (self._matrix() @ X), l1=l1)
+        name, shape, error = "projected_matrix", (U.shape[1], X.shape[1]), self._core_error(U, X)
+        return rounded_release(name, shape, l2, error, lambda: U.T @ (self._matrix() @ X), l1=l1)
 
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'A X of a symmetric A, with symmetric noise."""
@@ -252,7 +252,8 @@ class EntryQuery(PrivateQuery):
 
         k, error = X.shape[1], self._core_error(X, X)
         l2, l1 = self.unit.ritz(X), self.unit.ritz(X, 1)
-        return rounded_release("spectrum", (k, k), l2, error, compute, l1=l1, symmetric=True)
+        name, square = "rayleigh_quotient", (k, k)
+        return rounded_release(name, square, l2, error, compute, l1=l1, symmetric=True)
 
     def _core_error(self, U: FloatArray, X: FloatArray) -> float:
         columns = np.outer(np.abs(U).sum(axis=0), np.abs(X).sum(axis=0))
@@ -268,7 +269,7 @@ class EntryQuery(PrivateQuery):
             return to_grid(float(np.square(A.data if sp.issparse(A) else A).sum()), step)
 
         l2 = largest * (2.0 if self.symmetric else 1.0) + error
-        return Bounded(Bound("total_variance", (), l2), answer)
+        return Bounded(Bound("squared_norm_sum", (), l2), answer)
 
     def cells(self, dither: int) -> Bounded:
         """Return which cells (for a graph, pairs) are one, to be flipped: a unit is one of them.
@@ -290,7 +291,7 @@ class EntryQuery(PrivateQuery):
             ones = A.data / high > _thresholds(places, dither)
             return np.sort(places[(ones & (rows < columns)) if self.symmetric else ones])
 
-        return Bounded(Bound("cells", shape, 1.0, cells=1), answer)
+        return Bounded(Bound("randomized_entries", shape, 1.0, cells=1), answer)
 
     def spread(self) -> Bounded:
         """Return the sum of x (high - x): how far cells are from 0 and `high`.
@@ -320,7 +321,7 @@ class EntryQuery(PrivateQuery):
         l2, symmetric = self.unit.alpha * slack, self.symmetric
         both = 2.0 if symmetric else 1.0
         bound = Bound(
-            "matrix", self.shape, l2, symmetric=symmetric, slack=slack,
+            "full_matrix", self.shape, l2, symmetric=symmetric, slack=slack,
             l1=self.unit.alpha * both, l1_slack=both,
         )  # fmt: skip
         return Bounded(bound, answer)
@@ -487,7 +488,7 @@ class NormQuery(PrivateQuery):
         l2, l1 = (
             self.unit.core(U, X, order) * _moved(U, order) * _moved(X, order) for order in (2, 1)
         )
-        bound = self._bound("core", (U.shape[1], X.shape[1]), l2, l1)
+        bound = self._bound("projected_matrix", (U.shape[1], X.shape[1]), l2, l1)
         return Bounded(bound, self._answer(X, U, transpose=False))
 
     def ritz(self, X: FloatArray) -> Bounded:
@@ -496,7 +497,7 @@ class NormQuery(PrivateQuery):
         l2, l1 = (
             self.unit.ritz(X, order, _row_error(X)) * _moved(X, order) ** 2 for order in (2, 1)
         )
-        bound = self._bound("spectrum", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
+        bound = self._bound("rayleigh_quotient", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
         return Bounded(bound, self._answer(X, X, transpose=False))
 
     def square_sum(self) -> Bounded:
@@ -505,7 +506,7 @@ class NormQuery(PrivateQuery):
         def answer(_: float) -> NDArray[Any]:
             return np.asarray(np.square(stored(cleaned(self._raw, self.unit))).sum())
 
-        return Bounded(Bound("total_variance", (), math.inf), answer)
+        return Bounded(Bound("squared_norm_sum", (), math.inf), answer)
 
 
 def _power_of_two(exponent: int) -> float:
@@ -625,7 +626,7 @@ class EntryRowQuery(PrivateQuery):
         m, n = self.shape
         error = 2 * (m + 2) * ROUNDING * m * max(abs(self.unit.low), abs(self.unit.high))
         return rounded_release(
-            "counts", (n,), self.unit.alpha, error,
+            "item_counts", (n,), self.unit.alpha, error,
             lambda: np.asarray(self._rows().sum(axis=0)).reshape(-1), l1=self.unit.alpha,
         )  # fmt: skip
 
@@ -652,4 +653,4 @@ class EntryRowQuery(PrivateQuery):
 
         l2 = moment_change(self.unit, self.clip_norm) * spectral
         error = self._error() * float(np.linalg.norm(V)) ** 2
-        return rounded_release("spectrum", (k, k), l2, error, compute, symmetric=True)
+        return rounded_release("projected_gram", (k, k), l2, error, compute, symmetric=True)

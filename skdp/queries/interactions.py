@@ -163,7 +163,7 @@ class InteractionQuery(PrivateQuery):
         m, n = self.shape
         l2 = math.sqrt(self._units / self.degree_floor)
         return rounded_release(
-            "sums", (n,), l2, 2 * (m + 2) * ROUNDING * m,
+            "normalized_item_sum", (n,), l2, 2 * (m + 2) * ROUNDING * m,
             lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
         )  # fmt: skip
 
@@ -178,7 +178,7 @@ class InteractionQuery(PrivateQuery):
             return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
 
         bound = Bound(
-            "counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=moved,
+            "item_counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=moved,
             l1_slack=moved,
         )  # fmt: skip
         return Bounded(bound, answer)
@@ -194,7 +194,7 @@ class InteractionQuery(PrivateQuery):
             users = np.repeat(np.arange(shape[0], dtype=np.int64), np.diff(rows.indptr))
             return np.asarray(users * shape[1] + rows.indices)
 
-        return Bounded(Bound("cells", shape, math.sqrt(moved), cells=moved), answer)
+        return Bounded(Bound("randomized_entries", shape, math.sqrt(moved), cells=moved), answer)
 
     def gram(self) -> Bounded:
         """Return R'R: see `gram_change`."""
@@ -230,7 +230,7 @@ class InteractionQuery(PrivateQuery):
 
         l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
         error = self._error(float(np.linalg.norm(X))) * spectral
-        return rounded_release("spectrum", (k, k), l2, error, compute, symmetric=True)
+        return rounded_release("projected_gram", (k, k), l2, error, compute, symmetric=True)
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""
@@ -239,7 +239,7 @@ class InteractionQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
-        return Bounded(Bound("total_variance", (), 1 / self.degree_floor + error), answer)
+        return Bounded(Bound("squared_norm_sum", (), 1 / self.degree_floor + error), answer)
 
 
 # Pairs of items that are in one history: the moment of non-negative rows without its diagonal.
@@ -370,7 +370,8 @@ class RowHistories(SumQuery):
             return query._sum(term, (n,), step)
 
         l2 = self.neighbours.positive(1.0, n)
-        return Bounded(Bound("shares", (n,), l2, slack=0.0, l1=units, l1_slack=0.0), answer)
+        bound = Bound("item_frequency_sum", (n,), l2, slack=0.0, l1=units, l1_slack=0.0)
+        return Bounded(bound, answer)
 
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:
         """Return the pairs of the rows, off a direction: see `PairQuery`."""

@@ -100,7 +100,7 @@ class PlaneQuery(SumQuery):
         """
         inside = self._groups * side * side
         place = partial(_cell, frame=frame, side=side, outside=inside)
-        return self._tally("cells", inside + 1, place)
+        return self._tally("score_histogram", inside + 1, place)
 
     def shapes(self, frame: Frame) -> Bounded:
         """Return, for each class, six sums: of a, of w and of b ww', w cut to the unit disc.
@@ -119,9 +119,8 @@ class PlaneQuery(SumQuery):
         if self.neighbours.replace:
             square = 2 * square if self._groups > 1 else 25 / 4
         slack = self.neighbours.units * math.sqrt(6) / 2
-        return Bounded(
-            Bound("class_moments", shape, math.sqrt(square) * (1 + 1e-12), slack=slack), answer
-        )
+        l2 = math.sqrt(square) * (1 + 1e-12)
+        return Bounded(Bound("class_score_moments", shape, l2, slack=slack), answer)
 
     def _tally(self, name: str, size: int, place: Callable[[Block], NDArray[np.intp]]) -> Bounded:
         """Bound counts of rows in places: a row adds 1 to one of them, or nothing."""

@@ -348,7 +348,8 @@ class ClippedSum(PrivateQuery):
             last = [int(total[-1]) >> shift] if bias else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
-        first = "record_sum" if self._of_rows else getattr(query.form, "total_name", "spectral_sum")
+        total = getattr(query.form, "total_name", "spectral_init_sum")
+        first = "record_sum" if self._of_rows else total
         name = first if self._matrix is None else "gradient_sum"
         change = query.neighbours.array(C)
         bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)

@@ -159,7 +159,7 @@ class RowQuery(GroupQuery):
                 return self._sum(lambda block: square_norms(rows(block)).sum(), (), step)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
-        return self._number("total_variance", 0.0, C * C, answer)
+        return self._number("squared_norm_sum", 0.0, C * C, answer)
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.
@@ -199,7 +199,7 @@ class RowQuery(GroupQuery):
 
             return self._sum(term, (d,), step)
 
-        return self._array("sums", (d,), change, answer, widen=WIDER if self.by_group else 1.0)
+        return self._array("row_sum", (d,), change, answer, widen=WIDER if self.by_group else 1.0)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
@@ -228,7 +228,7 @@ class RowQuery(GroupQuery):
         d, C, c = self.n_features, self.clip_norm, float(bias)
         l2 = self.neighbours.positive(C * C + c * c)
         if self.by_group:
-            return self._square("moment", d + 1, l2, self._moment_of_groups(c))
+            return self._square("augmented_gram", d + 1, l2, self._moment_of_groups(c))
 
         def answer(step: float) -> NDArray[Any]:
             rows, last = self._map(math.sqrt(step)), bias_units(c, step)
@@ -236,7 +236,7 @@ class RowQuery(GroupQuery):
 
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
-        bounded = self._square("moment", d + 1, l2, answer)
+        bounded = self._square("augmented_gram", d + 1, l2, answer)
         return replace(bounded, decode=partial(exact_bias, bias=c))
 
     def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:

@@ -157,14 +157,13 @@ class Likelihood:
         """Return the same in cells that are about equally likely, between round numbers."""
         q = np.linspace(0, 1, cells + 1)
         q[-1] = 2.0
-        points = []
         ends = self.low_end(_TAILS), self.high_end(1 - _TAILS)
-        for edges, p, low, high in zip(self.points, self.posterior, *ends, strict=True):
-            beyond = np.concatenate([edges[:1], edges, edges[-1:]])
-            reached = np.concatenate([[0.0], p.cumsum()]) + 1e-12 * np.arange(len(beyond))
-            at = np.clip(np.interp(q, reached, beyond), low, high)
-            points.append(roundest(at[:-1], at[1:]))
-        return Likelihood(np.array(points), np.ones(cells + 1))
+        beyond = np.hstack([self.points[:, :1], self.points, self.points[:, -1:]])
+        reached = np.pad(self.posterior.cumsum(axis=1), ((0, 0), (1, 0)))
+        reached += 1e-12 * np.arange(beyond.shape[1])
+        between = [np.interp(q, p, edges) for p, edges in zip(reached, beyond, strict=True)]
+        at = np.clip(between, *(end[:, None] for end in ends))
+        return Likelihood(roundest(at[:, :-1], at[:, 1:]), np.ones(cells + 1))
 
 
 def roundest(low: FloatArray, high: FloatArray) -> FloatArray:

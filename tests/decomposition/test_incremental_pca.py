@@ -168,15 +168,15 @@ def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency, method):
         shares = shares_of(pca(rows))
         assert math.fsum(shares.values()) == pytest.approx(1.0)
         assert pca.__self__.privacy_spent_.epsilon == 2.0
-        assert "sums" in shares
-        moments[name] = shares["moment"]
+        assert "row_sum" in shares
+        moments[name] = shares["augmented_gram"]
     assert 0.82 - 1e-9 <= moments["far"] < moments["near"] <= 0.93 + 1e-9
 
 
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
 def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
     names = shares_of(DPIncrementalPCA(1, epsilon=2.0, **kwargs).fit(NEAR)).keys()
-    assert "sums" not in names
+    assert "row_sum" not in names
     assert "start" not in _incremental_pca.default_shares(5, True, False, 9.0)
 
 
@@ -185,7 +185,7 @@ def test_sparse_rows_stay_where_they_are():
     rows = sp.csr_array(FAR)
     with pytest.warns(UtilityWarning, match="noise"):
         pca = DPIncrementalPCA(1, epsilon=2.0).fit(rows)
-    assert "sums" not in shares_of(pca) and pca.clip_norm_ > 2000
+    assert "row_sum" not in shares_of(pca) and pca.clip_norm_ > 2000
 
 
 def neighbours_far_away(adjacency, group):
@@ -222,7 +222,7 @@ def test_worst_unit_of_a_start(adjacency, unit):
         for step in report.steps:
             reached = step.realised / step.claimed
             worst[step.name] = max(worst.get(step.name, 0.0), reached)
-    assert {"norm_centered_rank", "norm_count_above", "sums", "moment"} <= worst.keys()
+    assert {"norm_centered_rank", "norm_count_above", "row_sum", "augmented_gram"} <= worst.keys()
     assert ("count" in worst) == (adjacency == "add_remove")
     assert all(0.95 < reached <= 1 + 1e-9 for reached in worst.values()), worst
     # No pair is the worst of all at once where rows give way: opposite rows have one moment.

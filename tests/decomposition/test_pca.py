@@ -198,7 +198,7 @@ def test_rows_far_from_zero_have_a_second_mean_and_the_same_receipt(adjacency):
     means = {}
     for shift in (0.0, 0.2, 1e3):
         pca = DPPCA(2, adjacency=adjacency, epsilon=3.0).fit(rows + shift)
-        means[shift] = sum(release.name == "sums" for release in pca.releases_)
+        means[shift] = sum(release.name == "row_sum" for release in pca.releases_)
         spent = math.fsum(release.loss.value**2 for release in pca.releases_)
         assert spent == pytest.approx(pca.privacy_spent_.mu**2)
         assert len(pca.releases_) <= 40 or shift > 1

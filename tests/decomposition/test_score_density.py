@@ -37,7 +37,7 @@ def test_cells_are_those_of_the_rows(adjacency):
     assert np.abs(picture.histogram_[0] - exact).max() < 6 * picture.noise_scale_
     assert abs(picture.n_outside_ - (20000 - exact.sum())) < 6 * picture.noise_scale_
     assert picture.n_features_in_ == 4
-    assert [line.name for line in picture.releases_] == ["cells"]
+    assert [line.name for line in picture.releases_] == ["score_histogram"]
 
 
 def test_learnt_limits_are_three_deviations():

@@ -278,7 +278,8 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
     R = make_interactions(300, 60, 9000, 4, random_state=0)
     options = {"privacy_unit": "interaction", "algorithm": "gram"}
     lines = fit(R, epsilon=50.0, **options).releases_
-    assert [line.name for line in lines] == ["total_variance", "gram", "total_variance", "sums"]
+    names = ["squared_norm_sum", "gram", "squared_norm_sum", "normalized_item_sum"]
+    assert [line.name for line in lines] == names
     assert lines[0].sensitivity == pytest.approx(1 / 60)
     assert lines[3].sensitivity == pytest.approx((R.nnz / 300) ** -0.5, rel=0.1)
     assert exact(R, 3, **options).user_level_mu_ == math.inf
@@ -297,9 +298,8 @@ def test_graded_entries_get_noise_in_place_of_flips():
         svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
         shares.append(share_of_best(svd, A))
         names = [line.name for line in svd.releases_]
-        assert names == (
-            ["spread", "matrix"] if epsilon > 3 else ["spread", "cells"][epsilon < 3 :]
-        )
+        flipped = ["spread", "randomized_entries"][epsilon < 3 :]
+        assert names == (["spread", "full_matrix"] if epsilon > 3 else flipped)
         assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
     assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
     assert shares[2] > 0.997 and shares[-1] > 0.9999
@@ -309,7 +309,7 @@ def test_graded_entries_get_noise_in_place_of_flips():
     rounding_variance = fit(
         binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0
     )
-    assert [line.name for line in rounding_variance.releases_] == ["spread", "cells"]
+    assert [line.name for line in rounding_variance.releases_] == ["spread", "randomized_entries"]
 
 
 @pytest.mark.thorough
@@ -372,14 +372,15 @@ def test_user_level_mu(adjacency, floor):
 
 # -- receipts ----------------------------------------------------------------------------------
 
-SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "sums": 3, "clip_norm": 2}
+SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "clip_norm": 2}
+SHARES["row_sum"] = 3
 
 
 def test_budget_split():
     svd = fit(X, algorithm="gram", budget_split=SHARES)
     total = svd.privacy_spent_.mu**2
     for name, share in (
-        ("sums", 0.3),
+        ("row_sum", 0.3),
         ("count", 0.1),
         ("norm_centered_rank", 0.16),
         ("total_variance", 0.1),
@@ -415,7 +416,7 @@ def test_shares_of_the_automatic_route(wide):
     with pytest.raises(
         ValueError, match=r"keys .*'count', 'spectrum', 'subspace', 'total_variance'"
     ):
-        fit(wide, 5, budget_split=shares | {"sums": 1}, clip_norm=1.0)
+        fit(wide, 5, budget_split=shares | {"row_sum": 1}, clip_norm=1.0)
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
 
 

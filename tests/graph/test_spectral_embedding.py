@@ -202,7 +202,8 @@ def test_float32_is_kept(small, normalization):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_products_are_as_many_as_were_asked_for(small):
     model = fit(small, 2, algorithm="power", n_iter=3)
-    assert [entry.name for entry in model.releases_] == ["right_product"] * 4 + ["spectrum"]
+    names = [entry.name for entry in model.releases_]
+    assert names == ["right_product"] * 4 + ["rayleigh_quotient"]
     assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
 
 
@@ -282,7 +283,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert agreement(model, labels) >= 0.85
     assert model.algorithm_reason_.startswith("one_shot: threshold")
     (line,) = model.releases_
-    assert (line.name, line.mechanism) == ("cells", "randomised response")
+    assert (line.name, line.mechanism) == ("randomized_entries", "randomised response")
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
     with warnings.catch_warnings():
@@ -310,5 +311,5 @@ def test_the_route_is_chosen_from_public_numbers():
     assert DPSpectralEmbedding(2, epsilon=1000.0)._route(3000)[0] == "power"  # as good as exact
     assert DPSpectralEmbedding(2, unit_bound=(-1, 1))._route(200)[0] == "power"
     plan = DPSpectralEmbedding(2, epsilon=2.0).plan(300, signal=60.0)
-    assert [line.name for line in plan.releases] == ["cells"]
+    assert [line.name for line in plan.releases] == ["randomized_entries"]
     assert 0.0 <= plan.error < 0.2

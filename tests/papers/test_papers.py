@@ -197,7 +197,7 @@ def test_printed_deflation_wastes_what_was_measured(graph, k):
     assert 3.3 < waste < 3.7 if k == 1 else waste > 10
     assert model.privacy_spent_.epsilon < (0.3 if k == 1 else 0.1)
     length = 1 if k == 1 else 3
-    assert [line.name for line in model.releases_].count("length") == length
+    assert [line.name for line in model.releases_].count("vector_norm") == length
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_without_intercept_nothing_is_shifted():
     model = DPRidge(fit_intercept=False).fit(X * 100, y)
     assert model.intercept_ == 0.0
     assert model.score(X * 100, y) > 0.9
-    assert "moments" not in {line.name for line in model.releases_}
+    assert "column_moments" not in {line.name for line in model.releases_}
 
 
 def test_many_targets_and_bounds_for_each():
@@ -277,7 +277,7 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
     names = [line.name for line in model.releases_]
-    assert names[-1] == "regression_moments" and set(names[:-1]) <= {"count", "sums"}
+    assert names[-1] == "regression_moments" and set(names[:-1]) <= {"count", "row_sum"}
     assert 30 <= np.count_nonzero(model.coef_) < 100
 
 
@@ -348,7 +348,7 @@ def test_how_many_columns_are_kept_follows_from_a_released_count():
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
-    assert [line.name for line in plan.releases] == ["count", "sums", "regression_moments"]
+    assert [line.name for line in plan.releases] == ["count", "row_sum", "regression_moments"]
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")

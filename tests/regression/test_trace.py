@@ -52,7 +52,8 @@ def test_finds_the_matrix(params, limit):
     X, y, M = sample(6000)
     model = DPTraceRegressor(epsilon=2.0, random_state=0).set_params(**params).fit(X, y)
     assert error(model, M) < limit
-    assert ("moments" in {line.name for line in model.releases_}) == (model.intercept_ != 0.0)
+    names = {line.name for line in model.releases_}
+    assert ("column_moments" in names) == (model.intercept_ != 0.0)
     assert (model.intercept_ != 0.0) == model.fit_intercept
     assert (
         model.rank_ == 2

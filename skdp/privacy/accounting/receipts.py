@@ -246,7 +246,8 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
 # What releases are for, where their own names do not say it.
 _PURPOSES = {
     "count": "number of units",
-    "sums": "mean",
+    "column_moments": "means and variances",
+    "row_sum": "mean",
     "column_centered_ranks": "location and scale of the columns",
     "norm_centered_rank": "scale of the rows",
     "norm_count_above": "scale of the rows",
@@ -265,9 +266,10 @@ _PURPOSES = {
     "pooled_regression_moments": "model of all users",
     "feature_second_moment": "whitening",
     "head_rule_votes": "rule of each user's model",
-    "core": "spectrum",
+    "projected_matrix": "spectrum",
+    "rayleigh_quotient": "spectrum",
     "projected_gram": "spectrum",
-    "total_variance": "total variance",
+    "squared_norm_sum": "total variance",
     "regression_moments": "regression",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
