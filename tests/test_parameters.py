@@ -159,7 +159,7 @@ SAID = {
         ({"unit_bound": [(18, 90), (0, 2e5)], "privacy_unit": "entry"},
          r"one for all entries .*PublicScaler\(bounds="),
         ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
-        ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'spectrum', 'subspace'"),
+        ({"budget_split": {"gram": 1}}, "keys .*'row_sum', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
     ],

@@ -106,7 +106,7 @@ def test_routes_and_receipts(factors, params, route, delta):
     assert model.privacy_spent_.epsilon == pytest.approx(params.get("epsilon", 1.0))
     if route == "popularity":
         names = {line.name for line in model.releases_}
-        assert names <= {"count", "item_counts", "normalized_item_sum"}
+        assert names <= {"count", "item_counts", "row_sum"}
 
 
 def test_what_is_spent_does_not_depend_on_what_is_found():
