@@ -9,7 +9,7 @@ below says nothing.
 
 # %%
 # Eight directions among forty, each weaker than the one before. Everything that is shown below
-# was released by the fits: `SpectrumDisplay` and `BudgetDisplay` never see a row.
+# was released by the fits: `SpectrumDisplay` never sees a row.
 import importlib.util
 
 import numpy as np
@@ -40,16 +40,15 @@ print()
 print(whole.privacy_report())
 
 # %%
-# The left picture may be published as it is, and so may the right one.
+# The picture may be published as it is.
 if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
-    from skdp.plotting import BudgetDisplay, SpectrumDisplay
+    from skdp.plotting import SpectrumDisplay
 
-    figure, panels = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
-    display = SpectrumDisplay.from_estimator(whole, ax=panels[0])
-    panels[0].set(yscale="log", ylim=(1, 5e4))
-    BudgetDisplay.from_estimator(whole, ax=panels[1])
+    figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    display = SpectrumDisplay.from_estimator(whole, ax=ax)
+    ax.set(yscale="log", ylim=(1, 5e4))
     print(f"\nnoise alone has eigenvalues of up to {display.noise_edge:.0f}")
     figure.savefig("noise_edge.png", dpi=150)
     print("wrote noise_edge.png")

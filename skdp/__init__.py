@@ -1,7 +1,7 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
 from skdp import model_selection
-from skdp._support import show_versions, skops_types
+from skdp._support import show_versions
 from skdp.decomposition import (
     DPPCA,
     DPIncrementalPCA,
@@ -69,6 +69,5 @@ __all__ = [
     "check_pipeline",
     "make_private_scorer",
     "model_selection",
-    "skops_types",
     "show_versions",
 ]

@@ -12,15 +12,14 @@ from sklearn.preprocessing import StandardScaler
 
 import skdp
 from skdp import DPPCA, DPRidgeClassifier, PrivacyLedger, check_pipeline
-from skdp._support import _FACADES
 from skdp.base import DocLinkMixin
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
-from tools.ways import exported
+from tools.ways import FACADES, exported
 
 API = (Path(__file__).parents[1] / "docs" / "api" / "index.rst").read_text()
 
 
-PUBLIC = [*exported([*_FACADES, "papers"]).values()]
+PUBLIC = [*exported([*FACADES, "papers"]).values()]
 
 
 def test_they_are_found():

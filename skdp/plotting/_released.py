@@ -19,7 +19,6 @@ from skdp.solvers.postprocess import debias_eigenvalues, mean_noise_bias
 # Okabe and Ito's colours, which people with colour blindness tell apart; darkest first.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "0.35"
-RED = "#D55E00"
 
 
 def axes_of(ax, figsize=(6.4, 4.2)):

@@ -1,6 +1,5 @@
 """Displays, by the artists that they draw."""
 
-import math
 from functools import cache
 
 import numpy as np
@@ -10,10 +9,7 @@ from sklearn.base import clone
 import skdp
 from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.decomposition import _incremental_pca
-from skdp.plotting import (
-    BudgetDisplay,
-    SpectrumDisplay,
-)
+from skdp.plotting import SpectrumDisplay
 from skdp.plotting._released import COLORS, noise_edge, released_values
 from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.linalg import symmetric_noise_edge
@@ -120,43 +116,6 @@ def test_the_edge_has_the_noise_of_the_last_mean(shift):
     scales = [line.noise_scale for line in fitted.releases_ if line.name == "gram"]
     assert symmetric_noise_edge(scales[0], 5) / 2 < edge < 4 * symmetric_noise_edge(scales[0], 5)
     assert SpectrumDisplay.from_estimator(fitted).n_above_noise == 5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES)
-def test_budget(name, canvas, tmp_path):
-    estimator = model(name)
-    display = BudgetDisplay.from_estimator(estimator)
-    for kind, bars in display.bars_.items():
-        widths = [bar.get_width() for bar in bars]
-        assert widths == pytest.approx(list(display.shares[kind].values()))
-        assert sum(widths) == pytest.approx(1.0)
-        ends = [bar.get_x() + bar.get_width() for bar in bars]
-        assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
-    assert set(display.shares) == {loss.kind for loss in estimator.privacy_spent_.losses}
-    title = display.ax_.get_title(loc="left").replace("\n", " ")
-    assert estimator.privacy_spent_.statement() in title
-    assert display.flag_ is None
-    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
-    inside = display.figure_.bbox
-    box = display.ax_.get_legend().get_window_extent()
-    assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0
-    assert {text.get_text().rpartition(" ")[0] for text in display.ax_.get_legend().texts} == {
-        line.name for line in estimator.releases_
-    }
-
-
-def test_budget_says_seeded_and_not_private():
-    with pytest.warns(match="random_state"):
-        seeded = skdp.DPPCA(2, clip_norm=1.0, random_state=0).fit(X)
-    display = BudgetDisplay.from_estimator(seeded)
-    assert "SEEDED" in display.flag_.get_text()
-    with pytest.warns(match="no noise"):
-        exact = skdp.DPPCA(2, clip_norm=1.0, epsilon=math.inf).fit(X)
-    display = BudgetDisplay.from_estimator(exact)
-    assert "NOT PRIVATE" in display.ax_.get_title(loc="left")
-    assert display.bars_ == {}
-    assert "no privacy" in display.ax_.texts[0].get_text()
 
 
 def test_spectrum_of_values_on_given_axes(canvas):

@@ -26,7 +26,6 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp._support import _FACADES
 from skdp.base import BaseDPEstimator
 from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.preprocessing import DPStandardScaler
@@ -221,8 +220,9 @@ AXES = {
 }  # fmt: skip
 
 
+FACADES = ("decomposition", "graph", "model_selection", "preprocessing", "recommend", "regression")
 OTHERS = ("datasets", "exceptions", "federated", "papers", "plotting", "testing", "theory")
-FACES = [f"skdp.{room}" for room in (*_FACADES, *OTHERS)]  # modules whose names users type
+FACES = [f"skdp.{room}" for room in (*FACADES, *OTHERS)]  # modules whose names users type
 SEARCHES = "model_selection"  # of estimators that they are given
 
 
@@ -241,7 +241,7 @@ def newcomers(known):
     """Return exported private estimators of other classes: defaults, and each documented option."""
     return [
         way
-        for cls in exported(room for room in _FACADES if room != SEARCHES).values()
+        for cls in exported(room for room in FACADES if room != SEARCHES).values()
         if issubclass(cls, BaseDPEstimator) and cls not in known
         for way in [cls(), *documented_ways(cls)]
     ]
