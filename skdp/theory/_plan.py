@@ -364,8 +364,9 @@ def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
             part = min(math.log(2 * seen / error) / fall, 1.0)
             exact = n * before * (times / before) ** part
             return int(float(f"{exact:.2g}"))
-        if times > 2 and 0.9 * error < now < 0.5:
-            break  # what four times as many change so little is not halved by sixteen times
+        if times > 2 and now < 0.5:  # it falls, and goes on so: larger fits take long
+            exact = 2.0 ** (1 / max(math.log(error / now, times), 0.1))
+            return int(float(f"{n * exact:.2g}")) if exact <= _MORE[-1] else math.inf
         before, seen = times, now
     return math.inf
 
