@@ -292,7 +292,7 @@ class DPPCA(
             else:
                 centre = Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
-            noise = row_noise(session, self.adjacency, noise.n, clip_norm)
+            noise = row_noise(session, self.adjacency, noise.n, clip_norm, centre.noise_bias)
             if whole:
                 gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
