@@ -130,9 +130,10 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
-@pytest.mark.parametrize("memory", [0, 8_000, 10**9])
+@pytest.mark.parametrize("memory", [0, 8_000, 48_000, 10**9])
 def test_rows_beyond_the_memory_are_sorted_again_and_counted_alike(monkeypatch, memory, n_jobs):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)
+    monkeypatch.setattr("skdp.data.blocks.BLOCK_ROWS", 250)  # of which some are sorted together
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
     kept = sorted_rows(DenseRows(X), n_jobs)
