@@ -345,6 +345,7 @@ MESSAGES = [
     (DPLowRankFactorizer(), (10.5, 5), {}, POSITIVE),
     (DPRidge(), (10, 5), {"n_targets": 0}, "positive integer 'n_targets'"),
     (DPPCA(1), (10, 5), {"signal": 2}, "share in the range"),
+    (DPRidge(), (10, 5), {"signal": np.ones((10, 5))}, "public. Got a ndarray"),
     (DPPCA(1), (10, 5), {"signal": 0.1}, "share in the range"),
     (DPPCA(1), (10, 2), {"signal": 0.7, "spectrum": [1, 2]}, "not both"),
     (DPPCA(1), (10, 2), {"spectrum": [1, -2]}, "'spectrum'"),

@@ -223,7 +223,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     estimator._check_parameters()
     budget = estimator._checked_session().budget
     n, d = estimator._planned_shape(_whole(n), _whole(d))
-    stated = {fact: value for fact, value in facts.items() if value is not None}
+    stated = _stated(name, facts)
     counts = {fact: _whole(stated[fact]) for fact in _COUNTS if fact in stated}
     size = math.prod(d) if isinstance(d, tuple) else d
     check_counts(name, n_samples=n, n_features=size, **counts)
@@ -320,6 +320,18 @@ _COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are numbers 
 def _whole(size: Any) -> Any:
     """Return the int that a float such as 1e6 is."""
     return int(size) if isinstance(size, float) and size.is_integer() else size
+
+
+def _stated(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that are stated: numbers or lists of them, and no tables."""
+    stated = {fact: value for fact, value in facts.items() if value is not None}
+    for fact, value in stated.items():
+        if hasattr(value, "columns") or np.ndim(value) > 1 or np.asarray(value).dtype.kind in "OUS":
+            raise ValueError(
+                f"The fact '{fact}' of {name}.plan is a number, or a list of numbers, that is "
+                f"public. Got a {type(value).__name__}."
+            )
+    return stated
 
 
 def check_counts(name: str, **counts: Any) -> None:
