@@ -21,6 +21,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from skdp._limits import MEMORY
+from skdp.data import views
 from skdp.data.blocks import (
     BLOCK_ROWS,
     AnyRows,
@@ -33,19 +34,6 @@ from skdp.data.blocks import (
     in_threads,
     pieces_of,
     plain_block,
-)
-from skdp.data.views import (
-    ColumnRows,
-    Columns,
-    Groups,
-    View,
-    ViewedRows,
-    ZippedRows,
-    rows_each,
-    rows_of,
-    selected,
-    sources_in_turn,
-    whole_groups,
 )
 
 FloatArray = NDArray[np.float64]
@@ -105,30 +93,30 @@ class RemoteView:
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
 
-def restricted(source: AnyRows, view: View, n_features: int) -> AnyRows:
+def restricted(source: AnyRows, view: views.View, n_features: int) -> AnyRows:
     """Return the rows behind a public view, here or where they are."""
     if is_remote(source):
-        wrap = partial(ViewedRows, view=view, n_features=n_features)
+        wrap = partial(views.ViewedRows, view=view, n_features=n_features)
         return RemoteView(source, wrap, n_features)
-    return ViewedRows(cast(RowSource, source), view, n_features)
+    return views.ViewedRows(cast(RowSource, source), view, n_features)
 
 
 def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
     """Return the rows on a public selection of columns; a row with a bad value stays one."""
-    if isinstance(source, (SparseRows, ColumnRows)):
-        return ColumnRows(source, kept)
-    return restricted(source, partial(selected, kept=kept), len(kept))
+    if isinstance(source, (SparseRows, views.ColumnRows)):
+        return views.ColumnRows(source, kept)
+    return restricted(source, partial(views.selected, kept=kept), len(kept))
 
 
 def _columns_of_part(
     part: RowSource, *, compute: Callable[[Block], Sequence[NDArray[Any]]], names: tuple[str, ...]
-) -> Columns:
+) -> views.Columns:
     """Make columns of one part: from each block one array for each name."""
     with np.errstate(all="ignore"):
         return _joined([compute(plain_block(block)) for block in part.blocks()], names)
 
 
-def _joined(found: Sequence[Sequence[NDArray[Any]]], names: tuple[str, ...]) -> Columns:
+def _joined(found: Sequence[Sequence[NDArray[Any]]], names: tuple[str, ...]) -> views.Columns:
     """Return the columns of all blocks as one, by name."""
     if not found:
         return {name: np.zeros(0) for name in names}
@@ -174,12 +162,12 @@ class RowColumns:
         return self._kept
 
     def sum(
-        self, work: Callable[[Columns], NDArray[Any]], shape: tuple[int, ...] = ()
+        self, work: Callable[[views.Columns], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(columns)`` over all parts."""
         return checked_total(self._made().sum_parts(work), shape, "int64")
 
-    def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
+    def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
         """Return one number of each row, a public function of its columns."""
         return Numbers(self, of)
 
@@ -192,8 +180,8 @@ class RowColumns:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
         kept = self._made()
         if isinstance(kept, _CachedHere):
-            parts = [ZippedRows(part, made) for part, made in kept.made]
-            return sources_in_turn(parts, self._source.n_features)
+            parts = [views.ZippedRows(part, made) for part, made in kept.made]
+            return views.sources_in_turn(parts, self._source.n_features)
         zipped: AnyRows = cast(Any, self._source).zipped(kept)
         return zipped
 
@@ -218,7 +206,7 @@ class Numbers:
     """One number of each row, made of kept columns for each sum."""
 
     columns: RowColumns
-    of: Callable[[Columns], FloatArray]
+    of: Callable[[views.Columns], FloatArray]
 
     def sum(
         self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
@@ -271,8 +259,8 @@ class _Sorted(NamedTuple):
 
 def _sorted_columns(blocks: Sequence[Any]) -> _Sorted:
     """Sort alike blocks; rows and groups with a value that is not finite are left out."""
-    whole = [whole_groups(block) for block in blocks]
-    rows: Any = [rows_of(block) for block in whole]
+    whole = [views.whole_groups(block) for block in blocks]
+    rows: Any = [views.rows_of(block) for block in whole]
     d, n = rows[0].shape[1], sum(block.shape[0] for block in rows)
     if sp.issparse(rows[0]):
         stored = sp.vstack(rows, format="csc")
@@ -283,7 +271,7 @@ def _sorted_columns(blocks: Sequence[Any]) -> _Sorted:
         numbers[:, start : start + len(block)] = block.T
         start += len(block)
     numbers.sort(axis=1)
-    return _Sorted(numbers, np.zeros(d, np.int64), rows_each(whole[0]))
+    return _Sorted(numbers, np.zeros(d, np.int64), views.rows_each(whole[0]))
 
 
 @dataclass
@@ -298,7 +286,7 @@ class _SortedPart:
         self.n_blocks, blocks = 0, pieces_of(self.part)
         while self.room > 0 and (first := next(blocks, None)) is not None:
             alike = [first]
-            if not isinstance(first, Groups):  # few stored numbers are many rows: a loop less
+            if not isinstance(first, views.Groups):  # few stored numbers are many rows: a loop less
                 most, stored = min(BLOCK_ROWS * first.shape[1], self.room), first.size
                 while stored < most and (block := next(blocks, None)) is not None:
                     alike.append(block)

@@ -13,40 +13,21 @@ from sklearn.utils.validation import check_array
 from skdp._inputs import advised, checked, checked_updates, public_units, refuse_blocks
 from skdp._validation import check_int
 from skdp.base import atomic
+from skdp.decomposition import _factorizer_state as states
 from skdp.decomposition._base import found_of, warn_of_verdict
-from skdp.decomposition._factorizer_state import (
-    OTHER_BLOCKS,
-    FactorizerState,
-    NoisyState,
-    Server,
-    _has_shape,
-    all_spent,
-    begin,
-    check_complete,
-    check_message,
-    check_new,
-    check_parts,
-    header_of,
-    last_release,
-    make_layout,
-    merged,
-    opened,
-    resumed,
-    secure_total,
-)
 from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
 
-stream_method = available_if(_has_shape)
+stream_method = available_if(states._has_shape)
 
 
 class FactorizerStreams(StreamingMixin):
     """Updates to a matrix of known shape, one release or many, one server or many."""
 
-    _state = FactorizerState()
-    _server: Server | None = None  # of several; set by `for_server`, and no clone has it
+    _state = states.FactorizerState()
+    _server: states.Server | None = None  # of several; set by `for_server`, and no clone has it
     _secrets = (*StreamingMixin._secrets, "_state")
 
     # -- adding data ----------------------------------------------------------------------------
@@ -83,7 +64,7 @@ class FactorizerStreams(StreamingMixin):
         self : DPLowRankFactorizer
         """
         self._refuse_rows("update_matrix")
-        refuse_blocks(self, D, OTHER_BLOCKS)
+        refuse_blocks(self, D, states.OTHER_BLOCKS)
         D = advised(self, check_array, D, accept_sparse="coo", dtype=np.float64)
         if D.shape != self._shape():
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
@@ -109,7 +90,7 @@ class FactorizerStreams(StreamingMixin):
         """
         m, n = self._shape()
         before = self._checked_running()
-        refuse_blocks(self, X, OTHER_BLOCKS)
+        refuse_blocks(self, X, states.OTHER_BLOCKS)
         X = checked(self, X, accept_sparse="csr", reset=before is None)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
@@ -148,7 +129,7 @@ class FactorizerStreams(StreamingMixin):
             if running is not None:
                 self._check_stream(running.session, running.group.notes["params"])
         elif running is None or running.group is not group:  # after a restore
-            self._keep(running=resumed(self, group))
+            self._keep(running=states.resumed(self, group))
         return self._state.running
 
     def _running(self):
@@ -165,13 +146,15 @@ class FactorizerStreams(StreamingMixin):
     @atomic
     def _start(self):
         self._check_parameters()
-        make_layout(self, self._shape(), self._unit(stream=True))  # refused before it is charged
+        states.make_layout(
+            self, self._shape(), self._unit(stream=True)
+        )  # refused before it is charged
         self._pay_stream(self._open_session(), self._shape())
 
     def _pay_stream(self, session, shape):
         """Pay for a stream of a matrix of a shape; nothing is read."""
         self._warn_of_delta(*public_units(self, shape, session))
-        self._state = begin(self, session, shape)
+        self._state = states.begin(self, session, shape)
         if self.max_releases > 1:
             self._private = self._state.running.group
         self.n_features_in_ = shape[1]
@@ -201,9 +184,9 @@ class FactorizerStreams(StreamingMixin):
 
     def _publish(self, group):
         """Set the attributes of the last release."""
-        running = resumed(self, group)
+        running = states.resumed(self, group)
         self._name_features(group.notes["names"], running.layout.shape[1])
-        self._close_session(group.session, last_release(running))
+        self._close_session(group.session, states.last_release(running))
 
     # -- the release ----------------------------------------------------------------------------
     @stream_method
@@ -228,13 +211,13 @@ class FactorizerStreams(StreamingMixin):
             self._refuse_part("release")
         elif not received:
             raise PrivacyError("nothing was added: update, or merge, before release.")
-        headers = [header_of(running), *received] if running is not None else received
-        check_complete(headers)
-        spent, lines = all_spent(headers, received, self._state.sent)
-        noisy = [opened(running), *received] if running is not None else received
+        headers = [states.header_of(running), *received] if running is not None else received
+        states.check_complete(headers)
+        spent, lines = states.all_spent(headers, received, self._state.sent)
+        noisy = [states.opened(running), *received] if running is not None else received
         session = self._open_session() if running is None else running.session
-        attributes = merged(self, session, noisy)
-        self._state = FactorizerState(sent=self._state.sent)  # the sketch may be known now
+        attributes = states.merged(self, session, noisy)
+        self._state = states.FactorizerState(sent=self._state.sent)  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
         self.privacy_spent_, self.releases_ = spent, lines  # of all servers, not of this one alone
@@ -277,7 +260,7 @@ class FactorizerStreams(StreamingMixin):
             )
         if sketch_seed is None and self._server is not None:
             sketch_seed = self._server.sketch_seed
-        server = Server(row_offset, n_honest_servers, sketch_seed)
+        server = states.Server(row_offset, n_honest_servers, sketch_seed)
         check_int(server, "row_offset", 0)
         check_int(server, "n_honest_servers", 1, none=True)
         check_int(server, "sketch_seed", 0, none=True)
@@ -307,7 +290,7 @@ class FactorizerStreams(StreamingMixin):
             raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
 
     def _refuse_part(self, name):
-        if (self._server or Server()).n_honest_servers is not None:
+        if (self._server or states.Server()).n_honest_servers is not None:
             raise PrivacyError(
                 f"{name} would show a part of the noise, which protects nothing alone; with "
                 "n_honest_servers use merge_secure."
@@ -320,7 +303,7 @@ class FactorizerStreams(StreamingMixin):
         """
         self._refuse_servers("A message to another server")
         running = self._running()
-        noisy = opened(running)
+        noisy = states.opened(running)
         self._keep(running=None)
         self._close_session(running.session, {})
         name = noisy.fingerprint() if running.server.n_honest_servers is None else None
@@ -346,12 +329,12 @@ class FactorizerStreams(StreamingMixin):
         if apart:
             other._refuse_part("merge")
             other._refuse_servers("A message to another server")
-            message = header_of(other._running())
+            message = states.header_of(other._running())
         else:
-            message = NoisyState.from_bytes(other)
-        check_message(self._state.received, message, self._unit(stream=True))
+            message = states.NoisyState.from_bytes(other)
+        states.check_message(self._state.received, message, self._unit(stream=True))
         message = other._sent() if apart else message
-        check_new(self._state.received, message)
+        states.check_new(self._state.received, message)
         self._keep(received=(*self._state.received, message))
         return self
 
@@ -374,13 +357,13 @@ class FactorizerStreams(StreamingMixin):
         servers = list(servers)
         for server in servers:
             server._refuse_servers("merge_secure")
-        headers = [header_of(server._running()) for server in servers]
-        check_parts(headers)
-        check_message(self._state.received, headers[0], self._unit(stream=True))
+        headers = [states.header_of(server._running()) for server in servers]
+        states.check_parts(headers)
+        states.check_message(self._state.received, headers[0], self._unit(stream=True))
         if len(servers) > 1 and self._protects.by_rows:  # each clips its part of a row
             charge_parts([server._state.running.session for server in servers])
         receipts = [receipt for header in headers for receipt in header.receipts]
-        total = secure_total([server._sent(receipts) for server in servers], aggregator)
+        total = states.secure_total([server._sent(receipts) for server in servers], aggregator)
         self._keep(received=(*self._state.received, total))
         if any(server is self for server in servers):
             self._keep(sent=())  # the receipt of the total counts it

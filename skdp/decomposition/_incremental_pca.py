@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
+from skdp import _validation
 from skdp._inputs import (
     GroupUnitMixin,
     as_blocks,
@@ -19,52 +20,16 @@ from skdp._inputs import (
     split_rows,
 )
 from skdp._limits import MOST_DENSE
-from skdp._validation import (
-    Seed,
-    Split,
-    check_bool,
-    check_center_option,
-    check_clip_norm,
-    check_int,
-    check_option,
-    check_rank,
-    check_split,
-)
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import each_alone
-from skdp.decomposition._base import (
-    SPECTRUM_LEVEL,
-    LinearTransformMixin,
-    ProbabilisticModelMixin,
-    as_input_dtype,
-    bias_of,
-    check_center,
-    is_sparse,
-    lengthened,
-    located,
-    middle_norm,
-    row_clip_norm,
-    row_noise,
-    warn_of_verdict,
-    with_learnt,
-)
+from skdp.decomposition import _base
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
+from skdp.solvers import postprocess
 from skdp.solvers.linalg import detection_limit, orthonormal, symmetric_noise_edge
-from skdp.solvers.postprocess import (
-    ReleasedMoment,
-    centered_sketch,
-    debias_eigenvalues,
-    inside_ball,
-    pca_attributes,
-    released_count,
-    sketch_attributes,
-    sketch_size,
-    split_moment,
-)
 
 # What DPIncrementalPCA releases, and how released moments become attributes.
 #
@@ -84,7 +49,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     if n_is_public:
         shares.pop("count", None)
     if clip_norm == "auto":
-        return with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.11} if starts else {}))
+        return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.11} if starts else {}))
     return shares
 
 
@@ -107,7 +72,7 @@ def statistics(X, facts, n_jobs=None):
         out = {"sketch": query.gram_product(facts["sketch"]), "total_variance": query.square_sum()}
         out |= {"center": query.sums()} if facts["centers"] else {}
     elif facts["centers"]:
-        return {"moment": query.moment(bias_of(clip_norm))}
+        return {"moment": query.moment(_base.bias_of(clip_norm))}
     else:
         out = {"gram": query.gram()}
     if facts["n"] is None:
@@ -132,7 +97,9 @@ def fitted(answers, facts):
     d, k = facts["d"], facts["k"]
     released = _released(answers, facts)
     if facts["sketch"] is None:
-        attributes = pca_attributes(released, k, k, d if facts["persons"] else min(released.n, d))
+        attributes = postprocess.pca_attributes(
+            released, k, k, d if facts["persons"] else min(released.n, d)
+        )
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
         attributes = _from_sketch(released, answers, facts)
@@ -140,7 +107,7 @@ def fitted(answers, facts):
     attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
-    return as_input_dtype(attributes, np.dtype(facts["dtype"]))
+    return _base.as_input_dtype(attributes, np.dtype(facts["dtype"]))
 
 
 def below_edge(attributes, answers, facts):
@@ -154,7 +121,7 @@ def below_edge(attributes, answers, facts):
     released = _released(answers, facts)
     edge = symmetric_noise_edge(released.noise_scale, facts["d"])
     clear = detection_limit(edge, facts["d"]) + released.mean_noise_bias
-    least = debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
+    least = postprocess.debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
     return int(np.count_nonzero(attributes["explained_variance_"] <= least))
 
 
@@ -171,21 +138,21 @@ def _released(answers, facts):
     n = None if n is None else float(max(1, n))
     if "moment" in answers:
         value, scale = answers["moment"]
-        return split_moment(value, bias_of(clip_norm), scale, clip_norm, n)
+        return postprocess.split_moment(value, _base.bias_of(clip_norm), scale, clip_norm, n)
     if n is None:  # above two deviations of its noise
-        n = released_count(*answers["count"])
+        n = postprocess.released_count(*answers["count"])
     mean = np.zeros(facts["d"])
     if "center" in answers:
-        mean = inside_ball(answers["center"].value / n, clip_norm)
+        mean = postprocess.inside_ball(answers["center"].value / n, clip_norm)
     scatter, scale = answers["gram" if "gram" in answers else "sketch"]
-    return ReleasedMoment(scatter, mean, n, scale)
+    return postprocess.ReleasedMoment(scatter, mean, n, scale)
 
 
 def _from_sketch(released, answers, facts):
     n, Q = released.n, facts["sketch"]
-    Y = centered_sketch(released.scatter, Q, released.mean, n)
+    Y = postprocess.centered_sketch(released.scatter, Q, released.mean, n)
     total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
-    return sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
+    return postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
 
 
 # Principal components of rows that arrive in batches, with differential privacy.
@@ -195,8 +162,8 @@ class DPIncrementalPCA(
     GroupUnitMixin,
     IncrementalPlans,
     StreamingMixin,
-    ProbabilisticModelMixin,
-    LinearTransformMixin,
+    _base.ProbabilisticModelMixin,
+    _base.LinearTransformMixin,
     BaseDPEstimator,
 ):
     """Incremental PCA with (epsilon, delta)-differential privacy for one row, over all releases.
@@ -349,8 +316,8 @@ class DPIncrementalPCA(
         center: ArrayLike | str | None = "private",
         max_releases: int = 100,
         mechanism: str = "auto",
-        budget_split: Split = "auto",
-        random_state: Seed = None,
+        budget_split: _validation.Split = "auto",
+        random_state: _validation.Seed = None,
         n_jobs: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -467,14 +434,14 @@ class DPIncrementalPCA(
 
     def _check_parameters(self):
         self._check_unit()
-        check_bool(self, "whiten")
-        check_bool(self, "copy")
-        check_int(self, "n_components", 1, none=True)
-        check_int(self, "batch_size", 1, none=True)
-        check_int(self, "max_releases", 1)
-        check_option(self, "mechanism", ("auto", "sqrt", "tree"))
-        check_clip_norm(self)
-        check_center_option(self)
+        _validation.check_bool(self, "whiten")
+        _validation.check_bool(self, "copy")
+        _validation.check_int(self, "n_components", 1, none=True)
+        _validation.check_int(self, "batch_size", 1, none=True)
+        _validation.check_int(self, "max_releases", 1)
+        _validation.check_option(self, "mechanism", ("auto", "sqrt", "tree"))
+        _validation.check_clip_norm(self)
+        _validation.check_center_option(self)
 
     def _batch(self, X, groups, seen, **options):
         """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
@@ -496,18 +463,20 @@ class DPIncrementalPCA(
         n = rows.n_rows() if public_rows and not self._by_group else math.inf
         if self.n_components is None:
             return min(n, rows.n_features)
-        check_rank(self, n, rows.n_features, where=" (of the first batch, for partial_fit)")
+        _validation.check_rank(
+            self, n, rows.n_features, where=" (of the first batch, for partial_fit)"
+        )
         return int(self.n_components)
 
     def _facts(self, session, X):
         """Return what is public from the first batch on, and the shares of the releases."""
         d, public = X.n_features, self._total_is_public()
         k = self._n_components_of(X)
-        center = check_center(self.center, d)
+        center = _base.check_center(self.center, d)
         centers = center is None and self.center == "private"
-        starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
+        starts = centers and not _base.is_sparse(X)  # rows about a point are no longer sparse
         shares = default_shares(d, centers, public, self.clip_norm, starts)
-        shares = check_split(self, shares)
+        shares = _validation.check_split(self, shares)
         query = self._unit_query(X)
         ask = session.ask(query if center is None else query.centered(center))
         n = X.n_rows() if public else None
@@ -515,7 +484,7 @@ class DPIncrementalPCA(
         shares = with_rest(shares, left)
         sketch = None
         if d > MOST_DENSE:
-            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
+            sketch = orthonormal(session.random_signs((d, postprocess.sketch_size(k, d))))
         facts = {
             "adjacency": self.adjacency,
             "clip_norm": clip_norm,
@@ -534,19 +503,21 @@ class DPIncrementalPCA(
 
     def _start(self, session, ask, shares, d, n):
         """Learn where the first rows lie, and their clip norm about there; also what is left."""
-        level = {"d": d, "level": SPECTRUM_LEVEL}
+        level = {"d": d, "level": _base.SPECTRUM_LEVEL}
         share = shares.get("clip_norm")
         if "start" not in shares or session.budget.exact:
-            return None, row_clip_norm(self, session, ask, share, **level), 0.0
-        search = partial(middle_norm, self, session)
+            return None, _base.row_clip_norm(self, session, ask, share, **level), 0.0
+        search = partial(_base.middle_norm, self, session)
         clip_norm = search(ask, share)
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
         parts = {name: part * shares["start"] for name, part in parts.items()}
         left = parts["count"]
         if n is None:
-            left, n = 0.0, released_count(*ask.count(share=parts["count"]))
-        noise = row_noise(session, self.adjacency, n, clip_norm)
-        start = located(ask, noise, d, parts, search, partial(lengthened, session, **level))
+            left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
+        noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        start = _base.located(
+            ask, noise, d, parts, search, partial(_base.lengthened, session, **level)
+        )
         return start.place, start.clip_norm, left + start.left
 
     # -- releases --------------------------------------------------------------------------
@@ -565,7 +536,7 @@ class DPIncrementalPCA(
 
     def _warn(self, attributes, below):
         asked = len(attributes["singular_values_"])
-        warn_of_verdict(self, asked - below, None if self.n_components is None else asked)
+        _base.warn_of_verdict(self, asked - below, None if self.n_components is None else asked)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

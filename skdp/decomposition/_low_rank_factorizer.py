@@ -8,15 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import (
-    check_rows,
-    check_unit_bound,
-    checked,
-    is_memory_map,
-    matrix_unit,
-    public_units,
-    refuse_blocks,
-)
+from skdp import _inputs
 from skdp._validation import Seed, check_int, check_option, check_rank, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
@@ -217,7 +209,7 @@ class DPLowRankFactorizer(
         session = self._open_session()
         X = self._matrix(X)
         self._check_matrix(shape_of(X))
-        self._warn_of_delta(*public_units(self, shape_of(X), session))
+        self._warn_of_delta(*_inputs.public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
         warn_of_verdict(self, *found_of(attributes["singular_values_"]))
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
@@ -285,7 +277,7 @@ class DPLowRankFactorizer(
                 "left_singular_vectors_ has one row for each row of X, so their number is public. "
                 "Got 'add_remove'."
             )
-        check_unit_bound(self, 1e-60, 1e60)
+        _inputs.check_unit_bound(self, 1e-60, 1e60)
         check_option(self, "method", _METHODS)
         check_option(self, "sketch", _SKETCHES)
         check_option(self, "sensitivity_mode", ("random", "oblivious", "worst_case"))
@@ -325,11 +317,11 @@ class DPLowRankFactorizer(
 
     def _matrix(self, X):
         """Return the checked matrix, or its files."""
-        if is_memory_map(X) or is_paths(X):
-            source = check_rows(self, X, accept_sparse=True)
+        if _inputs.is_memory_map(X) or is_paths(X):
+            source = _inputs.check_rows(self, X, accept_sparse=True)
             return source if is_paths(X) else X
-        refuse_blocks(self, X, OTHER_BLOCKS)
-        X = checked(self, X, accept_sparse=("csr", "csc"))
+        _inputs.refuse_blocks(self, X, OTHER_BLOCKS)
+        X = _inputs.checked(self, X, accept_sparse=("csr", "csc"))
         return X.tocsr() if sp.issparse(X) else X
 
     def _check_matrix(self, shape):
@@ -341,7 +333,7 @@ class DPLowRankFactorizer(
         more = {"stream": stream}
         if self._protects.by_rows:
             more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
-        return matrix_unit(self, SketchUnit, **more)
+        return _inputs.matrix_unit(self, SketchUnit, **more)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -10,45 +10,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skdp import _validation
 from skdp._inputs import GroupUnitMixin
-from skdp._validation import (
-    ColumnBounds,
-    Seed,
-    Split,
-    check_bool,
-    check_center_option,
-    check_clip_norm,
-    check_column_bounds,
-    check_int,
-    check_option,
-    check_rank,
-    check_real,
-    check_split,
-)
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import (
-    SPECTRUM_LEVEL,
-    Centre,
-    LinearTransformMixin,
-    ProbabilisticModelMixin,
-    as_input_dtype,
-    bias_of,
-    centred,
-    check_normalizer,
-    is_sparse,
-    lengthened,
-    middle_norm,
-    public_range,
-    rotate_by_ritz,
-    row_clip_norm,
-    row_noise,
-    row_route,
-    row_subspace,
-    verdict_of_ritz,
-    warn_of_verdict,
-    with_learnt,
-)
+from skdp.decomposition import _base
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers.postprocess import (
     ReleasedMoment,
@@ -64,8 +30,8 @@ _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "
 
 class DPPCA(
     GroupUnitMixin,
-    ProbabilisticModelMixin,
-    LinearTransformMixin,
+    _base.ProbabilisticModelMixin,
+    _base.LinearTransformMixin,
     DecompositionPlans,
     BaseDPEstimator,
 ):
@@ -205,10 +171,10 @@ class DPPCA(
         iterated_power: int | str = "auto",
         n_oversamples: int = 10,
         power_iteration_normalizer: str = "auto",
-        random_state: Seed = None,
+        random_state: _validation.Seed = None,
         center: ArrayLike | str | None = "private",
-        bounds: ColumnBounds | None = None,
-        budget_split: Split = "auto",
+        bounds: _validation.ColumnBounds | None = None,
+        budget_split: _validation.Split = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -255,7 +221,7 @@ class DPPCA(
         rows = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, rows)
         return self._close_session(
-            session, as_input_dtype(attributes, getattr(rows, "dtype", None))
+            session, _base.as_input_dtype(attributes, getattr(rows, "dtype", None))
         )
 
     def _fit_session(self, session, X):
@@ -264,18 +230,18 @@ class DPPCA(
         source = row_source(X)
         d, centers = source.n_features, self._centers()
         self._check_n_components(source, d)
-        center, clip_norm = public_range(self, d, centers=centers)
-        sparse = is_sparse(source) and (center is None or not centers)
-        shares = check_split(self, self._default_shares(d, sparse))
+        center, clip_norm = _base.public_range(self, d, centers=centers)
+        sparse = _base.is_sparse(source) and (center is None or not centers)
+        shares = _validation.check_split(self, self._default_shares(d, sparse))
         # Query: what may be asked of the rows, with its bounds; nothing is read.
         query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center))
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        search = partial(middle_norm, self, session)
-        lengthen = partial(lengthened, session, d=d, level=self._level(d))
-        learn = partial(row_clip_norm, self, session, d=d, level=self._level(d))
+        search = partial(_base.middle_norm, self, session)
+        lengthen = partial(_base.lengthened, session, d=d, level=self._level(d))
+        learn = partial(_base.row_clip_norm, self, session, d=d, level=self._level(d))
         if clip_norm is None:
             learn = search if "center_search" in shares else learn
             clip_norm = learn(ask, share=shares.get("clip_norm"))
@@ -286,19 +252,21 @@ class DPPCA(
         else:
             if n is None:  # kept above two deviations of its noise
                 n = released_count(*ask.count(share=shares["count"]))
-            noise = row_noise(session, self.adjacency, float(n), clip_norm)
+            noise = _base.row_noise(session, self.adjacency, float(n), clip_norm)
             if centers:
-                centre = centred(ask, noise, d, shares, search, lengthen)
+                centre = _base.centred(ask, noise, d, shares, search, lengthen)
             else:
-                centre = Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
+                centre = _base.Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
-            noise = row_noise(session, self.adjacency, noise.n, clip_norm, centre.noise_bias)
+            noise = _base.row_noise(session, self.adjacency, noise.n, clip_norm, centre.noise_bias)
             if whole:
-                gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
+                gram = clipped_gram(
+                    centre.rows, d, shares["gram"], noise, level=_base.SPECTRUM_LEVEL
+                )
                 moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
                 attributes = self._spectrum(session, moment, d)
             else:
-                route = row_route(self.svd_solver, d, self.n_components, sparse)
+                route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
                 attributes = self._subspace(session, centre, noise, shares, route)
         # Attributes, from released numbers.
         attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
@@ -329,17 +297,17 @@ class DPPCA(
 
     def _check_parameters(self):
         self._check_unit()
-        check_bool(self, "copy")
-        check_bool(self, "whiten")
-        check_option(self, "svd_solver", _SOLVERS)
-        check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_int(self, "iterated_power", 0, also=("auto",))
-        check_int(self, "n_oversamples", 1)
-        check_clip_norm(self)
-        check_center_option(self)
+        _validation.check_bool(self, "copy")
+        _validation.check_bool(self, "whiten")
+        _validation.check_option(self, "svd_solver", _SOLVERS)
+        _base.check_normalizer(self)
+        _validation.check_real(self, "tol", 0, math.inf, closed="left")
+        _validation.check_int(self, "iterated_power", 0, also=("auto",))
+        _validation.check_int(self, "n_oversamples", 1)
+        _validation.check_clip_norm(self)
+        _validation.check_center_option(self)
         if self.bounds is not None:
-            check_column_bounds(self, "bounds")
+            _validation.check_column_bounds(self, "bounds")
             if not isinstance(self.center, str):
                 raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 
@@ -362,7 +330,9 @@ class DPPCA(
             shares.pop("count", None)
         if self.clip_norm == "auto" and self.bounds is None:
             of_means = {"clip_norm": 0.06, "center_search": 0.05}
-            return with_learnt(shares, of_means if "center" in shares else {"clip_norm": 0.07})
+            return _base.with_learnt(
+                shares, of_means if "center" in shares else {"clip_norm": 0.07}
+            )
         return shares
 
     def _rank(self, n, d):
@@ -381,18 +351,20 @@ class DPPCA(
         if isinstance(rule, float) and 0 < rule < 1:
             return
         least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
-        if isinstance(check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int):
+        if isinstance(
+            _validation.check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int
+        ):
             where = f" with svd_solver={self.svd_solver!r}"
-            check_rank(self, n_samples, n_features, least=least, where=where)
+            _validation.check_rank(self, n_samples, n_features, least=least, where=where)
 
     # -- releases --------------------------------------------------------------------------
 
     def _level(self, d):
-        return SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
+        return _base.SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once."""
-        bias = bias_of(clip_norm)
+        bias = _base.bias_of(clip_norm)
         answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
         return split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
 
@@ -403,20 +375,22 @@ class DPPCA(
         attributes = pca_attributes(moment, self.n_components, limit, rank)
         variances = attributes["explained_variance_"]
         asked = len(variances) if isinstance(self.n_components, Integral) else None
-        warn_of_verdict(self, int(np.count_nonzero(variances)), asked)
+        _base.warn_of_verdict(self, int(np.count_nonzero(variances)), asked)
         return attributes
 
     def _subspace(self, session, centre, noise, shares, route):
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask = centre.rows
-        V, _, found = row_subspace(
+        V, _, found = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
+        ritz = _base.rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
-        values = ritz.values * warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
+        values = ritz.values * _base.warn_of_verdict(
+            self, *_base.verdict_of_ritz(ritz, total, d, found)
+        )
         whole = float(total.value)
         return subspace_attributes(values, ritz.vectors, whole, noise.n, rank) | {
             "mean_": centre.mean

@@ -25,21 +25,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import (
-    LinearTransformMixin,
-    as_input_dtype,
-    check_normalizer,
-    components_of,
-    is_sparse,
-    rotate_by_ritz,
-    row_clip_norm,
-    row_noise,
-    row_route,
-    row_subspace,
-    verdict_of_ritz,
-    warn_of_verdict,
-    with_learnt,
-)
+from skdp.decomposition import _base
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.decomposition._unit_fits import (
     _ITERATED,
@@ -85,7 +71,9 @@ def check_used(estimator):
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
-class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, BaseDPEstimator):
+class DPTruncatedSVD(
+    GroupUnitMixin, _base.LinearTransformMixin, DecompositionPlans, BaseDPEstimator
+):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
@@ -286,7 +274,9 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
             self._check_shape(*X.shape)
         session = self._open_session(pure=self._is_pure(X))
         attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, getattr(X, "dtype", None)))
+        return self._close_session(
+            session, _base.as_input_dtype(attributes, getattr(X, "dtype", None))
+        )
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
@@ -335,7 +325,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         check_option(self, "algorithm", UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS))
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))
-        check_normalizer(self)
+        _base.check_normalizer(self)
         check_real(self, "tol", 0, math.inf, closed="left")
         check_clip_norm(self)
         check_unit_bound(self)
@@ -374,7 +364,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
         if route != "screened":  # which releases them on its way
             shares["row_sum"] = 0.02
         if self.clip_norm == "auto":
-            return with_learnt(shares, {"clip_norm": 0.07})
+            return _base.with_learnt(shares, {"clip_norm": 0.07})
         return shares
 
     @property
@@ -387,26 +377,28 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, DecompositionPlans, B
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
-        route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
+        route = _base.row_route(self.algorithm, d, k, _base.is_sparse(X), centred=False)
         shares = check_split(self, self._default_shares(route))
         query = self._unit_query(X)
         ask = session.ask(query)
-        clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         known = self._total_is_public()
         n = query.n_rows if known else released_count(*ask.count(share=shares["count"]))
-        noise = row_noise(session, self.adjacency, n, clip_norm)
+        noise = _base.row_noise(session, self.adjacency, n, clip_norm)
         ask = ask.clipped(clip_norm)
-        V, sums, found = row_subspace(
+        V, sums, found = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        ritz = rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
+        ritz = _base.rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total = ask.square_sum(share=shares["total_variance"])
         if sums is None:  # rows that would be screened have a share of them only without noise
             sums, noise = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         else:
             noise = 0.0
         facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
-        values = ritz.values * warn_of_verdict(self, *verdict_of_ritz(ritz, total, d, found))
-        attributes = svd_variances(values, components_of(ritz.vectors), *facts)
+        values = ritz.values * _base.warn_of_verdict(
+            self, *_base.verdict_of_ritz(ritz, total, d, found)
+        )
+        attributes = svd_variances(values, _base.components_of(ritz.vectors), *facts)
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}

@@ -22,23 +22,9 @@ from skdp.decomposition._base import (
 )
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
+from skdp.solvers import one_shot
 from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.one_shot import (
-    LAPLACE_KURTOSIS,
-    FlippedMatrix,
-    WholeMatrix,
-    flip_deviation,
-    flip_probability,
-    graded_pays,
-    graph_of_pairs,
-    mean_degree,
-    normalised_pairs,
-    pair_deviation,
-    read_triplets,
-    singular_triplets,
-    symmetric_pairs,
-)
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.solvers.spectral import (
     DIRECTION_LEVEL,
@@ -105,10 +91,10 @@ def _flipped_edge(estimator, shape, degree):
     if session.budget.exact:
         return 0.0
     cells = 2 if estimator.adjacency == "replace" else 1
-    s = flip_deviation(session.budget.pure_epsilon / cells)
-    if m * n * flip_probability(s) > MAX_FLIPS:
+    s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
+    if m * n * one_shot.flip_probability(s) > MAX_FLIPS:
         return math.inf
-    return 2 * pair_deviation(s, m, m * degree / n) * math.sqrt(n) / (m * degree)
+    return 2 * one_shot.pair_deviation(s, m, m * degree / n) * math.sqrt(n) / (m * degree)
 
 
 def fit_interactions(estimator, session, X, route):
@@ -121,12 +107,14 @@ def fit_interactions(estimator, session, X, route):
     query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
     if route == "one_shot":
         cells = session.ask(query).cells(share=1.0)
-        squares, V, total, sums, noise = normalised_pairs(*cells, floor, k)
+        squares, V, total, sums, noise = one_shot.normalised_pairs(*cells, floor, k)
         verdict = found_of(squares)
     else:
         counted = floor is None
         if counted:  # under a floor of all items the total is their number, in parts of n
-            floor = mean_degree(session.ask(query).square_sum(share=_SHARES["degree"]).value * n, m)
+            floor = one_shot.mean_degree(
+                session.ask(query).square_sum(share=_SHARES["degree"]).value * n, m
+            )
         ask = session.ask(query.floored(floor))
         if estimator.algorithm == "auto":  # now that the floor is known
             route, _, columns = _moment_route(estimator, session, X.shape, floor)
@@ -236,10 +224,10 @@ def moment_triplets(estimator, session, X, unit, route, products):
 
 def whole_triplets(ask, shape, k, share, law):
     """Return the k leading (U, singular values, V) of a matrix that is released whole."""
-    (m, n), kurtosis = shape, LAPLACE_KURTOSIS if law == "laplace" else 0.0
+    (m, n), kurtosis = shape, one_shot.LAPLACE_KURTOSIS if law == "laplace" else 0.0
     answer = ask.right(np.eye(n), share=share) if n <= m else ask.left(np.eye(m), share=share)
     B = answer.value if n <= m else answer.value.T
-    return read_triplets(B, answer.noise_scale, k, kurtosis)
+    return one_shot.read_triplets(B, answer.noise_scale, k, kurtosis)
 
 
 UNIT_SOLVERS = {
@@ -356,25 +344,27 @@ def _pure_triplets(session, ask, unit, shape, k):
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
         share = 1.0 - _SHARES["spread"]
-        graded = graded_pays(share * budget.pure_epsilon)
+        graded = one_shot.graded_pays(share * budget.pure_epsilon)
         share = share if graded else 1.0
     if graded and not budget.exact:
         rounding_variance = max(float(ask.spread(share=_SHARES["spread"]).value), 0.0)
         spread = rounding_variance / (math.prod(shape) * unit.high**2)
-        graded = graded_pays(share * budget.pure_epsilon, spread)
+        graded = one_shot.graded_pays(share * budget.pure_epsilon, spread)
     if graded:
         answer = ask.whole(share=share)
-        found = read_triplets(answer.value, answer.noise_scale, k, LAPLACE_KURTOSIS)
-        return found, WholeMatrix(answer.value, answer.noise_scale)
+        found = one_shot.read_triplets(
+            answer.value, answer.noise_scale, k, one_shot.LAPLACE_KURTOSIS
+        )
+        return found, one_shot.WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
-    Y = graph_of_pairs(cells.value, shape[1]) if graph else cells.value
-    flipped = FlippedMatrix(
+    Y = one_shot.graph_of_pairs(cells.value, shape[1]) if graph else cells.value
+    flipped = one_shot.FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, rounding_variance=rounding_variance
     )
     if graph:
-        pairs = symmetric_pairs(flipped, shape[1], k, kurtosis=flipped.kurtosis)
+        pairs = one_shot.symmetric_pairs(flipped, shape[1], k, kurtosis=flipped.kurtosis)
         return _of_pairs(*pairs), flipped
-    return singular_triplets(flipped, k), flipped
+    return one_shot.singular_triplets(flipped, k), flipped
 
 
 def _of_pairs(values, V):

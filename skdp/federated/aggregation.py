@@ -15,21 +15,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.federated import _crypto
 from skdp.federated import _messages as wire
-from skdp.federated._crypto import (
-    SHARE_BYTES,
-    SIGNATURE_BYTES,
-    Identity,
-    KeyPair,
-    add_mask,
-    circulant,
-    combine,
-    derive,
-    seal,
-    split,
-    subtract_mask,
-    unseal,
-)
 from skdp.federated._messages import SERVER, Header, Keys, Kind, LocalTransport, Question
 from skdp.federated.config import AggregationAbortedError, AggregationConfig, InvalidMessageError
 from skdp.privacy.noise.words import KEY_BYTES
@@ -52,12 +39,12 @@ def checked_words(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
 
 def pair_key(shared: bytes, context: bytes, one: int, other: int) -> bytes:
     """Key of the mask that two clients share; both of them derive the same."""
-    return derive(shared, context, b"pair" + struct.pack("<II", *sorted((one, other))))
+    return _crypto.derive(shared, context, b"pair" + struct.pack("<II", *sorted((one, other))))
 
 
 def self_key(seed: bytes, context: bytes, client_id: int) -> bytes:
     """Key of the mask that a client has for itself."""
-    return derive(seed, context, b"self" + struct.pack("<I", client_id))
+    return _crypto.derive(seed, context, b"self" + struct.pack("<I", client_id))
 
 
 def commitment(seed: bytes, context: bytes, client_id: int) -> bytes:
@@ -71,7 +58,7 @@ def commitment(seed: bytes, context: bytes, client_id: int) -> bytes:
 
 def sealing_key(shared: bytes, context: bytes, sender: int, receiver: int) -> bytes:
     """Key of the one sealed message from a client to another."""
-    return derive(shared, context, b"seal" + struct.pack("<II", sender, receiver))
+    return _crypto.derive(shared, context, b"seal" + struct.pack("<II", sender, receiver))
 
 
 def signed_part(context: bytes, client_id: int, keys: Keys) -> bytes:
@@ -86,8 +73,8 @@ class _ClientStep:
     opening: wire.Opening
     context: bytes
     expected: Kind | None = Kind.PEERS  # the next kind that is answered; None: no more answers
-    masking: KeyPair = field(default_factory=KeyPair)
-    sealing: KeyPair = field(default_factory=KeyPair)
+    masking: _crypto.KeyPair = field(default_factory=_crypto.KeyPair)
+    sealing: _crypto.KeyPair = field(default_factory=_crypto.KeyPair)
     seed: bytes = field(default_factory=lambda: os.urandom(KEY_BYTES), repr=False)
     peers: dict[int, Keys] = field(default_factory=dict)
     incoming: dict[int, bytes] = field(default_factory=dict, repr=False)  # keys of sealed shares
@@ -132,7 +119,7 @@ class AggregationClient:
         config: AggregationConfig,
         respond: Respond,
         *,
-        identity: Identity | None = None,
+        identity: _crypto.Identity | None = None,
     ) -> None:
         if not 0 <= client_id < config.n_clients:
             raise ValueError(f"client_id must be in 0..{config.n_clients - 1}. Got {client_id!r}.")
@@ -142,7 +129,7 @@ class AggregationClient:
         self._config = config
         self._respond = respond
         self._identity = identity
-        graph = circulant(int(config.n_clients), config.degree, run_id)
+        graph = _crypto.circulant(int(config.n_clients), config.degree, run_id)
         self._neighbours = graph.neighbours[client_id]
         self._step = -1
         self._state: _ClientStep | None = None
@@ -189,7 +176,7 @@ class AggregationClient:
         context = wire.context(self._run_id, header.step, opening)
         state = _ClientStep(opening, context)
         self._step, self._state = header.step, state
-        keys = Keys(state.masking.public, state.sealing.public, bytes(SIGNATURE_BYTES))
+        keys = Keys(state.masking.public, state.sealing.public, bytes(_crypto.SIGNATURE_BYTES))
         if self._identity is not None:
             signature = self._identity.sign(signed_part(context, self.client_id, keys))
             keys = keys._replace(signature=signature)
@@ -205,7 +192,7 @@ class AggregationClient:
         for peer, keys in peers.items():
             shared = state.sealing.agree(keys.sealing)
             key = sealing_key(shared, context, me, peer)
-            sealed[peer] = seal(key, shares[peer], _route(context, me, peer))
+            sealed[peer] = _crypto.seal(key, shares[peer], _route(context, me, peer))
             incoming[peer] = sealing_key(shared, context, peer, me)
         state.peers, state.incoming = peers, incoming
         state.expected = Kind.DELIVERY
@@ -227,8 +214,8 @@ class AggregationClient:
     def _split(self, state: _ClientStep) -> dict[int, bytes]:
         """Return each neighbour's pair of shares; positions are fixed by the graph."""
         n, threshold = len(self._neighbours), self._config.shares_needed
-        seeds = split(state.seed, n, threshold)
-        keys = split(state.masking.secret, n, threshold)
+        seeds = _crypto.split(state.seed, n, threshold)
+        keys = _crypto.split(state.masking.secret, n, threshold)
         rows = zip(self._neighbours, seeds, keys, strict=True)
         return {neighbour: seed + key for neighbour, seed, key in rows}
 
@@ -241,16 +228,16 @@ class AggregationClient:
             raise InvalidMessageError("More neighbours are missing than may drop out.")
         me, context = self.client_id, state.context
         held = {
-            peer: unseal(state.incoming[peer], text, _route(context, peer, me))
+            peer: _crypto.unseal(state.incoming[peer], text, _route(context, peer, me))
             for peer, text in sealed.items()
         }
         shared = {peer: state.masking.agree(state.peers[peer].mask) for peer in held}
         state.held = held
         state.expected = None  # whatever happens in the callback, it is not called again
         total = self._contribution(state)
-        add_mask(total, self_key(state.seed, context, me))
+        _crypto.add_mask(total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
-            apply = add_mask if me < peer else subtract_mask
+            apply = _crypto.add_mask if me < peer else _crypto.subtract_mask
             apply(total, pair_key(secret, context, me, peer))
         state.expected = Kind.UNMASK
         return self._answer(Kind.MASKED, wire.pack_words(total))
@@ -267,9 +254,9 @@ class AggregationClient:
         shares = []
         for owner, pair in state.held.items():
             if owner in alive:
-                shares.append((owner, 0, pair[:SHARE_BYTES]))
+                shares.append((owner, 0, pair[: _crypto.SHARE_BYTES]))
             elif owner in dead:
-                shares.append((owner, 1, pair[SHARE_BYTES:]))
+                shares.append((owner, 1, pair[_crypto.SHARE_BYTES :]))
         self._state = None  # before anything leaves; the secrets go too
         return self._answer(Kind.REVEAL, wire.pack_reveal(shares))
 
@@ -331,7 +318,7 @@ class AggregationServer:
         self._run_id = wire.check_run_id(run_id)
         self._digest = wire.run_digest(run_id)
         self._config = config
-        self._graph = circulant(int(config.n_clients), config.degree, run_id)
+        self._graph = _crypto.circulant(int(config.n_clients), config.degree, run_id)
         self.step = -1
         self._state: _ServerStep | None = None
         self._result: NDArray[np.uint64] | None = None
@@ -462,10 +449,10 @@ class AggregationServer:
         """Take off the self-masks of the survivors and the pair masks of the others."""
         try:
             for client in state.alive:
-                seed = combine(state.shares[client], self._config.shares_needed)
+                seed = _crypto.combine(state.shares[client], self._config.shares_needed)
                 if commitment(seed, state.context, client) != state.commitments[client]:
                     raise InvalidMessageError("A revealed share was altered.")
-                subtract_mask(state.total, self_key(seed, state.context, client))
+                _crypto.subtract_mask(state.total, self_key(seed, state.context, client))
             for client in state.dead:
                 self._unlink(state, client)
         except InvalidMessageError as error:
@@ -477,12 +464,12 @@ class AggregationServer:
 
     def _unlink(self, state: _ServerStep, dead: int) -> None:
         """Remove the masks that the survivors share with a client that dropped out."""
-        pair = KeyPair(combine(state.shares[dead], self._config.shares_needed))
+        pair = _crypto.KeyPair(_crypto.combine(state.shares[dead], self._config.shares_needed))
         if pair.public != state.keys[dead].mask:
             raise InvalidMessageError("A revealed share was altered.")
         for peer in self._linked(dead, state.alive):
             key = pair_key(pair.agree(state.keys[peer].mask), state.context, dead, peer)
-            undo = subtract_mask if peer < dead else add_mask
+            undo = _crypto.subtract_mask if peer < dead else _crypto.add_mask
             undo(state.total, key)
 
 

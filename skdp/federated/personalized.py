@@ -12,21 +12,7 @@ from skdp._validation import complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError
-from skdp.federated._clients import (
-    SMALLEST,
-    Aggregate,
-    FederatedClient,
-    FederatedSession,
-    Federation,
-    Signatures,
-    check_count,
-    finite_budget,
-    is_array,
-    is_center,
-    is_floats,
-    is_number,
-    is_positive,
-)
+from skdp.federated import _clients
 from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
@@ -157,7 +143,7 @@ class FirstFitUsers(PrivateQuery):
         return bounded
 
 
-class FirstFitSession(FederatedSession):
+class FirstFitSession(_clients.FederatedSession):
     """What the estimator's own fit sees: the messages of its solver go to the clients."""
 
     def ask(self, query: object) -> Any:
@@ -215,17 +201,17 @@ def is_whitener(query: Any, value: Argument) -> bool:
     if value is None:
         return True
     d = query.n_features
-    if not is_floats(value) or value.shape != (d, d):
+    if not _clients.is_floats(value) or value.shape != (d, d):
         return False
     largest = np.abs(value.reshape(d, -1)).max(axis=1, keepdims=True)
-    if not (largest.min() > SMALLEST and largest.max() < 1 / SMALLEST):
+    if not (largest.min() > _clients.SMALLEST and largest.max() < 1 / _clients.SMALLEST):
         return False
     return bool(np.linalg.cond(value / largest) < _MOST_CONDITION)
 
 
 def is_orthonormal(query: Any, value: Argument) -> bool:
     """Orthonormal columns."""
-    if not is_floats(value) or value.ndim != 2 or len(value) != query.n_features:
+    if not _clients.is_floats(value) or value.ndim != 2 or len(value) != query.n_features:
         return False
     k = value.shape[1]
     return bool(1 <= k <= len(value) and np.abs(value.T @ value - np.eye(k)).max() < _SKEW)
@@ -233,23 +219,27 @@ def is_orthonormal(query: Any, value: Argument) -> bool:
 
 def is_units(query: Any, value: Argument) -> bool:
     """One positive number for each feature; infinity leaves a feature out."""
-    return is_array(value, 1) and len(value) == query.n_features and bool(np.all(value > SMALLEST))
+    return (
+        _clients.is_array(value, 1)
+        and len(value) == query.n_features
+        and bool(np.all(value > _clients.SMALLEST))
+    )
 
 
 def is_coef(query: Any, value: Argument) -> bool:
     """None, or finite coefficients."""
     shape = query.n_features, query.n_outputs
-    return value is None or (is_floats(value) and value.shape == shape)
+    return value is None or (_clients.is_floats(value) and value.shape == shape)
 
 
 def is_level(query: Any, value: Argument) -> bool:
     """None, or one finite number for each output."""
-    return value is None or (is_floats(value) and np.shape(value) == (query.n_outputs,))
+    return value is None or (_clients.is_floats(value) and np.shape(value) == (query.n_outputs,))
 
 
 def is_rules(_: Any, value: Argument) -> bool:
     """Rows (outside, penalty, intercept, toward_global) of rules of heads."""
-    if not is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
+    if not _clients.is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
         return False
     inside = (value >= 0).all() and (value[:, [0, 3]] <= 1).all()
     return bool(inside and np.isin(value[:, 3], (0.0, 1.0)).all())
@@ -257,7 +247,7 @@ def is_rules(_: Any, value: Argument) -> bool:
 
 def is_level_bound(_: Any, value: Argument) -> bool:
     """A positive number that is neither tiny nor huge."""
-    return isinstance(value, float) and SMALLEST <= value <= 1 / SMALLEST
+    return isinstance(value, float) and _clients.SMALLEST <= value <= 1 / _clients.SMALLEST
 
 
 def _given(check: Any) -> Any:
@@ -267,36 +257,36 @@ def _given(check: Any) -> Any:
 
 def is_grid(query: Any, value: Argument) -> bool:
     """Some points for each feature, not NaN."""
-    if not is_array(value, 2) or np.isnan(value).any():
+    if not _clients.is_array(value, 2) or np.isnan(value).any():
         return False
     return bool(len(value) == query.n_features and value.shape[1] <= _MOST_POINTS)
 
 
 def is_points(_: Any, value: Argument) -> bool:
     """Numbers of points."""
-    return is_array(value, 1, "i")
+    return _clients.is_array(value, 1, "i")
 
 
 _VIEW = (is_whitener, is_coef, is_level)
 _LEVEL = _given(is_level)
-SIGNATURES: dict[type, Signatures] = {
+SIGNATURES: dict[type, _clients.Signatures] = {
     FirstFitUsers: {
         "columns": (),
-        "scaled": (is_center, is_units, is_units),
+        "scaled": (_clients.is_center, is_units, is_units),
         "targets": (),
         "coef": (is_whitener, is_orthonormal),
-        "pooled_regression_moments": (is_center, _LEVEL, is_positive),
+        "pooled_regression_moments": (_clients.is_center, _LEVEL, _clients.is_positive),
         "feature_second_moment": (),
         "user_direction_gram": _VIEW,
         "head_rule_votes": (is_whitener, _given(is_coef), is_level, is_orthonormal, is_rules),
         "class_frequency_sum": (),
         "user_coef_sum": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
-    NumberQuery: {"kept_below": (is_number,)},
+    NumberQuery: {"kept_below": (_clients.is_number,)},
     ColumnQuery: {
         "count": (),
         "grid": (is_grid,),
-        "distances": (is_center, is_grid),
+        "distances": (_clients.is_center, is_grid),
     },
     RankQuery: {"ranks": (is_points,)},
 }
@@ -311,13 +301,13 @@ def _unfitted(model: Any) -> tuple[Any, int]:
         )
     model = model._twin()
     model._check_parameters()
-    finite_budget(float(model.epsilon), float(model.delta))
+    _clients.finite_budget(float(model.epsilon), float(model.delta))
     if model.group_column is not None:
         raise ValueError("over clients users are given by 'groups'; leave 'group_column' out.")
     return model, model._block_encoding()[1]
 
 
-class PersonalizedClient(FederatedClient):
+class PersonalizedClient(_clients.FederatedClient):
     """A device (or a house of several users) in the fit of a personalised model.
 
     What it sends satisfies (`epsilon`, `delta`)-differential privacy for all rows of one user,
@@ -443,7 +433,9 @@ class FederatedRounds:
         self.model = model
         self.config = config
 
-    def fit(self, aggregator: Aggregate, *, n_features: int, n_users: int | None = None) -> Any:
+    def fit(
+        self, aggregator: _clients.Aggregate, *, n_features: int, n_users: int | None = None
+    ) -> Any:
         """Fit through the secure sum.
 
         Parameters
@@ -461,7 +453,7 @@ class FederatedRounds:
             The fitted estimator, with its receipt and without heads.
         """
         estimator, p = _unfitted(self.model)
-        if check_count("n_features", n_features) < 1:
+        if _clients.check_count("n_features", n_features) < 1:
             raise ValueError(f"'n_features' must be at least 1. Got {n_features!r} instead.")
         n = _public_users(estimator, n_users)
         rows = UserRows(zero_rows(n, n_features), zero_rows(n, p), np.arange(n), True)
@@ -470,7 +462,9 @@ class FederatedRounds:
 
         def connect(session: PrivacySession) -> FirstFitSession:
             opened.append(session)
-            return FirstFitSession(Federation(session, aggregator, self.config, n_features))
+            return FirstFitSession(
+                _clients.Federation(session, aggregator, self.config, n_features)
+            )
 
         try:
             return estimator._fit_elsewhere(schema, connect)
@@ -487,4 +481,4 @@ def _public_users(estimator: Any, n_users: Any) -> int:
             "'n_users' is public under adjacency='replace', which needs it, and private under "
             f"'add_remove', where it is left out. Got {n_users!r} under {estimator.adjacency!r}."
         )
-    return check_count("n_users", n_users) if public else 0
+    return _clients.check_count("n_users", n_users) if public else 0

@@ -15,23 +15,7 @@ from sklearn.utils.validation import check_array
 from skdp._validation import FLOATS
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
-from skdp.federated._clients import (
-    Aggregate,
-    FederatedClient,
-    FederatedSession,
-    Federation,
-    Signatures,
-    check_count,
-    is_center,
-    is_direction,
-    is_left_matrix,
-    is_matrix,
-    is_number,
-    is_positive,
-    is_scale,
-    is_selection,
-    is_subspace,
-)
+from skdp.federated import _clients
 from skdp.federated.config import AggregationConfig
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
@@ -42,35 +26,35 @@ from skdp.queries.sums import TangentQuery
 from skdp.units import ADJACENCIES, DEGREE, INTERVAL, NORM, UNITS, Unit, unit_of
 
 _UNITS = tuple(name for name, unit in UNITS.items() if unit.federated)
-_PRODUCTS: Signatures = {
-    "right": (is_matrix,),
-    "left": (is_left_matrix,),
-    "core": (is_left_matrix, is_matrix),
-    "ritz": (is_matrix,),
+_PRODUCTS: _clients.Signatures = {
+    "right": (_clients.is_matrix,),
+    "left": (_clients.is_left_matrix,),
+    "core": (_clients.is_left_matrix, _clients.is_matrix),
+    "ritz": (_clients.is_matrix,),
 }
-_SIGNATURES: dict[type, Signatures] = {
+_SIGNATURES: dict[type, _clients.Signatures] = {
     RowQuery: {
-        "clipped": (is_scale,),
-        "columns": (is_selection,),
-        "centered": (is_center,),
-        "tangent": (is_subspace, is_number),
+        "clipped": (_clients.is_scale,),
+        "columns": (_clients.is_selection,),
+        "centered": (_clients.is_center,),
+        "tangent": (_clients.is_subspace, _clients.is_number),
         "count": (),
-        "kept_below": (is_number,),
-        "norms_above": (is_number,),
+        "kept_below": (_clients.is_number,),
+        "norms_above": (_clients.is_number,),
         "square_sum": (),
         "sums": (),
         "gram": (),
-        "moment": (is_scale,),
-        "projected_gram": (is_matrix,),
-        "gram_product": (is_matrix,),
+        "moment": (_clients.is_scale,),
+        "projected_gram": (_clients.is_matrix,),
+        "gram_product": (_clients.is_matrix,),
     },
-    TangentQuery: {"sizes_above": (is_number,), "product": (is_positive,)},
+    TangentQuery: {"sizes_above": (_clients.is_number,), "product": (_clients.is_positive,)},
     InteractionQuery: {
-        "columns": (is_selection,),
+        "columns": (_clients.is_selection,),
         "sums": (),
         "gram": (),
-        "right": (is_matrix,),
-        "ritz": (is_matrix,),
+        "right": (_clients.is_matrix,),
+        "ritz": (_clients.is_matrix,),
         "square_sum": (),
     },
     EntryQuery: _PRODUCTS | {"square_sum": ()},
@@ -78,12 +62,12 @@ _SIGNATURES: dict[type, Signatures] = {
     RowHistories: {
         "count": (),
         "counts": (),
-        "moment": (is_selection, is_positive, is_direction),
+        "moment": (_clients.is_selection, _clients.is_positive, _clients.is_direction),
     },
 }
 
 
-class PowerMethodClient(FederatedClient):
+class PowerMethodClient(_clients.FederatedClient):
     """One holder of rows in a decentralised fit, with (epsilon, delta)-differential privacy.
 
     What leaves this client satisfies (`epsilon`, `delta`)-differential privacy for one unit of its
@@ -189,7 +173,7 @@ default="row"
         )
 
 
-class RecommenderClient(FederatedClient):
+class RecommenderClient(_clients.FederatedClient):
     """A holder of histories, with (epsilon, delta)-differential privacy for each of its users.
 
     The promise and its conditions are those of `PowerMethodClient`: what leaves this client
@@ -326,7 +310,7 @@ class FederatedPowerMethod:
 
     def fit(
         self,
-        aggregator: Aggregate,
+        aggregator: _clients.Aggregate,
         *,
         n_features: int,
         n_samples: int | None = None,
@@ -356,12 +340,14 @@ class FederatedPowerMethod:
         unit = self._checked_unit(estimator)
         if not unit.by_rows:
             _as_sums(estimator, unit)
-        if check_count("n_features", n_features) < 2:
+        if _clients.check_count("n_features", n_features) < 2:
             raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
         shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
-        def connect(session: PrivacySession) -> FederatedSession:
-            return FederatedSession(Federation(session, aggregator, self.config, n_features))
+        def connect(session: PrivacySession) -> _clients.FederatedSession:
+            return _clients.FederatedSession(
+                _clients.Federation(session, aggregator, self.config, n_features)
+            )
 
         schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
         return estimator._fit_elsewhere(schema, connect)
@@ -396,7 +382,7 @@ class FederatedPowerMethod:
                 "'n_samples' is private under adjacency='add_remove': leave it out; the fit "
                 "releases a noisy count."
             )
-        return 0 if n_samples is None else check_count("n_samples", n_samples)
+        return 0 if n_samples is None else _clients.check_count("n_samples", n_samples)
 
 
 def _as_sums(estimator: Any, unit: Unit) -> None:

@@ -6,20 +6,8 @@ import numbers
 from typing import Any
 
 import numpy as np
+from sklearn import model_selection
 from sklearn.base import is_classifier
-from sklearn.model_selection import (
-    BaseCrossValidator,
-    GroupKFold,
-    GroupShuffleSplit,
-    KFold,
-    LeaveOneGroupOut,
-    LeaveOneOut,
-    LeavePOut,
-    PredefinedSplit,
-    RepeatedKFold,
-    ShuffleSplit,
-    TimeSeriesSplit,
-)
 from sklearn.utils import check_consistent_length
 
 from skdp._inputs import check_histories
@@ -31,7 +19,7 @@ from skdp.units import unit_named
 # Splitters: cutting the data with privacy in mind.
 
 
-class _Folds(BaseCrossValidator):
+class _Folds(model_selection.BaseCrossValidator):
     """`n_splits` folds, of rows or of users."""
 
     # Groups are requested by default, so that routing needs no set_split_request.
@@ -204,15 +192,20 @@ def _where(R, chosen):
 
 # Splitters whose folds are a function of the number of rows (and of public randomness) alone.
 _BY_POSITION = (
-    KFold,
-    LeaveOneOut,
-    LeavePOut,
-    PredefinedSplit,
-    RepeatedKFold,
-    ShuffleSplit,
-    TimeSeriesSplit,
+    model_selection.KFold,
+    model_selection.LeaveOneOut,
+    model_selection.LeavePOut,
+    model_selection.PredefinedSplit,
+    model_selection.RepeatedKFold,
+    model_selection.ShuffleSplit,
+    model_selection.TimeSeriesSplit,
 )
-_BY_GROUP = (GroupKFold, GroupShuffleSplit, LeaveOneGroupOut, WithinGroupKFold)
+_BY_GROUP = (
+    model_selection.GroupKFold,
+    model_selection.GroupShuffleSplit,
+    model_selection.LeaveOneGroupOut,
+    WithinGroupKFold,
+)
 
 
 def resolved_splitter(cv, estimator):
@@ -223,7 +216,7 @@ def resolved_splitter(cv, estimator):
                 "for a classifier an integer 'cv' is a StratifiedKFold, whose folds depend on the "
                 "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
             )
-        return KFold(5 if cv is None else cv)
+        return model_selection.KFold(5 if cv is None else cv)
     return cv if hasattr(cv, "split") else PredefinedSplits(cv)
 
 
@@ -257,7 +250,7 @@ def held_by(cv, n_samples, groups, unit, adjacency):
     if kind.of_targets:
         allowed += _BY_GROUP
     if kind.of_groups:
-        allowed = (LeaveOneGroupOut, WithinGroupKFold)
+        allowed = (model_selection.LeaveOneGroupOut, WithinGroupKFold)
     if type(cv) not in allowed:
         _refuse(cv, f"its folds may depend on the data of others (unit {unit!r})")
     return _count(cv, n_samples, groups, kind)
@@ -289,12 +282,12 @@ def _count(cv, n_samples, groups, unit):
         raise ValueError(f"the folds of {type(cv).__name__} depend on 'n_samples': give it.")
     X = np.zeros((int(n_samples), 1))
     K = cv.get_n_splits(X, None, groups)
-    if isinstance(cv, LeaveOneOut):
+    if isinstance(cv, model_selection.LeaveOneOut):
         return K - 1, 1
     # A generator draws other folds in the search than here.
-    drawn = isinstance(cv, ShuffleSplit | GroupShuffleSplit) and not isinstance(
-        cv.random_state, numbers.Integral
-    )
+    drawn = isinstance(
+        cv, model_selection.ShuffleSplit | model_selection.GroupShuffleSplit
+    ) and not isinstance(cv.random_state, numbers.Integral)
     # Another user may have more rows than there are folds, whoever is replaced.
     within = isinstance(cv, WithinGroupKFold) and unit.of_groups
     if drawn or within or not (unit.in_one_row or unit.of_groups):

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from skdp import _validation
 from skdp._inputs import (
     GroupUnitMixin,
     advised,
@@ -21,18 +22,6 @@ from skdp._inputs import (
     map_blocks,
 )
 from skdp._limits import CACHED
-from skdp._validation import (
-    FLOATS,
-    ColumnBounds,
-    Seed,
-    Split,
-    check_bool,
-    check_column_bounds,
-    check_n_jobs,
-    check_real,
-    check_split,
-    column_bounds,
-)
 from skdp.base import (
     BaseDPEstimator,
     DocLinkMixin,
@@ -112,7 +101,7 @@ class RowClipper(_PublicStep):
         self : RowClipper
             The same object.
         """
-        check_real(self, "clip_norm", 0, math.inf, closed="right")
+        _validation.check_real(self, "clip_norm", 0, math.inf, closed="right")
         checked(self, X, accept_sparse="csr")
         return self
 
@@ -129,7 +118,7 @@ class RowClipper(_PublicStep):
         X_new : {ndarray, CSR matrix} of shape (n_samples, n_features)
             Clipped rows, a copy.
         """
-        clip_norm = check_real(self, "clip_norm", 0, math.inf, closed="right")
+        clip_norm = _validation.check_real(self, "clip_norm", 0, math.inf, closed="right")
         X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
         if sp.issparse(X):
             X.sum_duplicates()
@@ -206,7 +195,7 @@ class PublicScaler(_PublicStep):
            [ 1. ,  1. ]])
     """
 
-    def __init__(self, bounds: ColumnBounds = (-1.0, 1.0)) -> None:
+    def __init__(self, bounds: _validation.ColumnBounds = (-1.0, 1.0)) -> None:
         self.bounds = bounds
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -224,7 +213,7 @@ class PublicScaler(_PublicStep):
         self : PublicScaler
             The same object.
         """
-        check_column_bounds(self, "bounds")
+        _validation.check_column_bounds(self, "bounds")
         names = getattr(X, "columns", None)
         self._map(checked(self, X, accept_sparse="csr"), names)
         return self
@@ -242,7 +231,7 @@ class PublicScaler(_PublicStep):
         X_new : {ndarray, CSR matrix} of shape (n_samples, n_features)
             Scaled rows, a copy.
         """
-        check_column_bounds(self, "bounds")
+        _validation.check_column_bounds(self, "bounds")
         names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
         X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
@@ -255,7 +244,7 @@ class PublicScaler(_PublicStep):
 
     def _map(self, X, names):
         """Return lows, highs, what becomes zero, and what becomes one, for each column."""
-        low, high = column_bounds(self, "bounds", X.shape[1], names)
+        low, high = _validation.column_bounds(self, "bounds", X.shape[1], names)
         center = np.where((low == 0) | (high == 0), 0.0, low + (high - low) / 2)
         if sp.issparse(X) and center.any():
             column = int(np.flatnonzero(center)[0])
@@ -279,7 +268,7 @@ class Standardisation(NamedTuple):
 
     def __call__(self, X):
         """Return standardised copies of rows; those of another dtype than float32 in float64."""
-        dtype = X.dtype if X.dtype in FLOATS else np.float64
+        dtype = X.dtype if X.dtype in _validation.FLOATS else np.float64
         if sp.issparse(X):
             return self._of_stored(X, dtype)
         out = np.empty(X.shape, dtype)
@@ -459,9 +448,9 @@ class DPStandardScaler(
         group_column: Any = None,
         with_mean: bool = True,
         with_std: bool = True,
-        bounds: ColumnBounds | str = "auto",
-        budget_split: Split = "auto",
-        random_state: Seed = None,
+        bounds: _validation.ColumnBounds | str = "auto",
+        budget_split: _validation.Split = "auto",
+        random_state: _validation.Seed = None,
         n_jobs: int | None = None,
     ) -> None:
         self.with_mean = with_mean
@@ -534,18 +523,18 @@ class DPStandardScaler(
     def _check_parameters(self):
         """Return the shares of the releases."""
         self._check_unit()
-        check_bool(self, "with_mean")
-        check_bool(self, "with_std")
-        check_n_jobs(self)
+        _validation.check_bool(self, "with_mean")
+        _validation.check_bool(self, "with_std")
+        _validation.check_n_jobs(self)
         if not self._learns_bounds():
-            check_column_bounds(self, "bounds")
-        return check_split(self, self._default_shares())
+            _validation.check_column_bounds(self, "bounds")
+        return _validation.check_split(self, self._default_shares())
 
     def _public_bounds(self, d):
         """Return the bounds of each column, or None where they are learnt."""
         if self._learns_bounds():
             return None
-        return column_bounds(self, "bounds", d, feature_names(self))
+        return _validation.column_bounds(self, "bounds", d, feature_names(self))
 
     def _accepted(self):
         """Return the sparse format that is accepted: means would fill in what is not stored."""

@@ -19,33 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import (
-    AnyRows,
-    Block,
-    block_gram,
-    cross_product,
-    dense,
-    finite_rows,
-    sum_rows,
-    unpacked,
-    where_rows,
-)
+from skdp.data import blocks, views
 from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
-from skdp.data.views import (
-    Columns,
-    GroupMap,
-    Groups,
-    RowScale,
-    TargetScale,
-    good_records,
-    group_lengths,
-    rows_of,
-    rows_of_records,
-    targets_of_records,
-    with_bias,
-    with_rows,
-)
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.rows import RowQuery
@@ -65,22 +41,22 @@ _LENGTH = "length"  # of rows in their units, next to the records
 
 
 def _lengths(
-    block: Any, scale: RowScale | None, kept: NDArray[np.intp] | None
+    block: Any, scale: views.RowScale | None, kept: NDArray[np.intp] | None
 ) -> tuple[FloatArray]:
-    (rows,) = rows_of_records([block], kept)
+    (rows,) = views.rows_of_records([block], kept)
     if scale is not None:
-        good = None if isinstance(block, Groups) else good_records(block)
-        rows = with_rows(rows, scale(rows_of(rows), good))
+        good = None if isinstance(block, views.Groups) else views.good_records(block)
+        rows = views.with_rows(rows, scale(views.rows_of(rows), good))
     return (_norms(rows, scale),)
 
 
-def _norms(block: Any, scale: RowScale | None) -> FloatArray:
+def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
     """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
-    near = scale is not None and not isinstance(block, Groups)
-    return group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
+    near = scale is not None and not isinstance(block, views.Groups)
+    return views.group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
 
 
-def _length(columns: Columns) -> FloatArray:
+def _length(columns: views.Columns) -> FloatArray:
     return columns[_LENGTH]
 
 
@@ -109,11 +85,11 @@ class RegressionQuery(GroupQuery):
 
     def __init__(
         self,
-        records: AnyRows,
+        records: blocks.AnyRows,
         *,
         clip_norm: float,
-        scale: TargetScale,
-        row_scale: RowScale | None = None,
+        scale: views.TargetScale,
+        row_scale: views.RowScale | None = None,
         kept: NDArray[np.intp] | None = None,
         by_group: bool = False,
         adjacency: str,
@@ -125,7 +101,7 @@ class RegressionQuery(GroupQuery):
         self.row_scale = row_scale
         self.kept = kept
         d = records.n_features if kept is None else len(kept)
-        self._rows = restricted(records, partial(rows_of_records, kept=kept), d)
+        self._rows = restricted(records, partial(views.rows_of_records, kept=kept), d)
         measure = partial(_lengths, scale=row_scale, kept=kept)
         self._lengths = RowColumns(records, measure, _LENGTH)
 
@@ -142,14 +118,14 @@ class RegressionQuery(GroupQuery):
 
         A group is one row of it: it changes what a row does.
         """
-        targets = restricted(self._source, targets_of_records, len(self.scale.size))
+        targets = restricted(self._source, views.targets_of_records, len(self.scale.size))
         return self._derived(ColumnQuery, targets)
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
         return NumberQuery(self._lengths.numbers(_length), "norm", adjacency=self.adjacency)
 
-    def scaled(self, row_scale: RowScale) -> RegressionQuery:
+    def scaled(self, row_scale: views.RowScale) -> RegressionQuery:
         """Return the same records with rows in other units; clipping comes after it."""
         return self._restricted(row_scale=row_scale)
 
@@ -160,7 +136,7 @@ class RegressionQuery(GroupQuery):
             kept=kept if self.kept is None else self.kept[kept], row_scale=units
         )
 
-    def within(self, clip_norm: float, scale: TargetScale) -> RegressionQuery:
+    def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; lengths are measured once."""
         query = self._restricted(clip_norm=clip_norm, scale=scale)
         query._lengths = self._lengths
@@ -196,7 +172,7 @@ class RegressionQuery(GroupQuery):
             known = self._lengths.cached_here and not self.by_group
             records = self._lengths.with_columns() if known else self._source
             shape, exact = (size, size), step != 0.0
-            return sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
+            return blocks.sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
 
         l2 = largest_change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("regression_moments", size, l2, answer)
@@ -210,8 +186,8 @@ class _MomentOfBlock:
     """The term of one block, from public numbers alone, so that it can travel."""
 
     clip_norm: float
-    scale: TargetScale
-    row_scale: RowScale | None
+    scale: views.TargetScale
+    row_scale: views.RowScale | None
     bias: float
     target_norm: float
     step: float
@@ -225,26 +201,26 @@ class _MomentOfBlock:
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         f = np.where(good, f, 0.0)
-        Z = GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
+        Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step) if self.bias else None
         if last is not None and self.step:
             last = np.rint(last)  # f <= 1: no longer
         return moment_of(Z, V, last)
 
-    def _rows(self, block: Any) -> tuple[Block, NDArray[np.bool_]]:
+    def _rows(self, block: Any) -> tuple[blocks.Block, NDArray[np.bool_]]:
         """Return rows in their units, and whether a record is finite, in all of its columns.
 
         Zeros stand for the rows of bad records.
         """
-        good, rows = good_records(block), block.rows
+        good, rows = views.good_records(block), block.rows
         if self.kept is not None:
             rows = rows[:, self.kept]
         if self.row_scale is not None:
             rows = self.row_scale(rows, good)
         if self.row_scale is None or not self.row_scale.keeps_finite:
-            good = good & finite_rows(rows)
-        return where_rows(good, rows), good
+            good = good & blocks.finite_rows(rows)
+        return blocks.where_rows(good, rows), good
 
     def _targets(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
         """Return weighted targets in units."""
@@ -252,23 +228,23 @@ class _MomentOfBlock:
         y = np.where(good[:, None], block.targets, 0.0)
         y = np.where(good[:, None], self.scale(y), 0.0) * f[:, None] * t
         length = t if bounded else math.inf
-        to_units = GroupMap(length, math.sqrt(self.step), reuse=False)
-        return np.asarray(to_units(with_rows(block, y)))
+        to_units = views.GroupMap(length, math.sqrt(self.step), reuse=False)
+        return np.asarray(to_units(views.with_rows(block, y)))
 
 
 class _MomentOfGroups(_MomentOfBlock):
     """The term of one batch of groups, each weighted down as a whole."""
 
-    def __call__(self, block: Groups) -> FloatArray:
+    def __call__(self, block: views.Groups) -> FloatArray:
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
         rows, good = self._rows(block)
         records = block._replace(rows=rows)
         if self.bias:
-            records = with_bias(records, self.bias)
-            records = records._replace(rows=where_rows(good, records.rows))
+            records = views.with_bias(records, self.bias)
+            records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
-        f = np.minimum(1.0, length / np.maximum(group_lengths(records), 1e-300))
-        Z = dense(GroupMap(length, math.sqrt(self.step))(records))
+        f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
+        Z = blocks.dense(views.GroupMap(length, math.sqrt(self.step))(records))
         V = self._targets(block, good, np.repeat(f, block.each))
         return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
 
@@ -280,13 +256,13 @@ def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
     return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
 
 
-def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
+def moment_of(rows: blocks.Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
     """[rows, V, last]'[rows, V, last] of one block, with zeros in place of V'V."""
     d, q = rows.shape[1], V.shape[1]
     with_bias = V if last is None else np.column_stack([V, last])
-    out, rows = np.zeros((d + with_bias.shape[1],) * 2), unpacked(rows)
-    out[:d, :d] = block_gram(rows)
-    cross = cross_product(rows, with_bias)
+    out, rows = np.zeros((d + with_bias.shape[1],) * 2), blocks.unpacked(rows)
+    out[:d, :d] = blocks.block_gram(rows)
+    cross = blocks.cross_product(rows, with_bias)
     out[:d, d:], out[d:, :d] = cross, cross.T
     if last is not None:
         out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last

@@ -20,17 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import WIDER
-from skdp.data.blocks import (
-    Block,
-    block_gram,
-    column_sums,
-    cross_product,
-    dense,
-    entrywise,
-    rint,
-    scaled_to_integers,
-    square_norms,
-)
+from skdp.data import blocks, views
 from skdp.data.integers import (
     FINEST_UNIT,
     ExactProduct,
@@ -40,16 +30,6 @@ from skdp.data.integers import (
     row_map,
 )
 from skdp.data.numbers import Numbers, RowNumbers, restricted, selected_columns
-from skdp.data.views import (
-    GroupMap,
-    by_group,
-    centered,
-    group_lengths,
-    group_sums,
-    rows_each,
-    with_bias,
-    with_rows,
-)
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
@@ -94,7 +74,7 @@ class RowQuery(GroupQuery):
         self.clip_norm = float(clip_norm)
         finite = math.isfinite(self.clip_norm)
         near = self.clip_norm * ROW_UNIT if finite else length_unit(self.n_features)
-        measure = partial(group_lengths, unit=math.inf if by_group else near)
+        measure = partial(views.group_lengths, unit=math.inf if by_group else near)
         self._norms: Numbers = RowNumbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
 
@@ -103,9 +83,9 @@ class RowQuery(GroupQuery):
         """Unit in sums and projections: finer for groups, whose many rows are rounded together."""
         return self.clip_norm * (FINE if self.by_group else ROW_UNIT)
 
-    def _map(self, unit: float) -> GroupMap:
+    def _map(self, unit: float) -> views.GroupMap:
         """Return what makes clipped rows of a block: in units, or floats at unit 0."""
-        return GroupMap(self.clip_norm, unit)
+        return views.GroupMap(self.clip_norm, unit)
 
     # -- restricted queries (public arguments) -----------------------------------------------
 
@@ -123,7 +103,7 @@ class RowQuery(GroupQuery):
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        rows = restricted(self._source, partial(centered, center=center), self.n_features)
+        rows = restricted(self._source, partial(views.centered, center=center), self.n_features)
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
@@ -156,7 +136,7 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 rows = self._map(0.0)
-                return self._sum(lambda block: square_norms(rows(block)).sum(), (), step)
+                return self._sum(lambda block: blocks.square_norms(rows(block)).sum(), (), step)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
         return self._number("squared_norm_sum", 0.0, C * C, answer)
@@ -182,20 +162,22 @@ class RowQuery(GroupQuery):
         Negative entries count as zeros after clipping, so that the bound needs no promise.
         """
         change = self.neighbours.positive(self.clip_norm, self.n_features)
-        return self._sums(change, partial(entrywise, partial(np.maximum, 0.0)))
+        return self._sums(change, partial(blocks.entrywise, partial(np.maximum, 0.0)))
 
-    def _sums(self, change: float, of_rows: Callable[[Block], Block]) -> Bounded:
+    def _sums(self, change: float, of_rows: Callable[[blocks.Block], blocks.Block]) -> Bounded:
         d, fine = self.n_features, self._fine
 
         def answer(step: float) -> NDArray[Any]:
             rows = self._map(fine if step else 0.0)
 
-            def term(block: Block) -> NDArray[Any]:
-                root = math.sqrt(rows_each(block))
-                sums = group_sums(of_rows(rows(block)), block)
+            def term(block: blocks.Block) -> NDArray[Any]:
+                root = math.sqrt(views.rows_each(block))
+                sums = views.group_sums(of_rows(rows(block)), block)
                 if step == 0.0:
-                    return column_sums(sums) / root
-                return column_sums(scaled_to_integers(sums, fine / step / root)).astype(np.int64)
+                    return blocks.column_sums(sums) / root
+                return blocks.column_sums(
+                    blocks.scaled_to_integers(sums, fine / step / root)
+                ).astype(np.int64)
 
             return self._sum(term, (d,), step)
 
@@ -212,7 +194,7 @@ class RowQuery(GroupQuery):
 
         def answer(step: float) -> NDArray[Any]:
             rows = self._map(math.sqrt(step))
-            return self._sum(lambda block: block_gram(rows(block)), (d, d), step)
+            return self._sum(lambda block: blocks.block_gram(rows(block)), (d, d), step)
 
         return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 
@@ -243,9 +225,11 @@ class RowQuery(GroupQuery):
         d, length = self.n_features, math.hypot(self.clip_norm, c)
 
         def answer(step: float) -> NDArray[Any]:
-            rows = GroupMap(length, math.sqrt(step))
+            rows = views.GroupMap(length, math.sqrt(step))
             return self._sum(
-                lambda block: block_gram(rows(with_bias(block, c))), (d + 1, d + 1), step
+                lambda block: blocks.block_gram(rows(views.with_bias(block, c))),
+                (d + 1, d + 1),
+                step,
             )
 
         return answer
@@ -263,11 +247,11 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             rows, checked = self._map(unit if step else 0.0), row_map(radius, math.sqrt(step))
 
-            def term(block: Block) -> FloatArray:
+            def term(block: blocks.Block) -> FloatArray:
                 if step == 0.0:
-                    return block_gram(dense(rows(block) @ V))
+                    return blocks.block_gram(blocks.dense(rows(block) @ V))
                 projected = grid.multiply(rows(block)) * unit
-                return block_gram(by_group(checked, with_rows(block, projected)))
+                return blocks.block_gram(views.by_group(checked, views.with_rows(block, projected)))
 
             return self._sum(term, (k, k), step)
 
@@ -296,10 +280,10 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             rows = self._map(math.sqrt(step))
 
-            def term(block: Block) -> FloatArray:
+            def term(block: blocks.Block) -> FloatArray:
                 Z = rows(block)
-                P = dense(Z @ V) if step == 0.0 else rint(grid.multiply(Z))
-                return cross_product(Z, P)
+                P = blocks.dense(Z @ V) if step == 0.0 else blocks.rint(grid.multiply(Z))
+                return blocks.cross_product(Z, P)
 
             return self._sum(term, (d, k), step)
 
@@ -322,9 +306,9 @@ class RowQuery(GroupQuery):
             if step == 0.0:
                 return self._sum(lambda block: _product(rows(block), V), (d, k), step)
 
-            def term(block: Block) -> FloatArray:
+            def term(block: blocks.Block) -> FloatArray:
                 Z = rows(block)
-                return np.vstack([dense(Z.T @ part) for part in grid.in_limbs(Z)])
+                return np.vstack([blocks.dense(Z.T @ part) for part in grid.in_limbs(Z)])
 
             return grid.whole(*self._sum(term, (3 * d, k), step).reshape(3, d, k))
 
@@ -332,8 +316,8 @@ class RowQuery(GroupQuery):
         return Bounded(Bound("gram_product", (d, k), l2, min_step=finest), answer)
 
 
-def _product(Z: Block, V: FloatArray) -> FloatArray:
-    return cross_product(Z, dense(Z @ V))
+def _product(Z: blocks.Block, V: FloatArray) -> FloatArray:
+    return blocks.cross_product(Z, blocks.dense(Z @ V))
 
 
 def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[np.int64]:
@@ -342,11 +326,11 @@ def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[n
     return np.asarray(as_int64(clipped * clipped / step).sum())
 
 
-def _augmented(rows: Block, bias: float) -> FloatArray:
+def _augmented(rows: blocks.Block, bias: float) -> FloatArray:
     """[rows, bias column]'[rows, bias column] of one block."""
     d = rows.shape[1]
     out = np.empty((d + 1, d + 1))
-    out[:d, :d] = block_gram(rows)
-    out[:d, d] = out[d, :d] = column_sums(rows) * bias
+    out[:d, :d] = blocks.block_gram(rows)
+    out[:d, d] = out[d, :d] = blocks.column_sums(rows) * bias
     out[d, d] = rows.shape[0] * bias * bias
     return out

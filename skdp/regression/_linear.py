@@ -7,19 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from skdp import _validation
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, MOST_DENSE
-from skdp._validation import (
-    FLOATS,
-    check_bool,
-    check_clip_norm,
-    check_column_bounds,
-    check_labels,
-    check_n_jobs,
-    check_real,
-    check_split,
-    column_bounds,
-)
 from skdp.answer import Answer
 from skdp.base import (
     BaseDPEstimator,
@@ -206,13 +196,13 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
 
     def _check_parameters(self):
         self._check_unit()
-        check_real(self, "alpha", 0, math.inf, closed="left")
-        check_bool(self, "fit_intercept")
-        check_clip_norm(self)
-        check_n_jobs(self)
+        _validation.check_real(self, "alpha", 0, math.inf, closed="left")
+        _validation.check_bool(self, "fit_intercept")
+        _validation.check_clip_norm(self)
+        _validation.check_n_jobs(self)
         if self.bounds is not None:  # else shape and form of the rows decide what is released
-            check_column_bounds(self, "bounds")
-            check_split(self, self._default_shares(False, False))
+            _validation.check_column_bounds(self, "bounds")
+            _validation.check_split(self, self._default_shares(False, False))
 
     def _releases_sums(self):
         """Whether sums and totals are released, besides products."""
@@ -241,7 +231,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         """Return the records of rows, or of groups, wherever they are."""
         if not self._by_group:
             return placed.joined(form)
-        return groups_of(placed, GroupForm(check_labels, form.columns))
+        return groups_of(placed, GroupForm(_validation.check_labels, form.columns))
 
     def _release(self, session, placed, form, scale):
         """Make all releases: where columns and targets lie, and the second moments.
@@ -253,7 +243,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         d, learns = rows.n_features, self._learns_columns(session, rows)
         # Few columns are kept, from public facts, where rows are wide and have no bounds.
         wide = d > GRAM_FEATURES and self.bounds is None and not (session.budget.exact or learns)
-        shares = check_split(self, self._default_shares(learns, wide))
+        shares = _validation.check_split(self, self._default_shares(learns, wide))
         anything = {"clip_norm": math.inf, "scale": TargetScale.in_ball(math.inf, q)}
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
@@ -320,7 +310,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), math.inf)
-        low, high = column_bounds(self, "bounds", d, feature_names(self))
+        low, high = _validation.column_bounds(self, "bounds", d, feature_names(self))
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
         return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
@@ -388,7 +378,7 @@ class LinearPredictor(NamedTuple):
 
     def __call__(self, X):
         """Predict rows, cut as in the fit; those of another dtype than float32 in float64."""
-        X = X if X.dtype in FLOATS else X.astype(np.float64)
+        X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if self.cut is not None:
             low, high = (end.astype(X.dtype) for end in self.cut)
             X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)

@@ -12,34 +12,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, check_X_y, column_or_1d
 
-from skdp._inputs import (
-    advised,
-    as_blocks,
-    check_block_columns,
-    check_numbers,
-    check_targets,
-    checked,
-    feature_names,
-    in_blocks,
-    is_memory_map,
-    labels_of,
-    split_rows,
-    without_column,
-)
+from skdp import _inputs, _validation
 from skdp._limits import BLOCK
-from skdp._validation import (
-    check_bool,
-    check_int,
-    check_kind,
-    check_labels,
-    check_option,
-    check_range,
-    check_rank,
-    check_real,
-    check_split,
-    complete_labels,
-    spread_range,
-)
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import (
@@ -249,7 +223,7 @@ class PublicationMixin:
         self._check_published()
         public = self._copy()
         if public.group_column is not None:  # a device has no column of users
-            if (names := feature_names(self)) is not None:
+            if (names := _inputs.feature_names(self)) is not None:
                 public.feature_names_in_ = names
             public.group_column = None
             public.n_features_in_ = public.components_.shape[1]
@@ -286,8 +260,8 @@ def learn_base(estimator, ask, query, shares):
 
 
 def _target_unit(estimator, ask, query, shares):
-    p, given = query.n_outputs, check_range(estimator, "target_bounds")
-    bounds = spread_range(estimator, "target_bounds", given, p, "targets")
+    p, given = query.n_outputs, _validation.check_range(estimator, "target_bounds")
+    bounds = _validation.spread_range(estimator, "target_bounds", given, p, "targets")
     if bounds is None:
         return target_unit(_place(estimator, ask.targets(), query, p, shares["targets"]))
     low, high = bounds
@@ -366,17 +340,19 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         return request
 
     def _check_parameters(self):
-        check_int(self, "n_components", 1, also=("auto",))
+        _validation.check_int(self, "n_components", 1, also=("auto",))
         if self._y_numeric:
-            check_range(self, "target_bounds")
+            _validation.check_range(self, "target_bounds")
         else:
-            check_real(self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",))
-        check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
-        check_bool(self, "fit_intercept")
-        check_bool(self, "require_groups")
-        check_bool(self, "whiten")
+            _validation.check_real(
+                self, "coef_clip_norm", 1e-100, 1e100, closed="both", also=("auto",)
+            )
+        _validation.check_option(self, "head_selection", ("private_vote", "subspace", "per_user"))
+        _validation.check_bool(self, "fit_intercept")
+        _validation.check_bool(self, "require_groups")
+        _validation.check_bool(self, "whiten")
         self._loss_name()
-        return check_split(self, self._default_shares())
+        return _validation.check_split(self, self._default_shares())
 
     def _default_shares(self):
         """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
@@ -417,7 +393,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         ``adapt`` does that.
         """
         self._check_parameters()
-        check_kind(self, y)
+        _validation.check_kind(self, y)
         self._unit = self._unit_of(groups)
         session = self._open_session()
         rows, users = self._rows_and_users(X, y, groups)
@@ -429,7 +405,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _rows_and_users(self, X, y, groups):
         """Return the rows by user, and the users whose heads are fitted here (None: nobody's)."""
-        if as_blocks(X) is not None and not is_memory_map(X):
+        if _inputs.as_blocks(X) is not None and not _inputs.is_memory_map(X):
             return self._users_in_blocks(X, y, groups), None
         X, y, labels = self._validated(X, y, groups, reset=True)
         users, codes = None, np.arange(X.shape[0])  # each row is its own user
@@ -444,8 +420,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
                 "row."
             )
         encode, n_outputs = self._block_encoding()
-        placed = in_blocks(self, X, y, groups, numbers=self._y_numeric)
-        users = groups_of(placed, GroupForm(check_labels, encode, self._scales_targets()))
+        placed = _inputs.in_blocks(self, X, y, groups, numbers=self._y_numeric)
+        users = groups_of(
+            placed, GroupForm(_validation.check_labels, encode, self._scales_targets())
+        )
         users.n_outputs = n_outputs
         return users
 
@@ -463,32 +441,36 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
-        y = y if self._y_numeric else complete_labels(y)
+        y = y if self._y_numeric else _validation.complete_labels(y)
         if self.group_column is not None:
-            X, labels = without_column(self, X, reset=reset)
+            X, labels = _inputs.without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
-            X, y = advised(self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric)
-        elif is_memory_map(X):
-            check_block_columns(self, X.shape[1], reset=reset)
-            y = column_or_1d(check_targets(self, y, numbers=self._y_numeric))
+            X, y = _inputs.advised(
+                self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric
+            )
+        elif _inputs.is_memory_map(X):
+            _inputs.check_block_columns(self, X.shape[1], reset=reset)
+            y = column_or_1d(_inputs.check_targets(self, y, numbers=self._y_numeric))
             check_consistent_length(X, y)
         else:
-            X, y = checked(self, X, y, accept_sparse="csr", reset=reset, y_numeric=self._y_numeric)
+            X, y = _inputs.checked(
+                self, X, y, accept_sparse="csr", reset=reset, y_numeric=self._y_numeric
+            )
         if self._y_numeric:
-            y = check_numbers(y)
+            y = _inputs.check_numbers(y)
         return X, y, self._checked_labels(labels, X)
 
     def _validated_rows(self, X, labels):
         """Return rows to predict without the user column, and user labels."""
         if self.group_column is not None:
-            X, labels = split_rows(self, X, labels, reset=False, accept_sparse="csr")
+            X, labels = _inputs.split_rows(self, X, labels, reset=False, accept_sparse="csr")
         else:
-            X = checked(self, X, accept_sparse="csr", reset=False)
+            X = _inputs.checked(self, X, accept_sparse="csr", reset=False)
         return X, self._checked_labels(labels, X)
 
     @staticmethod
     def _checked_labels(labels, X):
-        return None if labels is None else labels_of(labels, X.shape[0])
+        return None if labels is None else _inputs.labels_of(labels, X.shape[0])
 
     def _user_rows(self, X, Y, codes):
         return UserRows(X, Y, codes, self._scales_targets())
@@ -500,7 +482,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
         if self.n_components != "auto":
-            check_rank(self, math.inf, query.n_features)
+            _validation.check_rank(self, math.inf, query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)

@@ -12,22 +12,7 @@ from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.records import RecordQuery
-from skdp.regression._measurements import (
-    check_design,
-    check_measurements,
-    check_parameters,
-    default_shares,
-    descent_facts,
-    failure_reason,
-    first_means,
-    has_means,
-    pay_the_rest,
-    predictions,
-    public_steps,
-    release_center,
-    remedy_of,
-    unspent,
-)
+from skdp.regression import _measurements
 from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
@@ -225,7 +210,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        placed, shape = check_measurements(self, X, y)
+        placed, shape = _measurements.check_measurements(self, X, y)
         attributes = self._fit_session(session, placed, shape)
         self._warn_of(attributes.pop("failure"), attributes["n_samples_"], shape)
         return self._close_session(session, attributes)
@@ -233,7 +218,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def _fit_session(self, session, placed, shape):
         """Make all releases; the records are read by the session alone."""
         sparse = getattr(placed.rows, "sparse", False)
-        design = check_design(self.measurement_covariance, shape, sparse=sparse)
+        design = _measurements.check_design(self.measurement_covariance, shape, sparse=sparse)
         query = RecordQuery(
             placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
             n_jobs=self.n_jobs,
@@ -247,33 +232,33 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         unit_noise = query.neighbours.units / session.budget.mu
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
-            centre = release_center(self, session, placed, shares["center"], n)
-        means = has_means(self, shape, sparse=sparse)
+            centre = _measurements.release_center(self, session, placed, shares["center"], n)
+        means = _measurements.has_means(self, shape, sparse=sparse)
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
-        spare = unspent(session)
+        spare = _measurements.unspent(session)
         if self.fit_intercept and spare > shares["center"]:  # no matrix: where y lies, at least
-            centre = release_center(self, session, placed, spare, n, far=True)
+            centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
             attributes["failure"] = "could not see where the targets lie"
-        pay_the_rest(session)
+        _measurements.pay_the_rest(session)
         return attributes
 
     # -- parameters ------------------------------------------------------------------------
 
     def _check_parameters(self):
-        check_parameters(self)
+        _measurements.check_parameters(self)
         self._shares()
 
     def _shares(self):
-        return check_split(self, default_shares(self))
+        return check_split(self, _measurements.default_shares(self))
 
     # -- releases --------------------------------------------------------------------------
 
     def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
         """Learn the design, then means and the matrix; return the fitted attributes."""
         shape = query.shape
-        facts = descent_facts(self, shape, n, unit_noise)
+        facts = _measurements.descent_facts(self, shape, n, unit_noise)
         try:
             if not centre.found:
                 raise NoSignalError
@@ -288,12 +273,12 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         facts = facts._replace(
             bias=bias, useful=self._records_needed(shape).error_below_half, **learnt
         )
-        looked = first_means(ask, facts, design, centre) if means else None
+        looked = _measurements.first_means(ask, facts, design, centre) if means else None
         if looked is not None and looked.alone:
             return self._attributes(looked.fit(ask), design, n, centre.value, looked)
         if looked is not None:
             facts, ask = looked.facts, looked.before(ask)
-        known = public_steps(query, design, centre.value, bias)
+        known = _measurements.public_steps(query, design, centre.value, bias)
         ask = through_design(ask, design).augmented(centre.value, bias)
         fit = fit_trace(ask, facts, known)
         at_zero = centre.value
@@ -326,7 +311,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = None if looked is None else looked.columns()
         attributes = trace_attributes(fit, left, right, means)
         return attributes | {
-            "failure": failure_reason(fit, looked),
+            "failure": _measurements.failure_reason(fit, looked),
             "intercept_": intercept,
             "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),
@@ -340,7 +325,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             return
         outcome = failure or "expects a relative error above one half"
         warn_caller(
-            f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
+            f"{type(self).__name__} {outcome}. {_measurements.remedy_of(n, needed)}",
             NoSignalWarning if "zero matrix" in outcome else PartialSignalWarning,
         )
 
@@ -363,7 +348,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def _records_needed(self, shape):
         return required_samples(
             tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rank_share=descent_facts(self, shape, 1, 0.0).rank_share,
+            adjacency=self.adjacency,
+            rank_share=_measurements.descent_facts(self, shape, 1, 0.0).rank_share,
         )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------
@@ -383,4 +369,4 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             Predicted targets.
         """
         check_is_fitted(self)
-        return predictions(self, X)
+        return _measurements.predictions(self, X)

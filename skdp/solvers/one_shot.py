@@ -18,18 +18,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
+from skdp.solvers import linalg
 from skdp.solvers.iterate import AsksProducts, Project
-from skdp.solvers.linalg import (
-    FILLED,
-    Directions,
-    PairMoment,
-    detection_limit,
-    is_small,
-    leading_pairs,
-    marchenko_pastur,
-    shrunk,
-    top_eigenpairs,
-)
 from skdp.solvers.spectral import chosen_subspace
 
 FloatArray = NDArray[np.float64]
@@ -96,14 +86,16 @@ class _Moment(NamedTuple):
     variance: float
     kurtosis: float
 
-    def directions(self, values: FloatArray, vectors: FloatArray, scale: float = 1.0) -> Directions:
+    def directions(
+        self, values: FloatArray, vectors: FloatArray, scale: float = 1.0
+    ) -> linalg.Directions:
         """Shrink eigenpairs of the moment times a scale."""
         noise = self.rows, self.variance, self.kurtosis
-        found = marchenko_pastur(values / scale, vectors, *noise)
+        found = linalg.marchenko_pastur(values / scale, vectors, *noise)
         return found._replace(values=found.values * scale)
 
 
-def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
+def history_pairs(Y: Any, noise_scale: float, floor: float) -> linalg.PairMoment:
     """Return the moment of normalised histories of few items, without its diagonal."""
     moment = _weighted_moment(Y, noise_scale, floor)
     n, off = Y.shape[1], moment.value / floor
@@ -111,7 +103,7 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
     shrink = partial(moment.directions, scale=1 / floor)
-    return PairMoment(off, shrink, edge)
+    return linalg.PairMoment(off, shrink, edge)
 
 
 class NormalisedPairs(NamedTuple):
@@ -157,10 +149,10 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
         )
         alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
         V = chosen_subspace(moment.value, alike, k)
-        values, Q = top_eigenpairs(V.T @ moment.value @ V)
+        values, Q = linalg.top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:
-        pairs = leading_pairs(moment.value, 2 * k)
+        pairs = linalg.leading_pairs(moment.value, 2 * k)
     found = moment.directions(*pairs).values[:k] / floor
     squares = np.concatenate([found, np.zeros(k - len(found))])
     vectors = pairs[1][:, :k]
@@ -200,7 +192,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
     m, n = Y.shape
-    if Y.nnz <= FILLED * m * n:
+    if Y.nnz <= linalg.FILLED * m * n:
         return np.asarray((Y.T @ (sp.diags_array(weights) @ Y)).toarray(), np.float64)
     roots = np.sqrt(weights)[:, None]
     M = np.zeros((n, n))
@@ -323,7 +315,7 @@ class WholeMatrix:
 def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape
-    if is_small(min(m, n), k):
+    if linalg.is_small(min(m, n), k):
         whole = ask.right(np.eye(n), share=0.0).value
         return read_triplets(whole, ask.noise_scale, k, ask.kurtosis)
     operator = LinearOperator(
@@ -351,7 +343,7 @@ def _without_noise(
     m, variance = len(U), noise_scale**2
     order = np.argsort(-values, kind="stable")[:k]
     U, values, V = U[:, order], values[order], Vt[order].T
-    squares = marchenko_pastur(values**2 - m * variance, V, m, variance, kurtosis).values
+    squares = linalg.marchenko_pastur(values**2 - m * variance, V, m, variance, kurtosis).values
     return U, np.sqrt(np.concatenate([squares, np.zeros(k - len(squares))])), V
 
 
@@ -370,7 +362,7 @@ def symmetric_pairs(
         columns = X.reshape(n, -1)
         return project(ask.right(project(columns), share=0.0).value)
 
-    if is_small(n, k):
+    if linalg.is_small(n, k):
         M = multiply(np.eye(n))
         values, vectors = np.linalg.eigh((M + M.T) / 2)
     elif not multiply(_start(n)).any():  # a map of zeros
@@ -385,11 +377,11 @@ def symmetric_pairs(
     for _ in range(_ROUNDS):  # what stands out is no noise
         square = 4 * (total + float(np.minimum(values[ends] ** 2, square).sum())) / n
     noise_scale = ask.right(vectors[:, :1], share=0.0).noise_scale
-    released = detection_limit(2 * noise_scale * math.sqrt(n), n, kurtosis)
-    clear = np.abs(values) > max(released, detection_limit(math.sqrt(square), n))
+    released = linalg.detection_limit(2 * noise_scale * math.sqrt(n), n, kurtosis)
+    clear = np.abs(values) > max(released, linalg.detection_limit(math.sqrt(square), n))
     order = np.lexsort((-values, -np.abs(values) * clear))[:k]
     values, vectors = values[order], vectors[:, order]
-    return shrunk(values, vectors, noise_scale) * clear[order], vectors
+    return linalg.shrunk(values, vectors, noise_scale) * clear[order], vectors
 
 
 def _start(n: int) -> FloatArray:

@@ -111,7 +111,8 @@ PLANTED = {
     ),
     "rounding of one row where two change": ("queries/rows.py", "self.neighbours.units * C", "C"),
     "sums of rows of both signs as positive ones": (
-        "queries/rows.py", "partial(entrywise, partial(np.maximum, 0.0))", "lambda rows: rows",
+        "queries/rows.py", "partial(blocks.entrywise, partial(np.maximum, 0.0))",
+        "lambda rows: rows",
     ),
     "whole pairs in l1, once": ("queries/entries.py", "2.0 if symmetric else 1", "1"),
     "mean of private records as public": (
@@ -221,16 +222,16 @@ PLANTED = {
         "queries/records.py", "found = self.of_rows_alone()", "found = self.moment_sizes",
     ),
     "sketch of a stream that starts from rows": (
-        "decomposition/_incremental_pca.py", "session.random_signs((d, sketch_size(k, d))))",
-        "session.random_signs((d, sketch_size(k, d))) + np.arange(d)[:, None] / X.n_rows())",
+        "decomposition/_incremental_pca.py", "postprocess.sketch_size(k, d))))",
+        "postprocess.sketch_size(k, d))) + np.arange(d)[:, None] / X.n_rows())",
     ),
     "power steps that start from rows": (
         "decomposition/_base.py", "(d, k + extra)))",
         "(d, k + extra))) + np.arange(d)[:, None] / ask._query.n_rows",
     ),
     "route by what a CSR matrix stores": (
-        "decomposition/_pca.py", "sparse = is_sparse(source) and (",
-        "sparse = is_sparse(source) and source.whole().nnz < source.n_rows() * d and (",
+        "decomposition/_pca.py", "sparse = _base.is_sparse(source) and (",
+        "sparse = _base.is_sparse(source) and source.whole().nnz < source.n_rows() * d and (",
     ),
     "law of one chi-square for two": (
         "queries/sketches.py", "SketchLaw(tuple(degrees", "SketchLaw(tuple(degrees[:1]",
