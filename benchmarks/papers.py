@@ -223,8 +223,8 @@ def critical(quick):
         wide = 16 * 2 * math.log(n)
 
         def cosine(model, u=u):
-            bounds = {"unit_bound": (-1.0, 1.0)}
-            model.set_params(**bounds)
+            printed = isinstance(model, PowerDeflation)
+            model.set_params(**{"entry_bounds" if printed else "unit_bound": (-1.0, 1.0)})
 
             def of(value):
                 signs = np.sign(np.outer(u, u)) * np.minimum(value * np.abs(np.outer(u, u)), 1.0)
