@@ -293,12 +293,12 @@ def bias_of(clip_norm):
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
-def row_noise(session, adjacency, n, clip_norm, of_mean=0.0):
+def row_noise(session, adjacency, n, clip_norm):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier
     neighbours = Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
-    return RowNoise(psd, rect, n, clip_norm, of_mean)
+    return RowNoise(psd, rect, n, clip_norm)
 
 
 def step_shares(n_iter, share):

@@ -258,7 +258,7 @@ class DPPCA(
             else:
                 centre = _base.Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
-            noise = _base.row_noise(session, self.adjacency, noise.n, clip_norm, centre.noise_bias)
+            noise = _base.row_noise(session, self.adjacency, noise.n, clip_norm)
             if whole:
                 gram = clipped_gram(
                     centre.rows, d, shares["gram"], noise, level=_base.SPECTRUM_LEVEL

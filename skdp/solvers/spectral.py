@@ -227,15 +227,12 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
-    of_mean : float
-        What the error of a released mean adds to the moment about it.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
-    of_mean: float = 0.0
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -296,15 +293,14 @@ def gram_subspace(
     """Return the leading k-dimensional subspace of one clipped moment.
 
     With it, how many of the k largest eigenvalues stand clearly above the noise and what all
-    directions hold on average. The error of a mean is one direction: it is not counted.
+    directions hold on average.
     """
     block, scale = clipped_gram(ask, d, share, noise)
     values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return vectors, k
     level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d)
-    found = values[values > level]
-    return vectors, len(found) - bool(len(found) and found[-1] <= noise.of_mean)
+    return vectors, int(np.count_nonzero(values > level))
 
 
 def power_subspace(
