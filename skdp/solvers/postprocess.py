@@ -199,11 +199,13 @@ def pca_attributes(
     largest = detection_limit(edge, d)
     clear = largest + released.mean_noise_bias
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
-    # What noise alone may reach, or that of the mean, is no component.
-    seen = values > max(largest, released.mean_noise_bias)
-    pairs = degrees * np.where(seen, variances, 0.0)[:k], vectors[:, :k]
-    found = subspace_attributes(*pairs, degrees * total, released.n, rank)
-    return found | {"mean_": released.mean}
+    # What noise alone may reach is no component, and the error of the mean is one direction.
+    found = int(np.count_nonzero(values > largest))
+    found -= bool(found and values[found - 1] <= released.mean_noise_bias)
+    variances[found:] = 0.0
+    pairs = degrees * variances[:k], vectors[:, :k]
+    attributes = subspace_attributes(*pairs, degrees * total, released.n, rank)
+    return attributes | {"mean_": released.mean}
 
 
 def svd_variances(

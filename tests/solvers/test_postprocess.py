@@ -36,6 +36,16 @@ def test_subspace_attributes():
             assert np.allclose(ours[name], getattr(theirs, name)), name
 
 
+@pytest.mark.parametrize(
+    ("values", "found"), [([30, 20, 0], 2), ([10, 8, 0], 1), ([10, 0, 0], 0), ([30, 8, 0], 1)]
+)
+def test_one_direction_may_be_the_error_of_the_mean(values, found):
+    """It may add 15 here: of the components above the noise, the last one may be it."""
+    moment = postprocess.ReleasedMoment(np.diag(np.array(values, float)), np.zeros(3), 9.0, 0.1, 15)
+    variances = postprocess.pca_attributes(moment, None, 3, 3)["explained_variance_"]
+    assert np.count_nonzero(variances) == found
+
+
 def test_attributes_of_nonsense_are_sane():
     """Noise may make a total negative or smaller than its parts."""
     noisy = postprocess.ReleasedMoment(-np.eye(4), np.zeros(4), 1.0, 5.0)
