@@ -83,11 +83,11 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
     P = 0.3 * np.arange(1, 301.0) ** -0.6
     W = (rng.random((3000, 300)) < P).astype(float)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1.0)
-    asks = [rows(W, scale, seed)[0] for seed in range(4)]
+    asks = [rows(W, scale, seed)[0] for seed in range(16)]
     found = [spectral.screened_subspace(ask, 300, 5, 1.0, noisy(scale, 3000.0))[0] for ask in asks]
     popular = np.linalg.norm(W[:, :5]) ** 2
     kept = np.mean([np.linalg.norm(W @ V) ** 2 for V in found])
-    assert kept > (0.85 if scale == 20.0 else 0.93) * popular  # single fits at 20: .80 to 1.01
+    assert kept > (0.85 if scale == 20.0 else 0.93) * popular  # single fits at 20: .92 +- .06
 
 
 @pytest.mark.thorough
