@@ -115,7 +115,7 @@ def run_with_callbacks(fit, estimator, args, kwargs):
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-_ABSURD_EPSILON = 1e4
+_ABSURD_EPSILON, _ABSURD_DELTA = 1e4, 0.01  # whatever the number of units is
 _NARROW = 256  # columns
 
 
@@ -275,7 +275,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
             context = self._init_callback_context(max_subtasks=None)
             session.observer.tasks = ReleaseTasks(self, context)
-        self._warn_if_weak(session.budget.epsilon, session.source.seeded)
+        self._warn_if_weak(session.budget, session.source.seeded)
         if not session.source.seeded and not session.observer.of_made_data and not any(around()):
             self._warn_of_search(session.budget.epsilon)
         return session
@@ -298,13 +298,15 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         """
         return ("gaussian",)
 
-    def _warn_if_weak(self, epsilon, seeded):
-        name = type(self).__name__
+    def _warn_if_weak(self, budget, seeded):
+        name, epsilon = type(self).__name__, budget.epsilon
         if epsilon == math.inf:
             message = f"{name} is not private: epsilon=inf adds no noise."
             warn_caller(message, PrivacyWarning)
         elif epsilon > _ABSURD_EPSILON:
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
+        elif budget.delta >= _ABSURD_DELTA:
+            self._warn_of_delta(1 / _ABSURD_DELTA)
         elif seeded:
             message = (
                 f"{name} is not private: whoever knows 'random_state' can remove the noise. Use "

@@ -341,18 +341,27 @@ class ColumnRows:
         return self._rows.blocks()
 
 
-def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:
-    """Yield rows minus a centre, in dense blocks of bounded memory; groups stay whole."""
+def centered(
+    blocks: Iterable[Any], center: FloatArray, between: tuple[FloatArray, ...] = ()
+) -> Iterator[Any]:
+    """Yield rows minus a centre, in dense blocks of bounded memory; groups stay whole.
+
+    Entries are cut between bounds first, if these are given.
+    """
     rows = rows_at_once(len(center))
     scratch = Scratch()  # of this pass: another one of the thread may be under way
     for block in blocks:
         if isinstance(block, Groups):
-            yield block._replace(rows=np.asarray(dense(block.rows) - center))
+            given = dense(block.rows)
+            given = np.clip(given, *between) if between else given
+            yield block._replace(rows=np.asarray(given - center))
             continue
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            yield np.subtract(part, center, out=scratch.shaped(part.shape))
+            out = scratch.shaped(part.shape)
+            part = np.clip(part, *between, out=out) if between else part
+            yield np.subtract(part, center, out=out)
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:

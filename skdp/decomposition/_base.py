@@ -192,16 +192,16 @@ def check_center(center, n_features):
 
 
 def public_range(estimator, d, *, centers):
-    """Return what is subtracted for free, and the clip norm, as far as `bounds` give them.
+    """Return what is subtracted for free, the clip norm and (low, high), as far as `bounds` go.
 
     Where the mean is released (`centers`) the middle of the bounds is free; else nothing is moved.
     """
     if estimator.bounds is None:
-        return check_center(estimator.center, d), None
+        return check_center(estimator.center, d), None, ()
     low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
     middle = low + (high - low) / 2 if centers else np.zeros(d)
     radius = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
-    return middle, radius if estimator.clip_norm == "auto" else None
+    return middle, radius if estimator.clip_norm == "auto" else None, (low, high)
 
 
 def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):

@@ -92,7 +92,7 @@ class DPPCA(
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. Their middle is subtracted
         for free before the mean is released, and ``clip_norm="auto"`` is half their diagonal, for
-        free. Entries outside are not cut; their rows are scaled down.
+        free. Entries are cut to them.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     n_jobs : int or None, default=None
@@ -230,12 +230,12 @@ class DPPCA(
         source = row_source(X)
         d, centers = source.n_features, self._centers()
         self._check_n_components(source, d)
-        center, clip_norm = _base.public_range(self, d, centers=centers)
+        center, clip_norm, between = _base.public_range(self, d, centers=centers)
         sparse = _base.is_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
         # Query: what may be asked of the rows, with its bounds; nothing is read.
         query = self._unit_query(source)
-        ask = session.ask(query if center is None else query.centered(center))
+        ask = session.ask(query if center is None else query.centered(center, between))
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)

@@ -101,9 +101,10 @@ class RowQuery(GroupQuery):
         rows = selected_columns(self._source, kept)
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
-    def centered(self, center: FloatArray) -> RowQuery:
-        """Return the rows minus a public centre; clipping comes after it."""
-        rows = restricted(self._source, partial(views.centered, center=center), self.n_features)
+    def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
+        """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
+        view = partial(views.centered, center=center, between=between)
+        rows = restricted(self._source, view, self.n_features)
         return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:

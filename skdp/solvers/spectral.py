@@ -348,6 +348,7 @@ def power_subspace(
 _STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
+_SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
 
 
@@ -401,7 +402,7 @@ def screened_subspace(
     n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    moment, scale = clipped_gram(ask.columns(order), n, first, noise)
+    moment, scale = clipped_gram(ask.columns(order), n, first, noise, _SCREENED_LEVEL)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, sizes)

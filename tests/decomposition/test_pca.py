@@ -120,6 +120,26 @@ def test_public_bounds_give_centre_and_clip_norm_for_free():
     assert about.clip_norm_ == 8.0
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_entries_are_cut_to_the_bounds(form):
+    """Rows far outside are one corner: they have no variance, also where they are sparse."""
+    rng = np.random.default_rng(0)
+    rows = np.abs(rng.standard_normal((2000, 3))) * [9.0, 1.0, 1.0]
+    for k in (1, 3):
+        cut = seeded(k, data=form(rows), bounds=(-2.0, -1.0), epsilon=1e4)
+        np.testing.assert_allclose(cut.mean_, -1.0, atol=1e-3)
+        assert cut.explained_variance_.max() < 1e-3
+        some = seeded(k, data=form(rows), bounds=(0.0, 2.0), epsilon=1e4, center="none")
+        same = seeded(
+            k, data=form(np.minimum(rows, 2.0)), bounds=(0.0, 2.0), epsilon=1e4, center="none"
+        )
+        np.testing.assert_allclose(some.explained_variance_, same.explained_variance_, rtol=1e-6)
+    pairs = DPPCA(1, bounds=(-2.0, -1.0), epsilon=100.0, privacy_unit="group")
+    pairs.fit(form(rows), groups=np.arange(2000) // 2)
+    assert pairs.explained_variance_.max() < 1e-2
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])

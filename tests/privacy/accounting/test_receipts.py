@@ -98,15 +98,17 @@ def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
 def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
     graph, spent = _graph(), []
     for estimator, data in [
-        (DPPCA(1, delta=0.06, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
+        (DPPCA(1, delta=0.006, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
         (DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"), (graph,)),
-        (DPLowRankFactorizer(1, delta=0.06, privacy_unit="frobenius"), (X,)),
+        (DPLowRankFactorizer(1, delta=0.006, privacy_unit="frobenius"), (X,)),
     ]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             spent.append(estimator.fit(*data).privacy_spent_.delta)
         assert not any("no less than" in str(w.message) for w in caught)
-    assert spent == [0.06, 0.0, 0.06]
+    assert spent == [0.006, 0.0, 0.006]
+    with pytest.warns(PrivacyWarning, match="1/100: .* one row"):
+        DPPCA(1, delta=0.5, clip_norm=1.0).fit(X)
 
 
 def test_a_receipt_in_print_says_what_it_is_of():
