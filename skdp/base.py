@@ -298,14 +298,14 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         """
         return ("gaussian",)
 
-    def _warn_if_weak(self, budget, seeded):
-        name, epsilon = type(self).__name__, budget.epsilon
+    def _warn_if_weak(self, spent, seeded):
+        name, epsilon = type(self).__name__, spent.epsilon
         if epsilon == math.inf:
             message = f"{name} is not private: epsilon=inf adds no noise."
             warn_caller(message, PrivacyWarning)
         elif epsilon > _ABSURD_EPSILON:
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
-        elif budget.delta >= _ABSURD_DELTA:
+        elif spent.delta >= _ABSURD_DELTA:
             self._warn_of_delta(1 / _ABSURD_DELTA)
         elif seeded:
             message = (

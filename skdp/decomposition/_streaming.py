@@ -161,7 +161,7 @@ class StreamingMixin:
             estimator = cls(**params)
             group.notes["params"] = estimator._plain_params()
             estimator._check_stream(group.session, group.notes["params"])
-            estimator._warn_if_weak(group.session.budget.epsilon, group.session.source.seeded)
+            estimator._warn_if_weak(group.session.budget, group.session.source.seeded)
             if group.steps:
                 return estimator._keep_stream(group)
             setattr(estimator, _STREAM, group)

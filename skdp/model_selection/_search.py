@@ -116,7 +116,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         )  # fmt: skip
         runs = Runs(self, plan, candidates, limit)
         with prepaid(fit, self._reservation_key, limit):
-            self._warn_if_weak(self.epsilon, seeded)
+            self._warn_if_weak(self, seeded)
             results = runs.run(X, y, fit_params)
         return self._finish(plan, fit, results)
 
