@@ -192,16 +192,16 @@ def check_center(center, n_features):
 
 
 def public_range(estimator, d, *, centers):
-    """Return what is subtracted for free, the clip norm and (low, high), as far as `bounds` go.
+    """Return what is subtracted for free, a guess at norms and (low, high), as far as known.
 
     Where the mean is released (`centers`) the middle of the bounds is free; else nothing is moved.
+    Rows are much shorter than bounds allow, so that a search for their norms pays also there.
     """
     if estimator.bounds is None:
-        return check_center(estimator.center, d), None, ()
+        return check_center(estimator.center, d), 1.0, ()
     low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
     middle = low + (high - low) / 2 if centers else np.zeros(d)
-    radius = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
-    return middle, radius if estimator.clip_norm == "auto" else None, (low, high)
+    return middle, float(np.linalg.norm(np.maximum(high - middle, middle - low))), (low, high)
 
 
 def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):

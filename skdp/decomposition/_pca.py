@@ -90,9 +90,8 @@ class DPPCA(
         "private" releases the mean; "none" takes rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
-        Public bounds of the columns, in the forms of `PublicScaler`. Their middle is subtracted
-        for free before the mean is released, and ``clip_norm="auto"`` is half their diagonal, for
-        free. Entries are cut to them.
+        Public bounds of the columns, in the forms of `PublicScaler`. Entries are cut to them, and
+        their middle is subtracted for free before the mean is released.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     n_jobs : int or None, default=None
@@ -230,7 +229,7 @@ class DPPCA(
         source = row_source(X)
         d, centers = source.n_features, self._centers()
         self._check_n_components(source, d)
-        center, clip_norm, between = _base.public_range(self, d, centers=centers)
+        center, near, between = _base.public_range(self, d, centers=centers)
         sparse = _base.is_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
         # Query: what may be asked of the rows, with its bounds; nothing is read.
@@ -242,9 +241,8 @@ class DPPCA(
         search = partial(_base.middle_norm, self, session)
         lengthen = partial(_base.lengthened, session, d=d, level=self._level(d))
         learn = partial(_base.row_clip_norm, self, session, d=d, level=self._level(d))
-        if clip_norm is None:
-            learn = search if "center_search" in shares else learn
-            clip_norm = learn(ask, share=shares.get("clip_norm"))
+        learn = search if "center_search" in shares else learn
+        clip_norm = learn(ask, share=shares.get("clip_norm"), near=near)
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             moment = self._joint_moment(ask, clip_norm, n, shares)
             n = moment.n
@@ -328,7 +326,7 @@ class DPPCA(
             shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
-        if self.clip_norm == "auto" and self.bounds is None:
+        if self.clip_norm == "auto":
             of_means = {"clip_norm": 0.06, "center_search": 0.05}
             return _base.with_learnt(
                 shares, of_means if "center" in shares else {"clip_norm": 0.07}
