@@ -353,15 +353,22 @@ def centered(
     for block in blocks:
         if isinstance(block, Groups):
             given = dense(block.rows)
-            given = np.clip(given, *between) if between else given
+            given = _inside(given, between) if between else given
             yield block._replace(rows=np.asarray(given - center))
             continue
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
             out = scratch.shaped(part.shape)
-            part = np.clip(part, *between, out=out) if between else part
+            part = _inside(part, between, out) if between else part
             yield np.subtract(part, center, out=out)
+
+
+def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) -> FloatArray:
+    """Return rows cut between bounds; a bad one stays one."""
+    cut: FloatArray = np.clip(rows, *between, out=out)
+    cut[~finite_rows(rows)] = np.nan
+    return cut
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
@@ -387,8 +394,8 @@ def rows_of_records(
         yield _marked(rows.copy(), bad) if bad.size else rows
 
 
-def targets_of_records(blocks: Iterable[Zipped | Groups]) -> Iterator[Any]:
-    """Yield the targets of records, of a group those of its middle row; bad ones are no numbers.
+def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) -> Iterator[Any]:
+    """Yield targets of records less a centre, of the middle row of a group; bad ones as NaN.
 
     Means of groups lie closer together than targets, which were then cut too near. Where rows are
     in order the first one is like no other.
@@ -397,9 +404,9 @@ def targets_of_records(blocks: Iterable[Zipped | Groups]) -> Iterator[Any]:
         if isinstance(block, Groups):
             targets = block.targets.reshape(-1, block.each, block.targets.shape[1])
             good = np.asarray(np.isfinite(targets).all(axis=(1, 2)))
-            yield np.where(good[:, None], targets[:, block.each // 2], np.nan)
+            yield np.where(good[:, None], targets[:, block.each // 2] - center, np.nan)
         else:
-            yield np.where(good_records(block)[:, None], block.targets, np.nan)
+            yield np.where(good_records(block)[:, None], block.targets - center, np.nan)
 
 
 def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
@@ -537,6 +544,11 @@ class TargetScale(NamedTuple):
         edge = np.full(n_targets, float(radius))
         size = edge if math.isfinite(radius) else np.ones(n_targets)
         return cls(-edge, edge, np.zeros(n_targets), size)
+
+    @property
+    def nearest(self) -> FloatArray:
+        """The points of the bounds that are nearest to 0: where targets are looked for."""
+        return np.asarray(np.clip(0.0, self.low, self.high))
 
     def __call__(self, y: FloatArray) -> FloatArray:
         """Return the scaled targets of some records, each from its record alone."""

@@ -10,16 +10,7 @@ import numpy as np
 from skdp._inputs import matrix_unit
 from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
-from skdp.decomposition._base import (
-    components_of,
-    found_of,
-    ritz_of,
-    rotate_by_ritz,
-    row_clip_norm,
-    usual_extra,
-    verdict_of_ritz,
-    warn_of_verdict,
-)
+from skdp.decomposition import _base
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot
@@ -108,7 +99,7 @@ def fit_interactions(estimator, session, X, route):
     if route == "one_shot":
         cells = session.ask(query).cells(share=1.0)
         squares, V, total, sums, noise = one_shot.normalised_pairs(*cells, floor, k)
-        verdict = found_of(squares)
+        verdict = _base.found_of(squares)
     else:
         counted = floor is None
         if counted:  # under a floor of all items the total is their number, in parts of n
@@ -125,10 +116,12 @@ def fit_interactions(estimator, session, X, route):
         found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
         (squares, V), total = found[:2], ask.square_sum(share=_SHARES["total"])
         sums, noise = ask.sums(share=_SHARES["sums"])
-        verdict = found_of(squares) if route == "gram" else verdict_of_ritz(found, total, n)
+        verdict = (
+            _base.found_of(squares) if route == "gram" else _base.verdict_of_ritz(found, total, n)
+        )
         total = max(float(total.value), total.noise_scale)
-    squares = squares * warn_of_verdict(estimator, *verdict)
-    attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
+    squares = squares * _base.warn_of_verdict(estimator, *verdict)
+    attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)
     extra["n_samples_seen_"] = m
     if session.budget.mu:
         share = _SHARES["degree"] * counted
@@ -144,12 +137,12 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, share):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal)
-        return rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
-    start = _start(estimator, session, n, n, usual_extra(k), ones_first=True)
+        return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
+    start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
-    return ritz_of(squares[order], V[:, order], noise)
+    return _base.ritz_of(squares[order], V[:, order], noise)
 
 
 def chosen_pairs(moment, k):
@@ -204,7 +197,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
     level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
-    clip_norm = row_clip_norm(
+    clip_norm = _base.row_clip_norm(
         estimator, session, rows, _SHARES["clip_norm"], n, level=level, near=near
     )
     rows = rows.clipped(clip_norm)
@@ -215,7 +208,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal)
-        ritz = rotate_by_ritz(rows.ritz, V, _SHARES["ritz"])
+        ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"])
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)
@@ -324,11 +317,11 @@ def fit_entries(estimator, session, X, route):
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
-    components = components_of(V)
+    components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     means, noise, total = _means(session, ask, unit, m, n, values, route)
-    verdict = found_of(values) if ritz is None else verdict_of_ritz(ritz, total, n)
-    values = values * warn_of_verdict(estimator, *verdict)
+    verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
+    values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
     return attributes | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}

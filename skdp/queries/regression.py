@@ -114,11 +114,12 @@ class RegressionQuery(GroupQuery):
         return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
-        """Return the query over the columns of the targets as they came, of one row of a group.
+        """Return the query over the columns of the targets minus a public centre, one row a group.
 
         A group is one row of it: it changes what a row does.
         """
-        targets = restricted(self._source, views.targets_of_records, len(self.scale.size))
+        view = partial(views.targets_of_records, center=self.scale.nearest)
+        targets = restricted(self._source, view, len(self.scale.size))
         return self._derived(ColumnQuery, targets)
 
     def lengths(self) -> NumberQuery:

@@ -64,8 +64,8 @@ def find_targets(
 
     A model about a centre that nobody saw is worse than the mean of the targets. If records are
     many enough to be seen a second search has half of the rest. Else all that is left goes into
-    `middle`, where they lie, which is predicted alone (None: models without an intercept go on as
-    they are).
+    `middle`, where they lie, which is predicted alone (None: models without an intercept, or with
+    public bounds, go on as they are).
     """
     found = find(share)
     needed = found.needed
@@ -96,10 +96,15 @@ def left_for_model(shares, left):
     return shares | {name: part * shares[name] for name in _MODEL if name in shares}
 
 
-def target_scale(targets, radius, *, centered):
-    """Return the box of the targets about their centres."""
-    center = targets.columns.center
-    return TargetScale.in_box(center - radius, center + radius, centered=centered)
+def target_scale(targets, radius, given=None, *, centered):
+    """Return the box of the targets about their centres, within the one that is given, if any."""
+    center = targets.columns.center if given is None else targets.columns.center + given.nearest
+    low, high = center - radius, center + radius
+    if given is not None:
+        low, high = np.maximum(low, given.low), np.minimum(high, given.high)
+        found = (low < high) & ~_undetected(targets.columns)
+        low, high = np.where(found, (low, high), (given.low, given.high))
+    return TargetScale.in_box(low, high, centered=centered)
 
 
 def target_mean(ask, columns, part, share):
@@ -216,7 +221,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             shares["clip_norm"] = 0.05
         if columns:
             shares["columns"] = 0.2
-        if self._is_auto("target_bounds"):
+        if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
                 shares["target_mean"] = 0.04
@@ -236,7 +241,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
     def _release(self, session, placed, form, scale):
         """Make all releases: where columns and targets lie, and the second moments.
 
-        `scale` is the public one of the targets, or None: then it is learnt.
+        `scale` is the public one of the targets, or None. That of numbers is learnt within it.
         """
         records, q = self._records(placed, form), form.n_targets
         rows = records if self._by_group else placed.rows
@@ -244,7 +249,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         # Few columns are kept, from public facts, where rows are wide and have no bounds.
         wide = d > GRAM_FEATURES and self.bounds is None and not (session.budget.exact or learns)
         shares = _validation.check_split(self, self._default_shares(learns, wide))
-        anything = {"clip_norm": math.inf, "scale": TargetScale.in_ball(math.inf, q)}
+        anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
@@ -257,9 +262,9 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             ask = ask.scaled(units)
         clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
         left, mean = model_share(shares), None
-        if scale is None:
-            counted = n if n is not None else rows
-            scale, left, mean = self._target_scale(session, ask.targets(), (d, q), shares, counted)
+        if hasattr(self, "target_bounds"):
+            targets, counted = (ask.targets(), (d, q), shares), n if n is not None else rows
+            scale, left, mean = self._target_scale(session, *targets, counted, scale)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:

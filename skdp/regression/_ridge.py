@@ -13,17 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
+from skdp.answer import Answer
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
-from skdp.regression._linear import (
-    LinearBase,
-    find_targets,
-    left_for_model,
-    model_share,
-    target_mean,
-    target_scale,
-    warn_undetected_targets,
-)
+from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers, find_places
@@ -32,7 +25,7 @@ from skdp.solvers.postprocess import solve_normal_equations, steadied
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
 
 
-class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
+class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.LinearBase):
     """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -70,10 +63,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. The narrower, the less noise. "auto" spends 6% of the budget on a private
-        centre and scale of each target: give bounds if you know any. If it does not see them it
-        goes on with the budget of the model, up to all of it; then their centre alone is predicted,
-        and a warning says so.
+        them. 6% of the budget find a private centre and scale of each target, within bounds that
+        are given; where it does not see them these are taken. If it does not see them, and "auto"
+        gives none, it goes on with the budget of the model, up to all of it; then their centre
+        alone is predicted, and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
         centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
@@ -220,32 +213,36 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, LinearBase):
             "target_bounds_": (scale.low, scale.high),
         }
 
-    def _target_scale(self, session, ask, shape, shares, n):
+    def _target_scale(self, session, ask, shape, shares, n, given):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        Next to them what the search leaves for the model, and the mean under wider bounds.
+        They lie within public ones, if these are `given`; targets are counted from where these are
+        nearest to 0. Next to them what the search leaves for the model, and the mean under wider
+        bounds.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
-        d, q = shape
+        (d, q), centered = shape, self.fit_intercept
         if session.budget.exact:
-            return TargetScale.in_ball(math.inf, q), model_share(shares), None
-        targets = find_targets(
-            lambda share: find_places(ask, q, share, n, centered=self.fit_intercept),
-            partial(find_centers, ask, q) if self.fit_intercept else None,
+            return given or TargetScale.in_ball(math.inf, q), _linear.model_share(shares), None
+        targets = _linear.find_targets(
+            lambda share: find_places(ask, q, share, n, centered=centered),
+            partial(find_centers, ask, q) if centered and given is None else None,
             shares["target_bounds"],
-            model_share(shares),
+            _linear.model_share(shares),
         )
-        warn_undetected_targets(self, targets)
-        columns, left = targets.columns, left_for_model(shares, targets.left)
+        if given is None:
+            _linear.warn_undetected_targets(self, targets)
+        columns, left = targets.columns, _linear.left_for_model(shares, targets.left)
         if not targets.left:
-            return target_scale(targets, columns.spread, centered=True), 0.0, None
+            return _linear.target_scale(targets, columns.spread, centered=True), 0.0, None
         part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
         radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
-        scale, mean = target_scale(targets, radius, centered=self.fit_intercept), None
-        if self.fit_intercept:
-            share = left["target_mean"]
-            mean = target_mean(ask, columns, share / targets.share, share)
+        scale, mean = _linear.target_scale(targets, radius, given, centered=centered), None
+        if centered:
+            share, moved = left["target_mean"], given.nearest if given else 0.0
+            mean = _linear.target_mean(ask, columns, share / targets.share, share)
+            mean = Answer(mean.value + columns.center + moved - scale.center, mean.noise_scale)
         return scale, targets.left, mean
 
     def predict(self, X: Any) -> Any:

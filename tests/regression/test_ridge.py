@@ -209,11 +209,24 @@ def test_what_does_not_fit_the_targets():
 BOUNDS = [(-1.0, 2.0)] * 4 + [(-100.0, 200.0)]
 
 
-def test_public_bounds_are_free_and_give_the_units():
-    X, y = data(20_000)
+@pytest.mark.parametrize("ends", [(0.0, 1000.0), (-1000.0, 1000.0), (-1e9, 3.0)])
+def test_target_bounds_far_wider_than_the_targets_cost_little(ends):
+    """Half of the range was the scale of the noise: coefficients were nothing else."""
+    X, y = data(3000)
+    model = DPRidge(clip_norm=3.0, target_bounds=ends).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.target_bounds_[0] >= ends[0]
+    assert model.target_bounds_[1] <= ends[1]
+
+
+def test_public_bounds_give_the_units_for_free_and_hold_the_targets():
+    X, y = data(40_000)
     X = X * [1, 1, 1, 1, 100]
     model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
-    assert [line.name for line in model.releases_] == ["regression_moments"]
+    assert "norm_centered_rank" not in {line.name for line in model.releases_}
+    low, high = model.target_bounds_
+    assert -1 <= low[0] < y.min() + 0.3
+    assert y.max() - 0.3 < high[0] <= 5
     assert model.score(X, y) > 0.97
     assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
     np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
