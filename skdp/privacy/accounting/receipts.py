@@ -247,6 +247,7 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
 _PURPOSES = {
     "count": "number of units",
     "column_moments": "means and variances",
+    "class_score_moments": "means and variances of classes",
     "row_sum": "mean",
     "column_centered_ranks": "location and scale of the columns",
     "norm_centered_rank": "scale of the rows",
