@@ -298,7 +298,7 @@ def test_a_check_sees_the_bugs_of_its_kind(kind, monkeypatch):
     run, estimator, slip = SEEN[kind]
     if kind in WIDE:
         monkeypatch.setattr(_base, "GRAM_FEATURES", 2)
-        monkeypatch.setattr(_base, "FEWEST_KEPT", 2)
+        monkeypatch.setattr(_base.spectral, "FEWEST_KEPT", 2)
         monkeypatch.setattr(_incremental_pca, "MOST_DENSE", 2)
     with planted(slip) if slip else nullcontext(), pytest.raises(AssertionError) as caught:
         run(estimator)

@@ -556,14 +556,15 @@ class TargetScale(NamedTuple):
 
 
 class RowScale(NamedTuple):
-    """Public units of the columns: subtract `center`, divide by `size`, cut to [-reach, reach].
+    """Public units of the columns: subtract `center`, divide by `size`, cut to [`low`, `high`].
 
     An infinite size leaves zeros.
     """
 
     center: FloatArray
     size: FloatArray
-    radius: float
+    low: float | FloatArray
+    high: float | FloatArray
 
     def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number.
@@ -576,7 +577,7 @@ class RowScale(NamedTuple):
         if self.center.any():
             about = np.subtract(dense, self.center, out=scaled)
         np.divide(about, self.size, out=scaled)
-        np.clip(scaled, -self.radius, self.radius, out=scaled)
+        np.clip(scaled, self.low, self.high, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
@@ -586,13 +587,8 @@ class RowScale(NamedTuple):
     def keeps_finite(self) -> bool:
         """Whether rows that are finite stay so, whatever overflows on the way."""
         usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
-        return math.isfinite(self.radius) and bool(usable.all())
-
-    def selected(self, kept: NDArray[np.intp]) -> RowScale:
-        """Return the units of some columns."""
-        return RowScale(self.center[kept], self.size[kept], self.radius)
+        return bool((usable & np.isfinite(self.low) & np.isfinite(self.high)).all())
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
         """Return the entries at which columns are cut; any, where they have no size."""
-        width = np.where(np.isfinite(self.size), self.radius * self.size, np.inf)
-        return self.center - width, self.center + width
+        return self.center + self.size * self.low, self.center + self.size * self.high

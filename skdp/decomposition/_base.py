@@ -6,6 +6,7 @@ A route is chosen from public shapes and parameters only.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from skdp.base import FitsElsewhereMixin, clip_norm_of
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
+from skdp.solvers import spectral
 from skdp.solvers.linalg import (
     detection_limit,
     fix_signs,
@@ -37,14 +39,6 @@ from skdp.solvers.postprocess import (
     model_covariance,
     model_precision,
     shrunk_mean,
-)
-from skdp.solvers.spectral import (
-    DIRECTION_LEVEL,
-    FEWEST_KEPT,
-    RowNoise,
-    gram_subspace,
-    power_subspace,
-    screened_subspace,
 )
 from skdp.solvers.verdict import nonnegative, share_kept, trace_held, unused
 
@@ -258,13 +252,13 @@ def row_route(name, d, k, sparse, *, centred=True):
         return name
     if name == "randomized":
         return "power"
-    least = GRAM_FEATURES if centred else FEWEST_KEPT  # screening keeps so many at least
+    least = GRAM_FEATURES if centred else spectral.FEWEST_KEPT  # screening keeps so many at least
     if name == "auto" and sparse and d > max(4 * k, least):
         return "screened"
     return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
 
 
-def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=1.0):
+def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION_LEVEL, near=1.0):
     """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
 
     About `level` noise scales of a d x d moment may be shortened; `near` is a public guess.
@@ -280,7 +274,7 @@ def middle_norm(estimator, session, ask, share, near=1.0):
     return clip_norm_of(estimator, session, ask.kept_below, share, near)
 
 
-def lengthened(session, ask, middle, share, d, *, level=DIRECTION_LEVEL):
+def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):
     """Return a clip norm that shortens no more rows than the noise of a moment would hide."""
     if session.budget.exact:
         return middle
@@ -298,7 +292,7 @@ def row_noise(session, adjacency, n, clip_norm):
     multiplier = session.noise_multiplier
     neighbours = Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
-    return RowNoise(psd, rect, n, clip_norm)
+    return spectral.RowNoise(psd, rect, n, clip_norm)
 
 
 def step_shares(n_iter, share):
@@ -321,10 +315,10 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     shows; None where there is no such moment.
     """
     if route == "gram":
-        V, found = gram_subspace(ask, d, k, share, noise)
+        V, found = spectral.gram_subspace(ask, d, k, share, noise)
         return V, None, found
     if route == "screened" and noise.psd:
-        V, sums = screened_subspace(ask, d, k, share, noise)
+        V, sums = spectral.screened_subspace(ask, d, k, share, noise)
         return V, sums, None
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
@@ -332,7 +326,23 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         each = NEGLIGIBLE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None, None
-    return power_subspace(ask, start, k, step_shares(n_iter, share), noise), None, None
+    return spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise), None, None
+
+
+def lowered(estimator, ask, noise, shares):
+    """Lower a given clip norm to what most rows need: (rows, noise, shares that are left).
+
+    A number is an upper bound: as few rows are cut as noisy counts can tell. Where these may be
+    half of the rows, it is used as it is.
+    """
+    name = "subspace" if "subspace" in shares else "gram"
+    share, rows = shares[name], ask.clipped(noise.clip_norm)
+    width = 7 * share / spectral.CLIP_SHARE  # the noise of seven counts with that share
+    lost = noise.goal(SPECTRUM_LEVEL, noise.psd, width, share)
+    if estimator.clip_norm == "auto" or 2 * lost > noise.n:
+        return ask, noise, shares
+    rows, left, level = spectral.suited_rows(rows, width, share, noise, SPECTRUM_LEVEL)
+    return rows, replace(noise, clip_norm=level), shares | {name: left}
 
 
 class Ritz(NamedTuple):

@@ -23,7 +23,6 @@ from skdp.solvers.postprocess import (
     split_moment,
     subspace_attributes,
 )
-from skdp.solvers.spectral import DIRECTION_LEVEL, clipped_gram
 
 _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
@@ -56,7 +55,8 @@ class DPPCA(
     clip_norm : float or "auto", default="auto"
         Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
         the budget on a private scale, about 0 and about the released mean, and warns where the rows
-        do not show it. A number is free, and right for normalised rows.
+        do not show it. A number is an upper bound, right for normalised rows: 3% of the budget
+        lower it where rows are many and most of them shorter.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"
@@ -118,7 +118,7 @@ class DPPCA(
     noise_variance_ : float
         Variance outside the components, per direction.
     clip_norm_ : float
-        The clip norm that was used: given, or released.
+        The clip norm that was used: released, at most the one that is given.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -251,17 +251,19 @@ class DPPCA(
             if n is None:  # kept above two deviations of its noise
                 n = released_count(*ask.count(share=shares["count"]))
             noise = _base.row_noise(session, self.adjacency, float(n), clip_norm)
+            ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
                 centre = _base.centred(ask, noise, d, shares, search, lengthen)
             else:
+                clip_norm = noise.clip_norm
                 centre = _base.Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
             clip_norm = centre.clip_norm
             noise = _base.row_noise(session, self.adjacency, noise.n, clip_norm)
             if whole:
-                gram = clipped_gram(
-                    centre.rows, d, shares["gram"], noise, level=_base.SPECTRUM_LEVEL
-                )
-                moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.noise_bias)
+                share, level = shares["gram"], self._level(d)
+                suited = _base.spectral.suited_rows(centre.rows, 2 * d, share, noise, level)
+                gram, scale = suited[0].gram(share=suited[1])
+                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, centre.noise_bias)
                 attributes = self._spectrum(session, moment, d)
             else:
                 route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
@@ -358,7 +360,7 @@ class DPPCA(
     # -- releases --------------------------------------------------------------------------
 
     def _level(self, d):
-        return _base.SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
+        return _base.SPECTRUM_LEVEL if self._wants_spectrum(d) else _base.spectral.DIRECTION_LEVEL
 
     def _joint_moment(self, ask, clip_norm, n, shares):
         """Release second moment, mean and count of the rows at once."""

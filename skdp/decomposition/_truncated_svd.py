@@ -93,8 +93,9 @@ class DPTruncatedSVD(
         all units with a matrix of entries.
     clip_norm : float or "auto", default="auto"
         Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
-        private scale of the norms, and warns where the rows do not show it. A number is free, and
-        right for normalised rows.
+        private scale of the norms, and warns where the rows do not show it. A number is an upper
+        bound, right for normalised rows: for rows 3% of the budget lower it where these are many
+        and most of them shorter.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
@@ -167,7 +168,7 @@ class DPTruncatedSVD(
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, exact where it is public.
     clip_norm_ : float
-        Row unit: the clip norm that was used: given, or released.
+        Row unit: the clip norm that was used: released, at most the one that is given.
     user_level_mu_ : float
         Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data (not
         of "one_shot", which implies epsilon times the number of items).
@@ -385,7 +386,8 @@ class DPTruncatedSVD(
         known = self._total_is_public()
         n = query.n_rows if known else released_count(*ask.count(share=shares["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        ask = ask.clipped(clip_norm)
+        ask, noise, shares = _base.lowered(self, ask, noise, shares)
+        clip_norm, ask = noise.clip_norm, ask.clipped(noise.clip_norm)
         V, sums, found = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,

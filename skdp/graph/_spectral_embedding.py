@@ -373,8 +373,8 @@ def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    # Where the noise of the whole budget is below half an edge, more columns cost next to nothing.
-    quiet = session.law == "gaussian" and session.noise_multiplier < 0.5
-    start = session.random_start(n, min(2 * k if quiet else k, n - 1), ones_first=ones_first)
+    # A random start may miss what one more sees. Below half an edge of noise columns cost nothing.
+    more = (k if session.noise_multiplier < 0.5 else 1) if session.law == "gaussian" else 0
+    start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
     options = {"law": session.law, "n_iter": n_iter, "project": project}
     return iterate_symmetric(ask, start, k, share, **options)[:2]

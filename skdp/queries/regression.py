@@ -131,11 +131,8 @@ class RegressionQuery(GroupQuery):
         return self._restricted(row_scale=row_scale)
 
     def selected(self, kept: NDArray[np.intp]) -> RegressionQuery:
-        """Return the same records on a public selection of columns; clipping comes after it."""
-        units = None if self.row_scale is None else self.row_scale.selected(kept)
-        return self._restricted(
-            kept=kept if self.kept is None else self.kept[kept], row_scale=units
-        )
+        """Return the same records on a public selection of columns, which have no units yet."""
+        return self._restricted(kept=kept if self.kept is None else self.kept[kept])
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; lengths are measured once."""

@@ -161,7 +161,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _MUCH = 0.45  # of the explainable variance: what may lose more says so
-_TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
@@ -205,9 +204,8 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         _validation.check_bool(self, "fit_intercept")
         _validation.check_clip_norm(self)
         _validation.check_n_jobs(self)
-        if self.bounds is not None:  # else shape and form of the rows decide what is released
+        if self.bounds is not None:
             _validation.check_column_bounds(self, "bounds")
-            _validation.check_split(self, self._default_shares(False, False))
 
     def _releases_sums(self):
         """Whether sums and totals are released, besides products."""
@@ -217,10 +215,10 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         shares = {"regression_moments": 1.0}
         if wide:  # the sums are bought in stages; what they leave goes to the regression
             shares |= {"sums": 0.2} | ({} if self._total_is_public() else {"count": 0.01})
-        if self._learns_lengths():
+        if self._is_auto("clip_norm"):
             shares["clip_norm"] = 0.05
         if columns:
-            shares["columns"] = 0.2
+            shares["columns"] = 0.2 if self.bounds is None else 0.1
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
@@ -255,12 +253,14 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         n = float(query.n_rows) if self._total_is_public() else None
         units, wider, rows = self._public_units(d), 1.0, None
         if learns:
-            units, rows = self._units(ask, d, shares["columns"], n)
+            found = find_places(ask.columns(), d, shares["columns"], n, centered=self.fit_intercept)
+            rows = found.n if math.isfinite(found.n) else None
             wider = max(1.0, math.sqrt(_LOOSE * (rows or 0.0) / (d * session.noise_multiplier)))
-            units = units._replace(radius=wider * units.radius)
+            units = self._learnt_units(found, wider * CUT, units)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        clip_norm = wider * self._clip_norm_of(session, ask, d, shares)
+        rank, share = ask.lengths().kept_below, shares.get("clip_norm")
+        clip_norm = wider * clip_norm_of(self, session, rank, share, near=math.sqrt(d))
         left, mean = model_share(shares), None
         if hasattr(self, "target_bounds"):
             targets, counted = (ask.targets(), (d, q), shares), n if n is not None else rows
@@ -306,27 +306,32 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
         narrow = rows.n_features <= GRAM_FEATURES and not getattr(rows, "sparse", False)
-        return narrow and self._learns_lengths() and not session.budget.exact
-
-    def _learns_lengths(self):
-        return self._is_auto("clip_norm") and self.bounds is None
+        return narrow and self._is_auto("clip_norm") and not session.budget.exact
 
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
-            return RowScale(np.zeros(d), np.ones(d), math.inf)
+            return RowScale(np.zeros(d), np.ones(d), -math.inf, math.inf)
         low, high = _validation.column_bounds(self, "bounds", d, feature_names(self))
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
-        return RowScale(center, np.maximum(high - center, center - low), 1.0)
+        size = np.maximum(high - center, center - low)
+        return RowScale(center, size, (low - center) / size, (high - center) / size)
 
-    def _units(self, ask, d, share, n):
-        """Return the centre and about the deviation of each column, and the number of rows.
+    def _learnt_units(self, columns, cut, public):
+        """Return the centre and about the deviation of each column, within public bounds if given.
 
-        Noise is the same on all columns, so that they should be equally long.
+        Noise is the same on all columns, so that they should be equally long. A column that is
+        not found, or looks as wide as even numbers in its bounds, keeps what these say of it.
         """
-        columns = find_places(ask.columns(), d, share, n, centered=self.fit_intercept)
-        rows = columns.n if math.isfinite(columns.n) else None
-        return RowScale(columns.center, columns.deviation, CUT), rows
+        if self.bounds is None:
+            return RowScale(columns.center, columns.deviation, -cut, cut)
+        low, high = public.bounds()
+        even = public.size / math.sqrt(3)
+        narrow = columns.found & (columns.deviation < even)
+        size = np.where(narrow, columns.deviation, even)
+        center = np.where(narrow, np.clip(columns.center, low, high), public.center)
+        low, high = np.maximum((low - center) / size, -cut), np.minimum((high - center) / size, cut)
+        return RowScale(center, size, low, high)
 
     def _warn_unseen(self, solution):
         """Say that a regression is nothing but noise, or may have lost much: from released numbers.
@@ -353,12 +358,6 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             f"fewer columns; plan() says how many records it takes.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
-
-    def _clip_norm_of(self, session, ask, d, shares):
-        if self._is_auto("clip_norm") and self.bounds is not None:
-            return _TYPICAL * math.sqrt(d)
-        rank, share = ask.lengths().kept_below, shares.get("clip_norm")
-        return clip_norm_of(self, session, rank, share, near=math.sqrt(d))
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""

@@ -47,11 +47,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
         A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
-        of the budget on a private centre and unit of each column (dense rows of at most 1000) and
+        of the budget on a private centre and unit of each column (dense rows of at most 1500) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale has the
-        likeliest one. A number is
-        free, and right for normalised rows.
+        likeliest one. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
@@ -68,9 +67,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         gives none, it goes on with the budget of the model, up to all of it; then their centre
         alone is predicted, and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
-        Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
-        centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
-        for `clip_norm` and `alpha` belong to columns in [-1, 1] then.
+        Public bounds of the columns, in the forms of `PublicScaler`; entries are cut to them. Next
+        to ``clip_norm="auto"`` 15% of the budget find centres and units within them; a column that
+        is not found, or fills its bounds, has those of its bounds. Next to a number they are the
+        units, for free: it and `alpha` belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -89,10 +89,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     clip_norm_ : float
         The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
-        What was taken off each column, and the unit it was measured in: 0 and 1, or released.
+        What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
+        of `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         Where entries are cut, in the fit and in predictions: 6 units or more from a released
-        centre, at `bounds`, or nowhere (infinite).
+        centre, within `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int

@@ -210,7 +210,7 @@ def _axes(sizes: FloatArray, k: int) -> FloatArray:
     return V
 
 
-_CLIP_SHARE = 0.03  # of each release, for its clip level
+CLIP_SHARE = 0.03  # of each release, for its clip level
 DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
 CORE_SCALE = 3.0
 
@@ -236,29 +236,26 @@ class RowNoise:
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
-        noise = level * factor * math.sqrt(width / share)
-        return min(noise, self.n)
+        return min(level * factor * math.sqrt(width / share), self.n)
 
 
-def clipped_gram(
-    ask: Any, d: int, share: float, noise: RowNoise, level: float = DIRECTION_LEVEL
-) -> tuple[FloatArray, float]:
-    """Release the moment of rows clipped to a level that suits the noise: (moment, noise scale).
+def suited_rows(
+    ask: Any, width: float, share: float, noise: RowNoise, level: float
+) -> tuple[Any, float, float]:
+    """Return rows clipped to suit the noise of `width` sums: (rows, share left, clip norm).
 
-    A high `level` clips more: right for directions; a low one keeps the eigenvalues.
+    A high `level` clips more: right for directions; a low one keeps lengths.
     """
     if noise.psd == 0.0:
-        return ask.gram(share=share).value, 0.0
-    part = min(_CLIP_SHARE, 0.1 * share)
-    rest = share - part
-    goal = noise.goal(level, noise.psd, 2 * d, rest)
+        return ask, share, noise.clip_norm
+    part = min(CLIP_SHARE, 0.1 * share)
+    goal = noise.goal(level, noise.psd, width, share - part)
 
     def count(threshold: float, *, share: float) -> Any:
         return ask.norms_above(math.sqrt(threshold), share=share)
 
-    square = private_clip_level(count, noise.clip_norm**2, goal, part)
-    answer = ask.clipped(math.sqrt(square)).gram(share=rest)
-    return answer.value, answer.noise_scale
+    clip_norm = math.sqrt(private_clip_level(count, noise.clip_norm**2, goal, part))
+    return ask.clipped(clip_norm), share - part, clip_norm
 
 
 def largest_term(clip_norm: float, scale: float = math.inf) -> float:
@@ -282,8 +279,8 @@ def _tangent_product(
         return answer.value, 0.0
     goal = noise.goal(level, noise.rect, len(V), share)
     largest = largest_term(noise.clip_norm, scale)
-    clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
-    answer = query.product(clip, share=(1 - _CLIP_SHARE) * share)
+    clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)
+    answer = query.product(clip, share=(1 - CLIP_SHARE) * share)
     return answer.value, answer.noise_scale
 
 
@@ -295,7 +292,8 @@ def gram_subspace(
     With it, how many of the k largest eigenvalues stand clearly above the noise and what all
     directions hold on average.
     """
-    block, scale = clipped_gram(ask, d, share, noise)
+    rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
+    block, scale = rows.gram(share=share)
     values, vectors = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return vectors, k
@@ -402,7 +400,8 @@ def screened_subspace(
     n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
-    moment, scale = clipped_gram(ask.columns(order), n, first, noise, _SCREENED_LEVEL)
+    rows, first, _ = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)
+    moment, scale = rows.gram(share=first)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, sizes)

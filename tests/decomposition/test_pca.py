@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
+from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, UtilityWarning
 from skdp.testing import seeded_entropy
@@ -129,6 +131,29 @@ def test_bounds_far_wider_than_the_rows_cost_little(width):
     assert np.linalg.norm(pca.components_ @ best.components_.T) ** 2 > 2 * 0.95
     np.testing.assert_allclose(pca.explained_variance_, best.explained_variance_, rtol=0.4)
     np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
+
+
+@pytest.mark.parametrize("far", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize(
+    "estimator", [DPPCA(2), DPPCA(2, center="none"), DPPCA(5), DPTruncatedSVD(2)], ids=repr
+)
+def test_a_clip_norm_far_too_large_costs_little(estimator, far):
+    """A number is an upper bound: variances that are read under it would be noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20_000, 6)) * [5, 3, 2, 1, 1, 0.5] + [0, 0, 0, 0, 2, 0]
+    model = clone(estimator).set_params(clip_norm=20 * far).fit(X)
+    assert 9 < model.clip_norm_ <= 20
+    lengths = (X @ model.components_[:2].T) ** 2
+    np.testing.assert_allclose(model.explained_variance_[:2], lengths.mean(axis=0), rtol=0.15)
+    assert np.sum(lengths) > 0.98 * np.sum(X[:, :2] ** 2)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_a_clip_norm_that_rows_have_or_are_too_few_to_tell_stays():
+    X = normalize(np.random.default_rng(0).standard_normal((4000, 6)))
+    for rows in (X, 0.01 * X[:100]):
+        for estimator in (DPPCA(2, center="none"), DPTruncatedSVD(2)):
+            assert estimator.set_params(clip_norm=1.0, epsilon=0.5).fit(rows).clip_norm_ == 1.0
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -387,6 +387,7 @@ def test_a_sum_that_does_not_fit_costs_nothing(what):
     assert all(client.releases_ == () for client in clients)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.thorough
 def test_receipts_of_both_sides_agree():
     for name in ("gram", "power", "interaction"):

@@ -25,6 +25,7 @@ SKEWED = V * np.array([3.0, 1.0, 0.2])
 FLAT = V * [3.0, 1e-3, 0.7]
 OUTSIDE = (np.eye(D) - V @ V.T)[:1] / np.linalg.norm((np.eye(D) - V @ V.T)[0])
 CENTER, SIZE = np.zeros(D), np.ones(D)
+UNITS = RowScale(CENTER, np.full(D, 2.0), np.linspace(-16.0, -8.0, D), 16.0)
 ROWS = {
     "gram": lambda q: q.gram(),
     "moment": lambda q: q.moment(0.5),
@@ -60,7 +61,7 @@ REGRESSIONS = {
     "regression_long_targets": lambda q: q.regression(0.3, 1.7),
     "regression_without_bias": lambda q: q.regression(0.0, 0.6),
     "regression_of_some_columns": lambda q: q.selected(np.array([0, 2])).regression(0.3, 0.6),
-    "in_units": lambda q: q.scaled(RowScale(CENTER, np.full(D, 2.0), 16.0)).regression(0.3, 0.6),
+    "in_units": lambda q: q.scaled(UNITS).regression(0.3, 0.6),
     "targets": lambda q: q.targets().moments(np.zeros(1), np.ones(1), 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
 }

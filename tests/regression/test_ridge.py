@@ -219,20 +219,41 @@ def test_target_bounds_far_wider_than_the_targets_cost_little(ends):
     assert model.target_bounds_[1] <= ends[1]
 
 
-def test_public_bounds_give_the_units_for_free_and_hold_the_targets():
+@pytest.mark.parametrize("loose", [1.0, 100.0])
+@pytest.mark.parametrize("centered", [True, False])
+def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose, centered):
+    """Columns are learnt inside of them, so that bounds a hundred times too wide cost little."""
     X, y = data(40_000)
-    X = X * [1, 1, 1, 1, 100]
-    model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
-    assert "norm_centered_rank" not in {line.name for line in model.releases_}
-    low, high = model.target_bounds_
-    assert -1 <= low[0] < y.min() + 0.3
-    assert y.max() - 0.3 < high[0] <= 5
+    X, y = X * [1, 1, 1, 1, 100], y if centered else y - 2.0  # the intercept of the data
+    bounds = loose * np.asarray(BOUNDS)
+    low, high = bounds.T
+    options = {"bounds": list(map(tuple, bounds)), "fit_intercept": centered}
+    model = DPRidge(target_bounds=(-3, 5), **options).fit(X, y)
     assert model.score(X, y) > 0.97
-    assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
-    np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
-    np.testing.assert_allclose(model.scale_, [1.5] * 4 + [150])
-    classes = DPRidgeClassifier(bounds=BOUNDS, classes=[False, True]).fit(X, y > 2)
-    assert classes.score(X, y > 2) > 0.9
+    assert np.all(model.target_bounds_[0] >= -3) and np.all(model.target_bounds_[1] <= 5)
+    cut = model.feature_bounds_
+    assert np.all(cut[0] >= low * (1 + 1e-9)) and np.all(cut[1] <= high * (1 + 1e-9))
+    assert np.all(cut[1] - cut[0] > 5 * X.std(axis=0))
+    assert model.center_.any() == centered
+    labels = y > np.median(y)
+    classes = DPRidgeClassifier(classes=[False, True], **options).fit(X, labels)
+    assert classes.score(X, labels) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_columns_that_fill_their_bounds_or_are_not_found_keep_them():
+    """What is learnt replaces public bounds only where it is clearly narrower."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.choice([-4.0, 6.0], 20_000), rng.normal(1.0, 0.5, 20_000)])
+    model = DPRidge(bounds=(-4, 6)).fit(X, X[:, 1])
+    np.testing.assert_allclose(model.center_[0], 1.0)
+    np.testing.assert_allclose(model.scale_[0], 5 / math.sqrt(3))
+    np.testing.assert_allclose([end[0] for end in model.feature_bounds_], [-4.0, 6.0])
+    assert 0.3 < model.scale_[1] < 1.0
+    few = DPRidge(epsilon=0.1, bounds=(-4, 6), target_bounds=(-4, 6)).fit(X[:50], X[:50, 1])
+    np.testing.assert_allclose(few.scale_, 5 / math.sqrt(3))
+    beyond = DPRidge(bounds=[(-4, 6), (3, 4)]).fit(X, X[:, 1])
+    assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
