@@ -469,18 +469,22 @@ def warn_undetected_columns(
     )
 
 
-def warn_unresolved_scales(estimator, found, moments, *, remedy):
-    """Say of which columns a scale may be that of their distance from a centre.
+def warn_unresolved_scales(estimator, columns, moments):
+    """Say of which columns a scale may be that of noise, or of their distance from a centre.
 
-    A variance that stands clear of its noise shows that it is not.
+    `columns` are those that were learnt, None in public bounds: some of these may hold rare values,
+    most of them are too wide. A variance that stands clear of its noise shows a scale.
     """
-    unresolved = found.found & ~found.placed & (moments.variance < CLEAR * moments.noise)
-    if not unresolved.any():
+    unresolved = moments.variance < CLEAR * moments.noise
+    least = len(unresolved) / 2
+    if columns is not None:
+        unresolved, least = unresolved & columns.found & ~columns.placed, 1
+    if np.count_nonzero(unresolved) < least:
         return
     warn_caller(
-        f"{type(estimator).__name__} could not find the median of "
-        f"{listed(estimator, unresolved)}: "
-        f"their scales may be several times too large. Give public {remedy} for them.",
+        f"{type(estimator).__name__} could not find the scale of {listed(estimator, unresolved)}: "
+        "it may be several times too large. Use more rows, a larger 'epsilon', or "
+        f"{'' if columns is not None else 'narrower '}public 'bounds' for them.",
         PartialSignalWarning,
     )
 

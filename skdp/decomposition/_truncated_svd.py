@@ -25,19 +25,8 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition import _base
+from skdp.decomposition import _base, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
-from skdp.decomposition._unit_fits import (
-    _ITERATED,
-    _OF_ROWS,
-    UNIT_SOLVERS,
-    budget_kinds,
-    fit_entries,
-    fit_interactions,
-    pure_units,
-    unit_route,
-    whole_at_once,
-)
 from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, INTERVAL, offered
@@ -52,10 +41,10 @@ def check_used(estimator):
     unit, name = estimator._protects, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    ignored = ignored if name not in _ITERATED else []
+    ignored = ignored if name not in _unit_fits._ITERATED else []
     if unit.by_rows:  # where the words of scikit-learn are taken in silence
         return
-    unread = unit.reads_clip_norm and name not in _OF_ROWS
+    unread = unit.reads_clip_norm and name not in _unit_fits._OF_ROWS
     if unread and estimator.clip_norm not in ("auto", math.inf):
         ignored.append("clip_norm")
     if ignored:
@@ -207,7 +196,7 @@ class DPTruncatedSVD(
     """
 
     _splits_budget = True
-    _privacy_units = offered("row", "group", *UNIT_SOLVERS)
+    _privacy_units = offered("row", "group", *_unit_fits.UNIT_SOLVERS)
 
     def __init__(
         self,
@@ -287,8 +276,12 @@ class DPTruncatedSVD(
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)
         self._check_shape(*X.shape)
-        fit = fit_interactions if self._protects.bound is DEGREE else fit_entries
-        name, reason = unit_route(self, X.shape)
+        fit = (
+            _unit_fits.fit_interactions
+            if self._protects.bound is DEGREE
+            else _unit_fits.fit_entries
+        )
+        name, reason = _unit_fits.unit_route(self, X.shape)
         self._warn_of_delta(*public_units(self, X.shape, session))
         return {"algorithm_reason_": reason} | fit(self, session, X, name)
 
@@ -313,17 +306,19 @@ class DPTruncatedSVD(
 
     # -- parameters ----------------------------------------------------------------------------
 
-    _offers_pure_dp, _budget_kinds = pure_units, budget_kinds
+    _offers_pure_dp, _budget_kinds = _unit_fits.pure_units, _unit_fits.budget_kinds
 
     def _is_pure(self, X):
-        flips = not self._by_rows and not whole_at_once(self._protects)
-        return flips and unit_route(self, X.shape)[0] == "one_shot"
+        flips = not self._by_rows and not _unit_fits.whole_at_once(self._protects)
+        return flips and _unit_fits.unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
         self._check_unit()
         check_int(self, "n_components", 1)
         row = self._by_rows
-        check_option(self, "algorithm", UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS))
+        check_option(
+            self, "algorithm", _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
+        )
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))
         _base.check_normalizer(self)

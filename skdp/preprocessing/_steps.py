@@ -508,8 +508,8 @@ class DPStandardScaler(
         if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
-        if columns is not None and self.with_std and not sparse:
-            warn_unresolved_scales(self, columns, found, remedy="'bounds'")
+        if self.with_std and not sparse:
+            warn_unresolved_scales(self, columns, found)
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
         return {

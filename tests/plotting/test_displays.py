@@ -128,6 +128,7 @@ def test_spectrum_of_values_on_given_axes(canvas):
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_what_released_no_spectrum_cannot_be_drawn():
     with pytest.raises(ValueError, match="released no spectrum"):
         SpectrumDisplay.from_estimator(DPStandardScaler(bounds=(-9, 9)).fit(X))

@@ -131,7 +131,7 @@ def test_bounds_that_do_not_fit_the_columns():
 
 
 def test_the_way_back_quotes_no_text():
-    X = pd.DataFrame(np.random.default_rng(0).standard_normal((500, 2)), columns=[*"ab"])
+    X = pd.DataFrame(np.random.default_rng(0).standard_normal((5000, 2)), columns=[*"ab"])
     scaler = DPStandardScaler(bounds={"b": (-9, 9), "a": (-8, 9)}).fit(X)
     assert scaler.feature_bounds_[0].tolist() == [-8, -9]  # in the order of the columns
     with pytest.raises(ValueError, match="found text in 'b'") as error:
@@ -177,6 +177,16 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
         assert np.max(np.abs(scaler.mean_[:4] - MEANS) / UNITS) < tolerance
         assert np.max(np.abs(scaler.scale_[:4] / UNITS - 1)) < tolerance
         assert 0 < scaler.scale_[4] < 1  # no spread: kept at the noise, not blown up
+
+
+def test_public_bounds_far_too_wide_are_said():
+    """Scales that are nothing but noise are said; rare values in bounds that suit are not."""
+    X = np.column_stack([columns()[:, :4], np.arange(len(columns())) == 0])
+    for wide in (4.0, 400.0):
+        low, high = np.append(MEANS - wide * UNITS, 0.0), np.append(MEANS + wide * UNITS, 1.0)
+        with seeded_entropy(0):
+            said = messages_of(DPStandardScaler(bounds=(low, high), epsilon=0.3).fit, X)
+        assert [("narrower public 'bounds'" in text) for text in said] == [True] * (wide > 4)
 
 
 def test_round_trip_and_switches():
