@@ -439,17 +439,12 @@ def warn_unseen(estimator, of, needed, remedy):
 
 
 def clip_norm_of(estimator, session, rank, share, near=1.0):
-    """Return the clip norm of some rows: about the median norm of what `rank` ranks.
-
-    One that is given is as large as it says without a share, else at most twice the median.
-    """
-    auto = estimator.clip_norm == "auto"
-    given = math.inf if auto else float(estimator.clip_norm)
-    if session.budget.exact or not share:  # without noise nothing need be cut
-        return given
-    found = find_scale(rank, share, near=near if auto else given)
-    if not auto:
-        return min(given, 2 * found.value) if found.found else given
+    """Return the clip norm of some rows: given, or about the median norm of what `rank` ranks."""
+    if estimator.clip_norm != "auto":
+        return float(estimator.clip_norm)
+    if session.budget.exact:  # nothing is protected, so that nothing need be cut
+        return math.inf
+    found = find_scale(rank, share, near=near)
     if not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
     return found.value

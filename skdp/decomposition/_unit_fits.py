@@ -197,10 +197,11 @@ def moment_triplets(estimator, session, X, unit, route, products):
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
     level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
-    learnt = _SHARES["clip_norm"] if estimator.clip_norm == "auto" else 0.0
-    clip_norm = _base.row_clip_norm(estimator, session, rows, learnt, n, level=level, near=near)
+    clip_norm = _base.row_clip_norm(
+        estimator, session, rows, _SHARES["clip_norm"], n, level=level, near=near
+    )
     rows = rows.clipped(clip_norm)
-    share = _SHARES["subspace"] + _SHARES["clip_norm"] - learnt
+    share = _SHARES["subspace"] + (0.0 if estimator.clip_norm == "auto" else _SHARES["clip_norm"])
     ritz = None
     if route == "gram" or exact:
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)

@@ -212,9 +212,11 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         return self.fit_intercept
 
     def _default_shares(self, columns, wide):
-        shares = {"regression_moments": 1.0, "clip_norm": 0.05}
+        shares = {"regression_moments": 1.0}
         if wide:  # the sums are bought in stages; what they leave goes to the regression
             shares |= {"sums": 0.2} | ({} if self._total_is_public() else {"count": 0.01})
+        if self._is_auto("clip_norm"):
+            shares["clip_norm"] = 0.05
         if columns:
             shares["columns"] = 0.2 if self.bounds is None else 0.1
         if hasattr(self, "target_bounds"):

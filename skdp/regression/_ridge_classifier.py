@@ -80,8 +80,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         of the budget on a private centre and unit of each column (dense rows of at most 1500) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale has the
-        likeliest one. A number is an upper bound, right for normalised rows: 5% of the budget lower
-        it to twice the median norm.
+        likeliest one. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
@@ -122,7 +121,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
-        The clip norm that was used: released, at most the one given ("auto": standardised rows).
+        The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
         of `bounds`.

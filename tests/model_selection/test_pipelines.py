@@ -332,8 +332,7 @@ def test_the_whole_pipeline_moves_by_no_more_than_its_receipts(adjacency):
             lambda d: d.fit(private_pipeline(adjacency=adjacency)), neighbours(adjacency)
         ).check()
     assert len(report.steps) > 3 and "regression_moments" in str(report)
-    assert report.realised_mu <= report.claimed_mu
-    assert report.steps[-1].realised > 0.5 * report.steps[-1].claimed
+    assert 0.4 < report.realised_mu / report.claimed_mu <= 1
 
 
 class _OwnRidge(DPRidge):
