@@ -483,8 +483,8 @@ def warn_unresolved_scales(estimator, columns, moments):
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {listed(estimator, unresolved)}: "
-        "it may be several times too large. Use more rows, a larger 'epsilon', or "
-        f"{'' if columns is not None else 'narrower '}public 'bounds' for them.",
+        "each scale may be several times too large. Use more rows, a larger 'epsilon', or "
+        f"{'' if columns is not None else 'narrower '}public 'bounds'.",
         PartialSignalWarning,
     )
 

@@ -32,7 +32,7 @@ from skdp.solvers.linalg import (
     symmetric_noise_edge,
     top_eigenpairs,
 )
-from skdp.solvers.median_search import raised_level
+from skdp.solvers.median_search import clip_levels, raised_level
 from skdp.solvers.postprocess import (
     log_likelihood_rows,
     mean_noise_bias,
@@ -337,7 +337,8 @@ def lowered(estimator, ask, noise, shares):
     """
     name = "subspace" if "subspace" in shares else "gram"
     share, rows = shares[name], ask.clipped(noise.clip_norm)
-    width = 7 * share / spectral.CLIP_SHARE  # the noise of seven counts with that share
+    counts = math.ceil(math.log2(len(clip_levels(1.0))))
+    width = counts * share / spectral.CLIP_SHARE  # the noise of one of these counts
     lost = noise.goal(SPECTRUM_LEVEL, noise.psd, width, share)
     if estimator.clip_norm == "auto" or 2 * lost > noise.n:
         return ask, noise, shares
