@@ -438,13 +438,13 @@ def warn_unseen(estimator, of, needed, remedy):
     )
 
 
-def clip_norm_of(estimator, session, rank, share, near=1.0):
-    """Return the clip norm of some rows: given, or about the median norm of what `rank` ranks."""
+def clip_norm_of(estimator, session, ask, share, near=1.0):
+    """Return the clip norm of some rows: given, or about the median norm of what is asked."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
-    found = find_scale(rank, share, near=near)
+    found = find_scale(ask.kept_below, share, near=near)
     if not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
     return found.value

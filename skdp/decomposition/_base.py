@@ -263,15 +263,10 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
 
     About `level` noise scales of a d x d moment may be shortened; `near` is a public guess.
     """
-    middle = middle_norm(estimator, session, ask, (1 - _RAISING) * share if share else 0.0, near)
+    middle = clip_norm_of(estimator, session, ask, (1 - _RAISING) * share if share else 0.0, near)
     if estimator.clip_norm != "auto":
         return middle
     return lengthened(session, ask, middle, _RAISING * share, d, level=level)
-
-
-def middle_norm(estimator, session, ask, share, near=1.0):
-    """Return the clip norm of some rows: given, or about their median norm."""
-    return clip_norm_of(estimator, session, ask.kept_below, share, near)
 
 
 def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):

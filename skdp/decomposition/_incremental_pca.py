@@ -507,7 +507,7 @@ class DPIncrementalPCA(
         share = shares.get("clip_norm")
         if "start" not in shares or session.budget.exact:
             return None, _base.row_clip_norm(self, session, ask, share, **level), 0.0
-        search = partial(_base.middle_norm, self, session)
+        search = partial(_base.clip_norm_of, self, session)
         clip_norm = search(ask, share)
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
         parts = {name: part * shares["start"] for name, part in parts.items()}

@@ -238,7 +238,7 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        search = partial(_base.middle_norm, self, session)
+        search = partial(_base.clip_norm_of, self, session)
         lengthen = partial(_base.lengthened, session, d=d, level=self._level(d))
         learn = partial(_base.row_clip_norm, self, session, d=d, level=self._level(d))
         learn = search if "center_search" in shares else learn

@@ -12,18 +12,8 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from skdp import _validation
 from skdp._inputs import check_placed, check_rows
-from skdp._validation import (
-    Seed,
-    Split,
-    check_classes,
-    check_int,
-    check_kind,
-    check_n_jobs,
-    check_option,
-    check_split,
-    class_numbers,
-)
 from skdp.base import BaseDPEstimator, atomic, column_weights, warn_undetected_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import Placed
@@ -49,7 +39,7 @@ class DensityPlans(PlansMixin):
     _measure = "overlap of the released picture with that of the rows"
 
     def _made(self, rng, n, d):
-        classes = [None] if self.classes is None else list(check_classes(self, least=1))
+        classes = [None] if self.classes is None else list(_validation.check_classes(self, least=1))
         rows, frame = rows_of(n, d), self._public_frame()
         axes, origin = self._plane(d)
         labels = rng.integers(0, len(classes), rows)
@@ -182,8 +172,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         center: ArrayLike | None = None,
         limits: ArrayLike | str = "auto",
         n_bins: int | str = "auto",
-        budget_split: Split = "auto",
-        random_state: Seed = None,
+        budget_split: _validation.Split = "auto",
+        random_state: _validation.Seed = None,
         n_jobs: int | None = None,
     ) -> None:
         self.axes = axes
@@ -248,7 +238,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             The fitted estimator.
         """
         self._check_parameters()
-        check_kind(self, y)
+        _validation.check_kind(self, y)
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")
@@ -258,16 +248,18 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     def _check_parameters(self):
         """Return the public classes, and the shares of the releases."""
-        check_option(self, "kind", ("auto", "density", "ellipse"))
-        if check_int(self, "n_bins", 2, also=("auto",)) != "auto" and self.n_bins > 1000:
+        _validation.check_option(self, "kind", ("auto", "density", "ellipse"))
+        n_bins = _validation.check_int(self, "n_bins", 2, also=("auto",))
+        if n_bins != "auto" and n_bins > 1000:
             raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
-        check_n_jobs(self)
-        classes = () if self.classes is None else check_classes(self, least=1)
+        _validation.check_n_jobs(self)
+        classes = () if self.classes is None else _validation.check_classes(self, least=1)
         shares = {"limits": 0.2} if self._public_frame() is None else {}
         sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")
         if sized and (self.classes is not None or self.adjacency == "add_remove"):
             shares["class_counts"] = 0.05
-        return classes, check_split(self, shares | {"density": 1 - math.fsum(shares.values())})
+        shares["density"] = 1 - math.fsum(shares.values())
+        return classes, _validation.check_split(self, shares)
 
     def _offers_pure_dp(self):
         return self.kind == "density" and self._public_frame() is not None
@@ -388,7 +380,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
 def _class_column(y, classes):
     """Return the number of the class of each label, -1 for none, as a column."""
-    return class_numbers(y, classes).astype(np.float64)[:, None]
+    return _validation.class_numbers(y, classes).astype(np.float64)[:, None]
 
 
 def _cells(ask, frame, side, n_classes, share):

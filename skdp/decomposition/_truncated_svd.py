@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
+from skdp import _validation
 from skdp._inputs import (
     GroupUnitMixin,
     check_clip_norm_read,
@@ -12,16 +13,6 @@ from skdp._inputs import (
     check_unit_bound,
     has_cells,
     public_units,
-)
-from skdp._validation import (
-    Seed,
-    Split,
-    check_clip_norm,
-    check_int,
-    check_option,
-    check_rank,
-    check_real,
-    check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
@@ -212,10 +203,10 @@ class DPTruncatedSVD(
         n_iter: int | str = "auto",
         n_oversamples: int | str = "auto",
         power_iteration_normalizer: str = "auto",
-        random_state: Seed = None,
+        random_state: _validation.Seed = None,
         tol: float = 0.0,
         unit_bound: Any = None,
-        budget_split: Split = "auto",
+        budget_split: _validation.Split = "auto",
         n_jobs: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -314,16 +305,16 @@ class DPTruncatedSVD(
 
     def _check_parameters(self):
         self._check_unit()
-        check_int(self, "n_components", 1)
+        _validation.check_int(self, "n_components", 1)
         row = self._by_rows
-        check_option(
+        _validation.check_option(
             self, "algorithm", _unit_fits.UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS)
         )
-        check_int(self, "n_iter", 1, also=("auto",))
-        check_int(self, "n_oversamples", 0, also=("auto",))
+        _validation.check_int(self, "n_iter", 1, also=("auto",))
+        _validation.check_int(self, "n_oversamples", 0, also=("auto",))
         _base.check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_clip_norm(self)
+        _validation.check_real(self, "tol", 0, math.inf, closed="left")
+        _validation.check_clip_norm(self)
         check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:
             raise ValueError(
@@ -338,7 +329,7 @@ class DPTruncatedSVD(
             )
         check_used(self)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
-            check_split(self, self._default_shares(self.algorithm))
+            _validation.check_split(self, self._default_shares(self.algorithm))
         if not row and self.budget_split != "auto":
             raise ValueError(
                 "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
@@ -351,7 +342,7 @@ class DPTruncatedSVD(
                 f"privacy_unit={self.privacy_unit!r} needs a square symmetric matrix; use 'entry' "
                 f"or 'entry_change' for another one. Got shape {(n_samples, n_features)} instead."
             )
-        check_rank(self, n_samples, n_features)
+        _validation.check_rank(self, n_samples, n_features)
 
     def _default_shares(self, route):
         shares = {"subspace": 0.92, "spectrum": 0.03, "total_variance": 0.01}
@@ -374,7 +365,7 @@ class DPTruncatedSVD(
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
         route = _base.row_route(self.algorithm, d, k, _base.is_sparse(X), centred=False)
-        shares = check_split(self, self._default_shares(route))
+        shares = _validation.check_split(self, self._default_shares(route))
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), d)

@@ -7,22 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from skdp import _validation
+from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
-from skdp.base import (
-    BaseDPEstimator,
-    clip_norm_of,
-    column_weights,
-    listed,
-    warn_undetected_columns,
-)
+from skdp.data.integers import row_norms
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import CUT, Columns, find_places
+from skdp.solvers.median_search import QUESTIONS, find_scale
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import staged_sums
 
@@ -30,7 +25,7 @@ from skdp.solvers.spectral import staged_sums
 
 
 # Shares that a longer search takes from.
-_MODEL = ("regression_moments", "sums", "count", "target_mean")
+_MODEL = ("regression_moments", "sums", "target_mean")
 
 
 class Targets(NamedTuple):
@@ -115,7 +110,7 @@ def target_mean(ask, columns, part, share):
     over that of the search.
     """
     radius = columns.mean_radius(columns.sums_noise(part))
-    sums = ask.moments(columns.center, radius, column_weights(len(radius)).rows, share=share)
+    sums = ask.moments(columns.center, radius, base.column_weights(len(radius)).rows, share=share)
     means = radius * np.clip(sums.value[: len(radius)] / columns.n, -1.0, 1.0)
     return Answer(means, np.where(columns.found, radius * sums.noise_scale / columns.n, math.inf))
 
@@ -127,7 +122,7 @@ def warn_undetected_targets(estimator, targets):
     if not targets.left:
         undetected, needed, category = np.ones_like(undetected), targets.needed, NoSignalWarning
         outcome = "so that only a centre was released, and every prediction is that centre"
-    warn_undetected_columns(estimator, undetected, needed,
+    base.warn_undetected_columns(estimator, undetected, needed,
         outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
     )  # fmt: skip
 
@@ -145,8 +140,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     over the noise of an entry, those with the largest sums are. `unit_noise` is the noise of second
     moments of rows of norm 1 at the whole budget.
     """
-    if n is None:
-        n = released_count(*ask.count(share=shares["count"]))
     sums = staged_sums(ask.rows(clip_norm).sums, shares["sums"])
     left = shares["regression_moments"] + shares["sums"] - sums.spent
     signal = n * math.sqrt(left) / unit_noise
@@ -160,10 +153,12 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
+_ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 _MUCH = 0.45  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
+_LONGEST = 2.0  # clip norms: the fit weighs longer rows by less than a quarter, and tells little
 
 
 class Released(NamedTuple):
@@ -193,7 +188,7 @@ class Released(NamedTuple):
     units: RowScale
 
 
-class LinearBase(GroupUnitMixin, BaseDPEstimator):
+class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
     _bias = 0.3
@@ -212,11 +207,9 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         return self.fit_intercept
 
     def _default_shares(self, columns, wide):
-        shares = {"regression_moments": 1.0}
+        shares = {"regression_moments": 1.0, "clip_norm": 0.05}
         if wide:  # the sums are bought in stages; what they leave goes to the regression
-            shares |= {"sums": 0.2} | ({} if self._total_is_public() else {"count": 0.01})
-        if self._is_auto("clip_norm"):
-            shares["clip_norm"] = 0.05
+            shares["sums"] = 0.2
         if columns:
             shares["columns"] = 0.2 if self.bounds is None else 0.1
         if hasattr(self, "target_bounds"):
@@ -251,20 +244,28 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units, wider, rows = self._public_units(d), 1.0, None
+        units, exact = self._public_units(d), session.budget.exact
         if learns:
             found = find_places(ask.columns(), d, shares["columns"], n, centered=self.fit_intercept)
-            rows = found.n if math.isfinite(found.n) else None
-            wider = max(1.0, math.sqrt(_LOOSE * (rows or 0.0) / (d * session.noise_multiplier)))
+            n = found.n if math.isfinite(found.n) else n
+        if n is None and not exact:  # of rows up to any length, less half of all
+            each = shares["clip_norm"] / (QUESTIONS + 1)
+            half = ask.lengths().kept_below(math.inf, share=each)
+            shares["clip_norm"] -= each
+            n = released_count(2 * half.value, 2 * half.noise_scale)
+        noise = math.inf if exact else d * session.noise_multiplier
+        wider = max(1.0, math.sqrt(_LOOSE * (n or 0.0) / noise))
+        if learns:
             units = self._learnt_units(found, wider * CUT, units)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        rank, share = ask.lengths().kept_below, shares.get("clip_norm")
-        clip_norm = wider * clip_norm_of(self, session, rank, share, near=math.sqrt(d))
+        clip_norm = self._clip_norm(session, ask.lengths(), shares["clip_norm"], d, wider)
+        longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
+        clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
         left, mean = model_share(shares), None
         if hasattr(self, "target_bounds"):
-            targets, counted = (ask.targets(), (d, q), shares), n if n is not None else rows
-            scale, left, mean = self._target_scale(session, *targets, counted, scale)
+            targets = ask.targets(), (d, q), shares
+            scale, left, mean = self._target_scale(session, *targets, n, scale)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         if wide and left:
@@ -273,6 +274,20 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
             ask = ask.selected(kept)
         moments = self._moments(ask, share, clip_norm, scale) if share else None
         return Released(moments, clip_norm, scale, mean, kept, units)
+
+    def _clip_norm(self, session, ask, share, d, wider):
+        """Return `wider` times about the median norm, or a number that is given and not longer.
+
+        A number that the search can hardly tell from that stays as it is.
+        """
+        if self._is_auto("clip_norm"):
+            return wider * base.clip_norm_of(self, session, ask, share, near=math.sqrt(d))
+        given = float(self.clip_norm)
+        if session.budget.exact:
+            return given
+        found = find_scale(ask.kept_below, share, near=given)
+        lower = wider * found.value
+        return lower if found.found and lower < _ALIKE * given else given
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data."""
@@ -342,7 +357,7 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
         lost = 1 - float(np.mean(solution.kept)) + 3 * astray
         if seen.all() and lost <= _MUCH:
             return
-        of = listed(self, ~seen, "targets") + " above its noise: coefficients are next to zero"
+        of = base.listed(self, ~seen, "targets") + " above its noise: coefficients are next to zero"
         if seen.all():
             of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows"
         given = [
@@ -362,7 +377,8 @@ class LinearBase(GroupUnitMixin, BaseDPEstimator):
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
         cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
-        predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
+        longest = math.inf if cut else _LONGEST * self.clip_norm_
+        predict = LinearPredictor(self.coef_, self.intercept_, finish, cut, longest)
         return mapped(self, X, predict, n_columns, dtype)
 
     def _lengths(self, clip_norm):
@@ -379,12 +395,18 @@ class LinearPredictor(NamedTuple):
     intercept: Any
     finish: Callable
     cut: tuple[np.ndarray, np.ndarray] | None = None
+    longest: float = math.inf
 
     def __call__(self, X):
-        """Predict rows, cut as in the fit; those of another dtype than float32 in float64."""
+        """Predict rows, cut and shortened; those of another dtype than float32 in float64."""
         X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if self.cut is not None:
             low, high = (end.astype(X.dtype) for end in self.cut)
             X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
         linear = X @ self.coef.T
-        return self.finish((np.asarray(linear) if sp.issparse(X) else linear) + self.intercept)
+        linear = np.asarray(linear) if sp.issparse(X) else linear
+        if math.isfinite(self.longest):
+            norms = row_norms(X).astype(linear.dtype)
+            short = self.longest / np.maximum(norms, self.longest)
+            linear = (linear.T * short).T
+        return self.finish(linear + self.intercept)

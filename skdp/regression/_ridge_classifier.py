@@ -80,7 +80,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         of the budget on a private centre and unit of each column (dense rows of at most 1500) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale has the
-        likeliest one. A number is free, and right for normalised rows.
+        likeliest one. A number is an upper bound, right for normalised rows: 5% of the budget lower
+        it to about the median norm, or what the noise allows above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
@@ -121,13 +122,14 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
-        The clip norm that was used: given, or released (then of standardised rows).
+        The clip norm that was used: released, at most the one given ("auto": standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
         of `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         Where entries are cut, in the fit and in predictions: 6 units or more from a released
-        centre, within `bounds`, or nowhere (infinite).
+        centre, within `bounds`, or nowhere (infinite). Then rows that are longer than twice
+        `clip_norm_` are predicted as rows of that length.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -317,8 +317,9 @@ def private_pipeline(epsilon=1.0, adjacency="add_remove"):
 
 
 def neighbours(adjacency):
-    """Rows on one side, and a record as long as the clip norm along or across them."""
+    """Rows about as long as the clip norm, and a record of that length that points along them."""
     X, y = data(300)
+    X = 3 * X
     row = np.linalg.svd(X)[2][0]
     records = (row, 1e9), (-row, 1e9)
     first, second = (FitData(np.vstack([X, r]), np.append(y, t)) for r, t in records)
@@ -332,7 +333,7 @@ def test_the_whole_pipeline_moves_by_no_more_than_its_receipts(adjacency):
             lambda d: d.fit(private_pipeline(adjacency=adjacency)), neighbours(adjacency)
         ).check()
     assert len(report.steps) > 3 and "regression_moments" in str(report)
-    assert 0.4 < report.realised_mu / report.claimed_mu <= 1
+    assert 0.6 < report.realised_mu / report.claimed_mu <= 1
 
 
 class _OwnRidge(DPRidge):

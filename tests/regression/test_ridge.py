@@ -281,8 +281,19 @@ def test_entries_are_cut_alike_in_fit_and_predictions():
     far = np.where(np.arange(6) == 5, 1e12, X[:1])
     np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
     np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
-    plain = DPRidge(clip_norm=5.0, target_bounds=(-1, 5)).fit(X, y)
-    np.testing.assert_allclose(plain.predict(X), X @ plain.coef_ + plain.intercept_, rtol=1e-9)
+
+
+def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
+    """What long rows do is hardly seen: they are predicted as the row of twice the clip norm."""
+    X, y = data(20_000)
+    model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
+    norms = np.linalg.norm(X, axis=1)
+    X = X * (6.0 * np.linspace(0.1, 0.99, len(X)) / norms)[:, None]
+    np.testing.assert_allclose(model.predict(X), X @ model.coef_ + model.intercept_, rtol=1e-9)
+    longest = model.predict(X * (2 * model.clip_norm_ / np.linalg.norm(X, axis=1))[:, None])
+    for times in (100.0, 1e300):
+        np.testing.assert_allclose(model.predict(times * X), longest, rtol=1e-3)
+        np.testing.assert_allclose(model.predict(times * sp.csr_array(X)), longest, rtol=1e-3)
 
 
 def texts(n=6000, d=4096, words=15, seed=0):
@@ -356,23 +367,18 @@ def test_weights_are_no_remedy_for_classes_of_like_size():
     assert all("of like size" in text for text in said)
 
 
-def test_how_many_columns_are_kept_follows_from_a_released_count():
-    """An exact number of rows would tell of one person."""
-
+def test_how_many_columns_are_kept_follows_from_the_count_over_the_noise():
     class Released:
-        def count(self, share):
-            return Answer(np.float64(self.n), 10.0)
-
         def rows(self, clip_norm):
             return self
 
         def sums(self, share):
             return Answer(np.arange(500.0), 1.0)
 
-    ask, n_kept = Released(), []
-    for ask.n in (900, 9000):
-        shares = {"count": 0.1, "sums": 0.2, "regression_moments": 0.7}
-        kept, _ = kept_of(ask, 1.0, shares, None, 1.0)
+    n_kept = []
+    for n in (900, 9000):
+        shares = {"sums": 0.2, "regression_moments": 0.7}
+        kept, _ = kept_of(Released(), 1.0, shares, n, 1.0)
         assert kept.tolist() == list(range(500 - len(kept), 500))
         n_kept.append(len(kept))
     assert n_kept[1] / n_kept[0] == pytest.approx(10 ** (2 / 3), rel=0.02)
@@ -382,7 +388,8 @@ def test_how_many_columns_are_kept_follows_from_a_released_count():
 def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
-    assert [line.name for line in plan.releases] == ["count", "row_sum", "regression_moments"]
+    names = [line.name for line in plan.releases]
+    assert names == [*["norm_centered_rank"] * 8, "row_sum", "regression_moments"]
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")
