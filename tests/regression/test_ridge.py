@@ -322,7 +322,8 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
     names = [line.name for line in model.releases_]
-    assert names[-1] == "regression_moments" and set(names[:-1]) <= {"count", "row_sum"}
+    assert names[-1] == "regression_moments"
+    assert set(names[:-1]) == {"norm_centered_rank", "row_sum"}
     assert 30 <= np.count_nonzero(model.coef_) < 100
 
 
@@ -389,7 +390,7 @@ def test_a_plan_knows_wide_rows():
     model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
     plan = model.plan(4000, 4096, nnz=160_000)
     names = [line.name for line in plan.releases]
-    assert names == [*["norm_centered_rank"] * 8, "row_sum", "regression_moments"]
+    assert names == ["norm_centered_rank", "row_sum", "regression_moments"]
 
 
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")

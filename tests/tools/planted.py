@@ -13,8 +13,8 @@ from unittest import mock
 # What broke a privacy claim, or a number, when an audit planted it.
 PLANTED = {
     "columns kept by the exact number of rows": (
-        "regression/_linear.py", 'n = released_count(*ask.count(share=shares["count"]))',
-        'n = ask.count(share=shares["count"]).value * 0 + ask._query._source.n_rows()',
+        "regression/_linear.py", "n = released_count(2 * half.value, 2 * half.noise_scale)",
+        "n = float(half.value * 0 + ask._query._source.n_rows())",
     ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
