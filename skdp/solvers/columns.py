@@ -22,7 +22,9 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-_BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
+# Noise of a variance, in that of normal entries and in the column's own; scales from the centre at
+# which entries are cut.
+_BLUR, _OWN_BLUR, _NEAREST, FARTHEST = 0.05, 0.4, 4.0, 64.0
 CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
@@ -104,10 +106,12 @@ class Columns(NamedTuple):
     def radius(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
-        As far as the noise of a variance stays small next to the variance of normal entries.
+        As far as the noise of a variance stays small next to the variance of normal entries, and
+        below that of the column, which is smaller where most entries are alike.
         """
-        widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
-        return np.asarray(min(max(widest, nearest), FARTHEST) * self.spread)
+        blurs = _BLUR * self.spread**2, _OWN_BLUR * self.deviation**2
+        widest = np.sqrt(self.n / max(noise, 1e-12) * np.minimum(*blurs))
+        return np.asarray(np.clip(widest, nearest * self.spread, FARTHEST * self.spread))
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean, whose noise is smaller: half does."""

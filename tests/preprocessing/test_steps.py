@@ -283,6 +283,15 @@ def test_scales_that_are_seen_need_no_word(shift):
         DPStandardScaler(epsilon=1.0).fit(rows)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_scales_of_rare_dummies_are_learnt():
+    """Their variance is far below that of the ones alone, and so must be its noise."""
+    X = (np.random.default_rng(0).random((30_000, 12)) < 0.004).astype(float)
+    for epsilon, most in ((1.0, 0.9), (10.0, 0.5), (60.0, 0.5)):
+        scaler = DPStandardScaler(epsilon=epsilon).fit(X)
+        assert np.abs(np.log2(scaler.scale_ / X.std(axis=0))).mean() < most
+
+
 def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
     rows = np.random.default_rng(0).standard_normal((1500, 2)) + [0.0, 1e5]
     with pytest.warns(UtilityWarning, match=r"of 1 of 2 columns \(1\): .* several times"):
