@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -239,50 +239,60 @@ class RowNumbers(Numbers):
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
 
 
-class _Sorted(NamedTuple):
-    """Entries of some rows, sorted column by column.
+@dataclass
+class _Entries:
+    """Entries of some rows, column by column.
 
     Attributes
     ----------
     columns : sequence of arrays
-        The stored entries of each column, upwards.
+        The stored entries of each column.
     not_stored : array
         How many entries of each column are zeros that are not stored.
     each : int
         How many rows each group has: of rows, 1.
+    ordered : bool
+        Whether each column goes upwards.
     """
 
     columns: Sequence[FloatArray] | FloatArray
     not_stored: NDArray[np.int64]
     each: int
+    ordered: bool = False
+
+    def order(self) -> None:
+        """Sort the columns, once."""
+        if not self.ordered:
+            for column in self.columns:
+                column.sort()
+            self.ordered = True
 
 
-def _sorted_columns(blocks: Sequence[Any]) -> _Sorted:
-    """Sort alike blocks; rows and groups with a value that is not finite are left out."""
+def _entries(blocks: Sequence[Any]) -> _Entries:
+    """Join alike blocks; rows and groups with a value that is not finite are left out."""
     whole = [views.whole_groups(block) for block in blocks]
     rows: Any = [views.rows_of(block) for block in whole]
     d, n = rows[0].shape[1], sum(block.shape[0] for block in rows)
     if sp.issparse(rows[0]):
         stored = sp.vstack(rows, format="csc")
         pieces = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
-        return _Sorted([np.sort(piece) for piece in pieces], n - np.diff(stored.indptr), 1)
+        return _Entries(pieces, n - np.diff(stored.indptr), 1)
     numbers, start = np.empty((d, n)), 0
     for block in rows:
         numbers[:, start : start + len(block)] = block.T
         start += len(block)
-    numbers.sort(axis=1)
-    return _Sorted(numbers, np.zeros(d, np.int64), views.rows_each(whole[0]))
+    return _Entries(numbers, np.zeros(d, np.int64), views.rows_each(whole[0]))
 
 
 @dataclass
-class _SortedPart:
-    """The rows of a part, the first of them sorted and kept: as many as memory allows."""
+class _ColumnPart:
+    """The columns of a part, of its first rows kept: as many as memory allows."""
 
     part: RowSource
     room: int  # numbers
 
     def __post_init__(self) -> None:
-        self.kept: list[_Sorted] = []
+        self.kept: list[_Entries] = []
         self.n_blocks, blocks = 0, pieces_of(self.part)
         while self.room > 0 and (first := next(blocks, None)) is not None:
             alike = [first]
@@ -291,69 +301,75 @@ class _SortedPart:
                 while stored < most and (block := next(blocks, None)) is not None:
                     alike.append(block)
                     stored += block.size
-            self.kept.append(_sorted_columns(alike))
+            self.kept.append(_entries(alike))
             self.n_blocks += len(alike)
             self.room -= sum(map(len, self.kept[-1].columns))
 
-    def blocks(self) -> Iterator[_Sorted]:
-        """Yield all rows, sorted; those that were not kept are sorted again."""
+    @property
+    def long(self) -> bool:
+        """Whether all rows are kept, in columns that take longer to sort than to compare."""
+        first = self.kept[0].columns if self.kept and self.room > 0 else ()
+        return isinstance(first, np.ndarray) and first.shape[1] >= BLOCK_ROWS
+
+    def blocks(self) -> Iterator[_Entries]:
+        """Yield the columns of all rows; those that were not kept are made again."""
         yield from self.kept
         if self.room > 0:
             return
         for block in itertools.islice(pieces_of(self.part), self.n_blocks, None):
-            yield _sorted_columns([block])
+            yield _entries([block])
 
 
-def sorted_rows(source: AnyRows, n_jobs: int | None) -> Kept:
-    """Sort the columns of rows where they are, for counts at public points (`counts_at`)."""
+def kept_columns(source: AnyRows, n_jobs: int | None) -> Kept:
+    """Keep the columns of rows where they are, for counts at public points (`CountsAt`)."""
     room = MEMORY // 8 // effective_n_jobs(n_jobs)
-    return _keep(source, partial(_SortedPart, room=room), n_jobs)
+    return _keep(source, partial(_ColumnPart, room=room), n_jobs)
+
+
+def are_long(columns: Kept) -> bool:
+    """Whether columns are kept here, and points are best counted one by one."""
+    return isinstance(columns, _CachedHere) and all(part.long for _, part in columns.made)
 
 
 @dataclass(frozen=True)
 class CountsAt:
     """Counts of the entries of columns, from public numbers alone, so that it can travel.
 
-    `points` holds grid points for each column, `center` what distances are taken from: of each
+    `points` holds numbers for each column, `center` what distances are taken from: of each
     column, or nothing for the entries themselves.
     """
 
     points: FloatArray
     center: FloatArray | None
 
-    def __call__(self, part: _SortedPart) -> NDArray[np.int64]:
-        """Return how much lies at or below each point, and in all, by column.
-
-        Entries at the centre are left out.
-        """
-        total = np.zeros((len(self.points), self.points.shape[1] + 1), np.int64)
+    def __call__(self, part: _ColumnPart) -> NDArray[np.int64]:
+        """Return how many entries, or distances, are at most each point, by column."""
+        total = np.zeros(self.points.shape, np.int64)
+        low, high = self._ends
         for block in part.blocks():
-            counts = np.array([self._of_column(j, x) for j, x in enumerate(block.columns)])
+            if self.points.shape[1] > 1:
+                block.order()
+            of_column = _in_order if block.ordered else _one_by_one
+            counts = np.array([of_column(*of) for of in zip(block.columns, low, high, strict=True)])
             if block.not_stored.any():
-                counts += block.not_stored[:, None] * self._of_zeros
+                counts += block.not_stored[:, None] * ((low <= 0) & (high >= 0))
             total += counts * (WHOLE // block.each)
         return total
 
-    def _of_column(self, j: int, ordered: FloatArray) -> NDArray[np.intp]:
-        low, high = self._ends
-        counts = np.asarray(ordered.searchsorted(high[j], "right"))
-        if self.center is not None:
-            counts -= ordered.searchsorted(low[j], "left")
-        return np.asarray(counts[:-1] - counts[-1] * (self.center is not None))
-
-    @cached_property
-    def _of_zeros(self) -> NDArray[np.intp]:
-        """Return what an entry 0 of each column counts."""
-        low, high = self._ends
-        if self.center is None:
-            return np.asarray(high[:, :-1] >= 0, np.intp)
-        inside = ((low <= 0) & (high >= 0)).astype(np.intp)
-        return np.asarray(inside[:, :-1] - inside[:, -1:])
-
     @cached_property
     def _ends(self) -> tuple[FloatArray, FloatArray]:
-        beyond = np.tile([np.inf, 0.0], (len(self.points), 1))
-        far = np.hstack([self.points, beyond])  # the last ones count what equals the centre
-        center = np.zeros(1) if self.center is None else self.center[:, None]
+        if self.center is None:
+            return np.full(self.points.shape, -np.inf), self.points
+        center = self.center[:, None]
         with np.errstate(over="ignore"):
-            return center - far, center + far
+            return center - self.points, center + self.points
+
+
+def _in_order(column: FloatArray, low: FloatArray, high: FloatArray) -> NDArray[np.intp]:
+    return np.asarray(column.searchsorted(high, "right") - column.searchsorted(low, "left"))
+
+
+def _one_by_one(column: FloatArray, low: FloatArray, high: FloatArray) -> list[int]:
+    below = [np.count_nonzero(column < a) if a > -np.inf else 0 for a in low]
+    most = [np.count_nonzero(column <= b) if b < np.inf else len(column) for b in high]
+    return [int(b - a) for a, b in zip(below, most, strict=True)]

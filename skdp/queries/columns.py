@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import WHOLE, CountsAt, Kept, sorted_rows
+from skdp.data.numbers import WHOLE, CountsAt, Kept, are_long, kept_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -29,15 +29,15 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    What lies between the points is counted once, and answers all questions of a search. A row with
-    a value that is not finite adds nothing.
+    Columns that are kept are counted at each point that is asked; of others all points are counted
+    in one pass. A row with a value that is not finite adds nothing.
 
     Parameters
     ----------
     rows : RowSource or RemoteRows
         The private rows, or batches of groups of them.
-    sorted_once : callable
-        Returns their sorted columns, which all grids share.
+    columns : callable
+        Returns their kept columns, which all grids share.
     points : array of shape (d, m)
         Public, for each column.
     center : array of shape (d,) or None
@@ -52,14 +52,16 @@ class RankQuery(SumQuery):
     def __init__(
         self,
         rows: Any,
-        sorted_once: Callable[[], Kept],
+        columns: Callable[[], Kept],
         points: FloatArray,
         center: FloatArray | None = None,
         **options: Any,
     ) -> None:
         super().__init__(rows, **options)
-        self._sorted = sorted_once
-        self._points, self._center = np.asarray(points, np.float64), center
+        self._columns, self._center = columns, center
+        # The last two count all entries, and those that equal the centre.
+        beyond = np.tile([np.inf, 0.0 if center is not None else -np.inf], (len(points), 1))
+        self._points = np.hstack([np.asarray(points, np.float64), beyond])
         self._counts: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
@@ -70,14 +72,10 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        d, m = self._points.shape
-        which = np.minimum(np.maximum(which, 0), m - 1)
+        which = np.minimum(np.maximum(which, 0), self._points.shape[1] - 3)
 
         def answer(step: float) -> NDArray[Any]:
-            if self._counts is None:
-                counts = self._sorted().sum_parts(CountsAt(self._points, self._center))
-                self._counts = checked_total(counts, (d, m + 1), "int64")
-            excess = 2 * self._counts[np.arange(d), which] - self._counts[:, -1]
+            excess = 2 * self._counts_at(which) - self._left_out
             if step == 0.0:
                 return np.asarray(excess / (2 * WHOLE))
             half = round(0.5 / step)
@@ -87,6 +85,23 @@ class RankQuery(SumQuery):
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
         return Bounded(self._bound, answer)
+
+    def _counts_at(self, which: Any) -> NDArray[np.int64]:
+        """Return the count at one point of each column; all are counted at once if that is best."""
+        points, columns = self._points, self._columns()
+        at = np.arange(len(points)), np.broadcast_to(which, len(points))
+        if are_long(columns):
+            work = CountsAt(points[at][:, None], self._center)
+            return checked_total(columns.sum_parts(work), (len(points), 1), "int64").reshape(-1)
+        if self._counts is None:
+            work = CountsAt(points, self._center)
+            self._counts = checked_total(columns.sum_parts(work), points.shape, "int64")
+        return self._counts[at]
+
+    @cached_property
+    def _left_out(self) -> NDArray[np.int64]:
+        """What is taken off twice a count: all entries, and once more those at the centre."""
+        return self._counts_at(-2) + self._counts_at(-1)
 
     @cached_property
     def _bound(self) -> Bound:
@@ -125,16 +140,16 @@ class ColumnQuery(GroupQuery):
 
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
-        return self._derived(RankQuery, self._source, self._sorted, points)
+        return self._derived(RankQuery, self._source, self._columns, points)
 
     def distances(self, center: FloatArray, points: FloatArray) -> RankQuery:
         """Return how distances from a public centre compare with a public grid."""
-        return self._derived(RankQuery, self._source, self._sorted, points, center)
+        return self._derived(RankQuery, self._source, self._columns, points, center)
 
     @cached_property
-    def _sorted(self) -> Callable[[], Kept]:
-        """Sort the columns when they are first asked for, once."""
-        return cache(partial(sorted_rows, self._source, self.n_jobs))
+    def _columns(self) -> Callable[[], Kept]:
+        """Keep the columns when they are first asked for, once."""
+        return cache(partial(kept_columns, self._source, self.n_jobs))
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

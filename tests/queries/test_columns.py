@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import WHOLE, CountsAt, sorted_rows
+from skdp.data.numbers import WHOLE, CountsAt, are_long, kept_columns
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -80,7 +80,9 @@ def test_moments_are_the_sums():
     np.testing.assert_allclose(exact, expected)
 
 
-def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
+@pytest.mark.parametrize("long", [1, 100])
+def test_distances_leave_out_what_equals_the_centre_and_bad_rows(monkeypatch, long):
+    monkeypatch.setattr("skdp.data.numbers.BLOCK_ROWS", long)
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, 3.1], [-8.0, np.inf], [1e300, -1e300]])
     points = np.array([[0.5, 2.0, 0.25], [2.0, 4.0, 1.0]])
     ask = ColumnQuery(X, adjacency="add_remove").distances(np.array([0.0, 1.0]), points)
@@ -89,7 +91,9 @@ def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
     assert ask.ranks(np.array([1, 1])).answer(0.25).tolist() == [2, 2]
 
 
-def test_numbers_count_all_entries_of_good_rows():
+@pytest.mark.parametrize("long", [1, 100])
+def test_numbers_count_all_entries_of_good_rows(monkeypatch, long):
+    monkeypatch.setattr("skdp.data.numbers.BLOCK_ROWS", long)
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, -1e300], [-8.0, np.nan], [1e308, 1.0]])
     ask = ColumnQuery(X, adjacency="add_remove").grid(np.array([[-0.5, 0.0, 0.5], [0.5, 1.0, 3.0]]))
     answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
@@ -125,7 +129,7 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     X.data[100:107] = *ends, small, large
     grid = np.sort(10.0 ** rng.integers(-30, 30, (7, 9)) * rng.choice([-1, 0, 1], (7, 9)), axis=1)
     for count in (CountsAt(grid, None), CountsAt(np.abs(grid), center)):
-        stored, full = (sorted_rows(row_source(rows), 1) for rows in (X, X.toarray()))
+        stored, full = (kept_columns(row_source(rows), 1) for rows in (X, X.toarray()))
         assert np.array_equal(stored.sum_parts(count), full.sum_parts(count))
 
 
@@ -134,14 +138,20 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
 def test_rows_beyond_the_memory_are_sorted_again_and_counted_alike(monkeypatch, memory, n_jobs):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)
     monkeypatch.setattr("skdp.data.blocks.BLOCK_ROWS", 250)  # of which some are sorted together
+    monkeypatch.setattr("skdp.data.numbers.BLOCK_ROWS", 250)
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
-    kept = sorted_rows(DenseRows(X), n_jobs)
+    kept = kept_columns(DenseRows(X), n_jobs)
     far = np.abs(X - center)
-    expected = [[((f <= p) & (f > 0)).sum() for p in (0.1, 1.0, np.inf)] for f in far.T]
-    for _ in range(2):
-        counts = kept.sum_parts(CountsAt(np.tile([0.1, 1.0], (4, 1)), center))
-        assert (counts == WHOLE * np.array(expected)).all()
+    points = np.array([0.0, 0.1, 1.0, np.inf])
+    expected = WHOLE * (far.T[:, :, None] <= points).sum(axis=1)
+    assert are_long(kept) == (memory == 10**9)
+    for _ in range(2):  # compared, and then sorted
+        for i in range(4):
+            counts = kept.sum_parts(CountsAt(np.full((4, 1), points[i]), center))
+            assert np.array_equal(counts[:, 0], expected[:, i])
+        counts = kept.sum_parts(CountsAt(np.tile(points, (4, 1)), center))
+        assert np.array_equal(counts, expected)
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
