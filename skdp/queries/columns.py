@@ -96,7 +96,7 @@ class RankQuery(SumQuery):
         if self._counts is None:
             work = CountsAt(points, self._center)
             self._counts = checked_total(columns.sum_parts(work), points.shape, "int64")
-        return self._counts[at]
+        return np.asarray(self._counts[at])
 
     @cached_property
     def _left_out(self) -> NDArray[np.int64]:
