@@ -447,9 +447,10 @@ def located(ask, noise, d, shares, search, lengthen):
         if far:
             means, searches = means / 2, searches / 2
             place = place + shrunk_mean(*rows.sums(share=means), noise.n, level)[0]
-            found = search(ask.centered(place), searches, level)
+            about = ask.centered(place)  # one query: its norms are measured once
+            found = search(about, searches, level)
             far = found < _NEARER * level
-            level, rows = found, ask.centered(place).clipped(found)
+            level, rows = found, about.clipped(found)
     return Located(place, lengthen(rows, level, last), means + searches)
 
 
