@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from skdp._limits import MEMORY
+from skdp._limits import CACHED, MEMORY
 from skdp.data import views
 from skdp.data.blocks import (
     BLOCK_ROWS,
@@ -236,17 +236,40 @@ class RowNumbers(Numbers):
 # Counts of the entries of columns at public grid points.
 
 
+ShortArray = NDArray[np.int16]
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
+_COARSE = 17  # bits of a float32 that a code leaves out: 7 significant ones are left
+LOWEST, HIGHEST = 1 - 2**15, 2**15 - 1  # beyond all codes
+
+
+def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
+    """Return where numbers lie on a public grid of floats about a public centre, in order.
+
+    Even codes are the points of the grid, odd ones what lies between two of them; 0 is the centre,
+    and the code of a negative distance is that of the positive one, negated.
+    """
+    with np.errstate(all="ignore"):
+        far = np.empty(numbers.shape, np.float32)
+        bits = np.subtract(numbers, about, out=far, casting="same_kind").view(np.int32)
+        sign = bits >> 31
+        bits &= 2**31 - 1
+        bits ^= sign
+        bits -= sign
+        floors = np.right_shift(bits, _COARSE, out=sign)
+        bits += 2**_COARSE - 1
+        bits >>= _COARSE
+        bits += floors
+        return np.asarray(bits.astype(np.int16))
 
 
 @dataclass
-class _Entries:
-    """Entries of some rows, column by column.
+class _Codes:
+    """Codes of the entries of some rows, column by column.
 
     Attributes
     ----------
     columns : sequence of arrays
-        The stored entries of each column.
+        Of the stored entries of each column.
     not_stored : array
         How many entries of each column are zeros that are not stored.
     each : int
@@ -255,7 +278,7 @@ class _Entries:
         Whether each column goes upwards.
     """
 
-    columns: Sequence[FloatArray] | FloatArray
+    columns: Sequence[ShortArray] | ShortArray
     not_stored: NDArray[np.int64]
     each: int
     ordered: bool = False
@@ -264,44 +287,56 @@ class _Entries:
         """Sort the columns, once."""
         if not self.ordered:
             for column in self.columns:
-                column.sort()
+                column.sort(kind="stable")  # of short integers by radix
             self.ordered = True
 
 
-def _entries(blocks: Sequence[Any]) -> _Entries:
-    """Join alike blocks; rows and groups with a value that is not finite are left out."""
-    whole = [views.whole_groups(block) for block in blocks]
-    rows: Any = [views.rows_of(block) for block in whole]
-    d, n = rows[0].shape[1], sum(block.shape[0] for block in rows)
-    if sp.issparse(rows[0]):
-        stored = sp.vstack(rows, format="csc")
-        pieces = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
-        return _Entries(pieces, n - np.diff(stored.indptr), 1)
-    numbers, start = np.empty((d, n)), 0
-    for block in rows:
-        numbers[:, start : start + len(block)] = block.T
-        start += len(block)
-    return _Entries(numbers, np.zeros(d, np.int64), views.rows_each(whole[0]))
+def _coded(block: Any, about: FloatArray) -> tuple[Any, int]:
+    """Return the codes of a block, and how many rows each group has; the block may be overwritten.
+
+    Rows and groups with a value that is not finite are left out.
+    """
+    whole = views.whole_groups(block)
+    rows = views.rows_of(whole)
+    if sp.issparse(rows):
+        parts = codes_of(rows.data, about[rows.indices]), rows.indices.copy(), rows.indptr.copy()
+        return sp.csr_array(parts, shape=rows.shape), 1
+    codes, step = np.empty(rows.shape[::-1], np.int16), max(1, CACHED // rows.shape[1])
+    for i in range(0, len(rows), step):
+        codes[:, i : i + step] = codes_of(rows[i : i + step], about).T
+    return codes, views.rows_each(whole)
+
+
+def _joined_codes(coded: Sequence[tuple[Any, int]]) -> _Codes:
+    """Join the codes of alike blocks, column by column."""
+    codes, each = [one for one, _ in coded], coded[0][1]
+    if not sp.issparse(codes[0]):
+        joined = codes[0] if len(codes) == 1 else np.hstack(codes)
+        return _Codes(joined, np.zeros(len(joined), np.int64), each)
+    stored = sp.vstack(codes, format="csc")
+    pieces = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
+    return _Codes(pieces, stored.shape[0] - np.diff(stored.indptr), each)
 
 
 @dataclass
-class _ColumnPart:
-    """The columns of a part, of its first rows kept: as many as memory allows."""
+class _CodedPart:
+    """The columns of a part, those of its first rows kept: as many as memory allows."""
 
     part: RowSource
-    room: int  # numbers
+    about: FloatArray
+    room: int  # codes
 
     def __post_init__(self) -> None:
-        self.kept: list[_Entries] = []
+        self.kept: list[_Codes] = []
         self.n_blocks, blocks = 0, pieces_of(self.part)
         while self.room > 0 and (first := next(blocks, None)) is not None:
-            alike = [first]
+            alike = [_coded(first, self.about)]
             if not isinstance(first, views.Groups):  # few stored numbers are many rows: a loop less
                 most, stored = min(BLOCK_ROWS * first.shape[1], self.room), first.size
                 while stored < most and (block := next(blocks, None)) is not None:
-                    alike.append(block)
+                    alike.append(_coded(block, self.about))
                     stored += block.size
-            self.kept.append(_entries(alike))
+            self.kept.append(_joined_codes(alike))
             self.n_blocks += len(alike)
             self.room -= sum(map(len, self.kept[-1].columns))
 
@@ -311,19 +346,19 @@ class _ColumnPart:
         first = self.kept[0].columns if self.kept and self.room > 0 else ()
         return isinstance(first, np.ndarray) and first.shape[1] >= BLOCK_ROWS
 
-    def blocks(self) -> Iterator[_Entries]:
+    def blocks(self) -> Iterator[_Codes]:
         """Yield the columns of all rows; those that were not kept are made again."""
         yield from self.kept
         if self.room > 0:
             return
         for block in itertools.islice(pieces_of(self.part), self.n_blocks, None):
-            yield _entries([block])
+            yield _joined_codes([_coded(block, self.about)])
 
 
-def kept_columns(source: AnyRows, n_jobs: int | None) -> Kept:
-    """Keep the columns of rows where they are, for counts at public points (`CountsAt`)."""
-    room = MEMORY // 8 // effective_n_jobs(n_jobs)
-    return _keep(source, partial(_ColumnPart, room=room), n_jobs)
+def coded_columns(source: AnyRows, about: FloatArray, n_jobs: int | None) -> Kept:
+    """Keep the codes of columns where the rows are, to be counted (`CountsIn`)."""
+    room = MEMORY // 2 // effective_n_jobs(n_jobs)
+    return _keep(source, partial(_CodedPart, about=about, room=room), n_jobs)
 
 
 def are_long(columns: Kept) -> bool:
@@ -332,44 +367,43 @@ def are_long(columns: Kept) -> bool:
 
 
 @dataclass(frozen=True)
-class CountsAt:
-    """Counts of the entries of columns, from public numbers alone, so that it can travel.
+class CountsIn:
+    """Counts of the entries of columns with codes from `low` to `high`, for pairs of each column.
 
-    `points` holds numbers for each column, `center` what distances are taken from: of each
-    column, or nothing for the entries themselves.
+    `zero` is the code of 0 in each column. It holds public numbers alone, so that it can travel.
     """
 
-    points: FloatArray
-    center: FloatArray | None
+    low: ShortArray
+    high: ShortArray
+    zero: ShortArray
 
-    def __call__(self, part: _ColumnPart) -> NDArray[np.int64]:
-        """Return how many entries, or distances, are at most each point, by column."""
-        total = np.zeros(self.points.shape, np.int64)
-        low, high = self._ends
+    def __call__(self, part: _CodedPart) -> NDArray[np.int64]:
+        """Return the counts, of shape (d, pairs)."""
+        low, high, zero = self.low, self.high, self.zero[:, None]
+        total = np.zeros(low.shape, np.int64)
         for block in part.blocks():
-            if self.points.shape[1] > 1:
+            if low.shape[1] > 1:
                 block.order()
-            of_column = _in_order if block.ordered else _one_by_one
-            counts = np.array([of_column(*of) for of in zip(block.columns, low, high, strict=True)])
+            count = _in_order if block.ordered else _one_by_one
+            counts = count(block.columns, low, high)
             if block.not_stored.any():
-                counts += block.not_stored[:, None] * ((low <= 0) & (high >= 0))
+                counts += block.not_stored[:, None] * ((low <= zero) & (zero <= high))
             total += counts * (WHOLE // block.each)
         return total
 
-    @cached_property
-    def _ends(self) -> tuple[FloatArray, FloatArray]:
-        if self.center is None:
-            return np.full(self.points.shape, -np.inf), self.points
-        center = self.center[:, None]
-        with np.errstate(over="ignore"):
-            return center - self.points, center + self.points
+
+def _in_order(columns: Any, low: ShortArray, high: ShortArray) -> NDArray[np.intp]:
+    each = zip(columns, low, high, strict=True)
+    return np.array([c.searchsorted(b, "right") - c.searchsorted(a, "left") for c, a, b in each])
 
 
-def _in_order(column: FloatArray, low: FloatArray, high: FloatArray) -> NDArray[np.intp]:
-    return np.asarray(column.searchsorted(high, "right") - column.searchsorted(low, "left"))
+def _one_by_one(columns: Any, low: ShortArray, high: ShortArray) -> NDArray[np.intp]:
+    """Return the counts for one pair of each column that is not sorted."""
+    ends = zip(columns, low[:, 0].tolist(), high[:, 0].tolist(), strict=True)
+    return np.array([[_at_most(c, b) - _at_most(c, a - 1)] for c, a, b in ends])
 
 
-def _one_by_one(column: FloatArray, low: FloatArray, high: FloatArray) -> list[int]:
-    below = [np.count_nonzero(column < a) if a > -np.inf else 0 for a in low]
-    most = [np.count_nonzero(column <= b) if b < np.inf else len(column) for b in high]
-    return [int(b - a) for a, b in zip(below, most, strict=True)]
+def _at_most(column: ShortArray, code: int) -> int:
+    if not LOWEST <= code < HIGHEST:
+        return len(column) if code > 0 else 0
+    return int(np.count_nonzero(column <= code))

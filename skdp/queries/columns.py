@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import WHOLE, CountsAt, Kept, are_long, kept_columns
+from skdp.data.numbers import (
+    HIGHEST,
+    LOWEST,
+    WHOLE,
+    CountsIn,
+    Kept,
+    are_long,
+    coded_columns,
+    codes_of,
+)
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -29,20 +38,22 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Columns that are kept are counted at each point that is asked; of others all points are counted
-    in one pass. A row with a value that is not finite adds nothing.
+    Entries are seen on a public grid of floats about a public number (see `codes_of`), and points
+    that lie between two of its numbers count as the upper one. Long columns are counted at each
+    point that is asked; of others all points are counted in one pass. A row with a value that is
+    not finite adds nothing.
 
     Parameters
     ----------
     rows : RowSource or RemoteRows
         The private rows, or batches of groups of them.
     columns : callable
-        Returns their kept columns, which all grids share.
+        Returns their columns as they are seen about a public number.
     points : array of shape (d, m)
         Public, for each column.
     center : array of shape (d,) or None
         Public: distances from it are ranked, and what equals it is left out. None ranks the entries
-        themselves.
+        themselves, seen about the point in the middle.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -52,16 +63,19 @@ class RankQuery(SumQuery):
     def __init__(
         self,
         rows: Any,
-        columns: Callable[[], Kept],
+        columns: Callable[[FloatArray], Kept],
         points: FloatArray,
         center: FloatArray | None = None,
         **options: Any,
     ) -> None:
         super().__init__(rows, **options)
-        self._columns, self._center = columns, center
-        # The last two count all entries, and those that equal the centre.
-        beyond = np.tile([np.inf, 0.0 if center is not None else -np.inf], (len(points), 1))
-        self._points = np.hstack([np.asarray(points, np.float64), beyond])
+        about = points[:, points.shape[1] // 2] if center is None else center
+        self._columns, self._zero = partial(columns, about), codes_of(np.zeros(len(about)), about)
+        codes = codes_of(points, about[:, None] if center is None else np.zeros((len(about), 1)))
+        # The last two pairs hold all entries, and those that equal the centre, if any.
+        beyond = np.tile([HIGHEST, LOWEST if center is None else 0], (len(about), 1))
+        high = np.hstack([codes, beyond.astype(np.int16)])
+        self._pairs = np.full_like(high, LOWEST) if center is None else -high, high
         self._counts: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
@@ -72,7 +86,7 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        which = np.minimum(np.maximum(which, 0), self._points.shape[1] - 3)
+        which = np.minimum(np.maximum(which, 0), self._pairs[0].shape[1] - 3)
 
         def answer(step: float) -> NDArray[Any]:
             excess = 2 * self._counts_at(which) - self._left_out
@@ -88,14 +102,15 @@ class RankQuery(SumQuery):
 
     def _counts_at(self, which: Any) -> NDArray[np.int64]:
         """Return the count at one point of each column; all are counted at once if that is best."""
-        points, columns = self._points, self._columns()
-        at = np.arange(len(points)), np.broadcast_to(which, len(points))
+        columns, d = self._columns(), len(self._zero)
+        at = np.arange(d), np.broadcast_to(which, d)
         if are_long(columns):
-            work = CountsAt(points[at][:, None], self._center)
-            return checked_total(columns.sum_parts(work), (len(points), 1), "int64").reshape(-1)
+            low, high = (ends[at][:, None] for ends in self._pairs)
+            counts = columns.sum_parts(CountsIn(low, high, self._zero))
+            return checked_total(counts, (d, 1), "int64").reshape(-1)
         if self._counts is None:
-            work = CountsAt(points, self._center)
-            self._counts = checked_total(columns.sum_parts(work), points.shape, "int64")
+            counts = columns.sum_parts(CountsIn(*self._pairs, self._zero))
+            self._counts = checked_total(counts, self._pairs[0].shape, "int64")
         return np.asarray(self._counts[at])
 
     @cached_property
@@ -106,7 +121,7 @@ class RankQuery(SumQuery):
     @cached_property
     def _bound(self) -> Bound:
         """The bound of each question; its proof is in `ranks`."""
-        d, slack = len(self._points), self.neighbours.units / 2 + _ROUNDED
+        d, slack = len(self._zero), self.neighbours.units / 2 + _ROUNDED
         l2, root = self.neighbours.array(math.sqrt(d) / 2), math.sqrt(d)
         name = "column_centered_ranks"
         return Bound(name, (d,), l2, slack=slack * root, l1=l2 * root, l1_slack=slack * d)
@@ -138,6 +153,8 @@ class ColumnQuery(GroupQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
+    _seen: tuple[FloatArray, Kept] | None = None
+
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
         return self._derived(RankQuery, self._source, self._columns, points)
@@ -146,10 +163,11 @@ class ColumnQuery(GroupQuery):
         """Return how distances from a public centre compare with a public grid."""
         return self._derived(RankQuery, self._source, self._columns, points, center)
 
-    @cached_property
-    def _columns(self) -> Callable[[], Kept]:
-        """Keep the columns when they are first asked for, once."""
-        return cache(partial(kept_columns, self._source, self.n_jobs))
+    def _columns(self, about: FloatArray) -> Kept:
+        """Keep the columns as they are seen about a public number, until another one is asked."""
+        if self._seen is None or not np.array_equal(self._seen[0], about):
+            self._seen = about, coded_columns(self._source, about, self.n_jobs)
+        return self._seen[1]
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

@@ -5,7 +5,15 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import WHOLE, CountsAt, are_long, kept_columns
+from skdp.data.numbers import (
+    HIGHEST,
+    LOWEST,
+    WHOLE,
+    CountsIn,
+    are_long,
+    coded_columns,
+    codes_of,
+)
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -124,33 +132,56 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     X = sp.random(300, 7, density=0.3, format="csr", random_state=0).astype(dtype)
     X.data *= (10.0 ** rng.integers(-30, 30, X.nnz) * rng.choice([-1, 1], X.nnz)).astype(dtype)
     X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
-    ends = [2.0**-61, 2.0**-60, np.nextafter(2.0**-60, 1.0), 2.0**60, 2.0**61]
     small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
-    X.data[100:107] = *ends, small, large
-    grid = np.sort(10.0 ** rng.integers(-30, 30, (7, 9)) * rng.choice([-1, 0, 1], (7, 9)), axis=1)
-    for count in (CountsAt(grid, None), CountsAt(np.abs(grid), center)):
-        stored, full = (kept_columns(row_source(rows), 1) for rows in (X, X.toarray()))
-        assert np.array_equal(stored.sum_parts(count), full.sum_parts(count))
+    X.data[100:102] = small, large
+    low, high = np.sort(rng.integers(LOWEST, HIGHEST, (2, 7, 9)).astype(np.int16), axis=0)
+    low[:, 0] = high[:, 0] = 0
+    count = CountsIn(low, high, codes_of(np.zeros(7), center))
+    stored, full = (coded_columns(row_source(rows), center, 1) for rows in (X, X.toarray()))
+    assert np.array_equal(stored.sum_parts(count), full.sum_parts(count))
+
+
+def test_codes_follow_the_order_of_numbers_and_show_the_grid_exactly():
+    rng = np.random.default_rng(0)
+    grid = np.ldexp(rng.integers(64, 128, 500) / 64, rng.integers(-120, 120, 500))
+    grid = np.unique(np.concatenate([grid, -grid, [0.0]]))
+    near = np.concatenate([grid * (1 - 1e-3), grid, grid * (1 + 1e-3), [-0.0, 1e300, -1e300]])
+    near.sort()
+    codes = codes_of(near, np.zeros(len(near)))
+    assert (np.diff(codes.astype(int)) >= 0).all()
+    assert np.array_equal(codes_of(-near, np.zeros(len(near))), -codes)
+    of_grid = codes_of(grid, np.zeros(len(grid)))
+    assert (of_grid % 2 == 0).all()
+    assert np.isin(codes[~np.isin(near, grid)][1:-1] % 2, [1]).all()
+    assert codes.min() > LOWEST
+    assert codes.max() < HIGHEST
+    one = int(codes_of(np.ones(1), np.zeros(1))[0])
+    assert codes_of(np.array([1999.0, 2000.0, 2001.0]), np.full(3, 2000.0)).tolist() == [
+        -one,
+        0,
+        one,
+    ]
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
-@pytest.mark.parametrize("memory", [0, 8_000, 48_000, 10**9])
+@pytest.mark.parametrize("memory", [0, 2_000, 12_000, 10**9])
 def test_rows_beyond_the_memory_are_sorted_again_and_counted_alike(monkeypatch, memory, n_jobs):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)
     monkeypatch.setattr("skdp.data.blocks.BLOCK_ROWS", 250)  # of which some are sorted together
     monkeypatch.setattr("skdp.data.numbers.BLOCK_ROWS", 250)
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
-    kept = kept_columns(DenseRows(X), n_jobs)
-    far = np.abs(X - center)
-    points = np.array([0.0, 0.1, 1.0, np.inf])
+    kept = coded_columns(DenseRows(X), center, n_jobs)
+    far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
     expected = WHOLE * (far.T[:, :, None] <= points).sum(axis=1)
+    high = np.tile(codes_of(points, np.zeros(4)), (4, 1))
     assert are_long(kept) == (memory == 10**9)
     for _ in range(2):  # compared, and then sorted
         for i in range(4):
-            counts = kept.sum_parts(CountsAt(np.full((4, 1), points[i]), center))
+            pair = high[:, i : i + 1]
+            counts = kept.sum_parts(CountsIn(-pair, pair, codes_of(np.zeros(4), center)))
             assert np.array_equal(counts[:, 0], expected[:, i])
-        counts = kept.sum_parts(CountsAt(np.tile(points, (4, 1)), center))
+        counts = kept.sum_parts(CountsIn(-high, high, codes_of(np.zeros(4), center)))
         assert np.array_equal(counts, expected)
 
 

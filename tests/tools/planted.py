@@ -16,6 +16,9 @@ PLANTED = {
         "regression/_linear.py", "n = released_count(2 * half.value, 2 * half.noise_scale)",
         "n = float(half.value * 0 + ask._query._source.n_rows())",
     ),
+    "codes of one block count for the next ones": (
+        "data/numbers.py", "alike.append(_coded(block, self.about))", "alike.append(alike[0])",
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",
