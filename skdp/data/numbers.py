@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -262,33 +262,22 @@ def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
         return np.asarray(bits.astype(np.int16))
 
 
-@dataclass
-class _Codes:
+class _Codes(NamedTuple):
     """Codes of the entries of some rows, column by column.
 
     Attributes
     ----------
     columns : sequence of arrays
-        Of the stored entries of each column.
+        Of the stored entries of each column, upwards.
     not_stored : array
         How many entries of each column are zeros that are not stored.
     each : int
         How many rows each group has: of rows, 1.
-    ordered : bool
-        Whether each column goes upwards.
     """
 
-    columns: Sequence[ShortArray] | ShortArray
+    columns: Sequence[ShortArray]
     not_stored: NDArray[np.int64]
     each: int
-    ordered: bool = False
-
-    def order(self) -> None:
-        """Sort the columns, once."""
-        if not self.ordered:
-            for column in self.columns:
-                column.sort(kind="stable")  # of short integers by radix
-            self.ordered = True
 
 
 def _coded(block: Any, about: FloatArray) -> tuple[Any, int]:
@@ -307,15 +296,19 @@ def _coded(block: Any, about: FloatArray) -> tuple[Any, int]:
     return codes, views.rows_each(whole)
 
 
-def _joined_codes(coded: Sequence[tuple[Any, int]]) -> _Codes:
-    """Join the codes of alike blocks, column by column."""
+def _sorted_codes(coded: Sequence[tuple[Any, int]]) -> _Codes:
+    """Join the codes of alike blocks, and sort each column: short integers, in linear time."""
     codes, each = [one for one, _ in coded], coded[0][1]
-    if not sp.issparse(codes[0]):
-        joined = codes[0] if len(codes) == 1 else np.hstack(codes)
-        return _Codes(joined, np.zeros(len(joined), np.int64), each)
-    stored = sp.vstack(codes, format="csc")
-    pieces = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
-    return _Codes(pieces, stored.shape[0] - np.diff(stored.indptr), each)
+    if sp.issparse(codes[0]):
+        stored = sp.vstack(codes, format="csc")
+        columns = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
+        not_stored = stored.shape[0] - np.diff(stored.indptr)
+    else:
+        columns = list(np.hstack(codes))
+        not_stored = np.zeros(len(columns), np.int64)
+    for column in columns:
+        column.sort(kind="stable")
+    return _Codes(columns, not_stored, each)
 
 
 @dataclass
@@ -336,15 +329,9 @@ class _CodedPart:
                 while stored < most and (block := next(blocks, None)) is not None:
                     alike.append(_coded(block, self.about))
                     stored += block.size
-            self.kept.append(_joined_codes(alike))
+            self.kept.append(_sorted_codes(alike))
             self.n_blocks += len(alike)
             self.room -= sum(map(len, self.kept[-1].columns))
-
-    @property
-    def long(self) -> bool:
-        """Whether all rows are kept, in columns that take longer to sort than to compare."""
-        first = self.kept[0].columns if self.kept and self.room > 0 else ()
-        return isinstance(first, np.ndarray) and first.shape[1] >= BLOCK_ROWS
 
     def blocks(self) -> Iterator[_Codes]:
         """Yield the columns of all rows; those that were not kept are made again."""
@@ -352,18 +339,13 @@ class _CodedPart:
         if self.room > 0:
             return
         for block in itertools.islice(pieces_of(self.part), self.n_blocks, None):
-            yield _joined_codes([_coded(block, self.about)])
+            yield _sorted_codes([_coded(block, self.about)])
 
 
 def coded_columns(source: AnyRows, about: FloatArray, n_jobs: int | None) -> Kept:
     """Keep the codes of columns where the rows are, to be counted (`CountsIn`)."""
     room = MEMORY // 2 // effective_n_jobs(n_jobs)
     return _keep(source, partial(_CodedPart, about=about, room=room), n_jobs)
-
-
-def are_long(columns: Kept) -> bool:
-    """Whether columns are kept here, and points are best counted one by one."""
-    return isinstance(columns, _CachedHere) and all(part.long for _, part in columns.made)
 
 
 @dataclass(frozen=True)
@@ -382,28 +364,11 @@ class CountsIn:
         low, high, zero = self.low, self.high, self.zero[:, None]
         total = np.zeros(low.shape, np.int64)
         for block in part.blocks():
-            if low.shape[1] > 1:
-                block.order()
-            count = _in_order if block.ordered else _one_by_one
-            counts = count(block.columns, low, high)
+            each = zip(block.columns, low, high, strict=True)
+            counts = np.array(
+                [c.searchsorted(b, "right") - c.searchsorted(a, "left") for c, a, b in each]
+            )
             if block.not_stored.any():
                 counts += block.not_stored[:, None] * ((low <= zero) & (zero <= high))
             total += counts * (WHOLE // block.each)
         return total
-
-
-def _in_order(columns: Any, low: ShortArray, high: ShortArray) -> NDArray[np.intp]:
-    each = zip(columns, low, high, strict=True)
-    return np.array([c.searchsorted(b, "right") - c.searchsorted(a, "left") for c, a, b in each])
-
-
-def _one_by_one(columns: Any, low: ShortArray, high: ShortArray) -> NDArray[np.intp]:
-    """Return the counts for one pair of each column that is not sorted."""
-    ends = zip(columns, low[:, 0].tolist(), high[:, 0].tolist(), strict=True)
-    return np.array([[_at_most(c, b) - _at_most(c, a - 1)] for c, a, b in ends])
-
-
-def _at_most(column: ShortArray, code: int) -> int:
-    if not LOWEST <= code < HIGHEST:
-        return len(column) if code > 0 else 0
-    return int(np.count_nonzero(column <= code))

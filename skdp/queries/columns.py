@@ -21,7 +21,6 @@ from skdp.data.numbers import (
     WHOLE,
     CountsIn,
     Kept,
-    are_long,
     coded_columns,
     codes_of,
 )
@@ -39,9 +38,8 @@ class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
     Entries are seen on a public grid of floats about a public number (see `codes_of`), and points
-    that lie between two of its numbers count as the upper one. Long columns are counted at each
-    point that is asked; of others all points are counted in one pass. A row with a value that is
-    not finite adds nothing.
+    that lie between two of its numbers count as the upper one. What lies between the points is
+    counted once, and answers all questions. A row with a value that is not finite adds nothing.
 
     Parameters
     ----------
@@ -86,10 +84,15 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        which = np.minimum(np.maximum(which, 0), self._pairs[0].shape[1] - 3)
+        low, high = self._pairs
+        which = np.minimum(np.maximum(which, 0), low.shape[1] - 3)
 
         def answer(step: float) -> NDArray[Any]:
-            excess = 2 * self._counts_at(which) - self._left_out
+            if self._counts is None:
+                counts = self._columns().sum_parts(CountsIn(low, high, self._zero))
+                self._counts = checked_total(counts, low.shape, "int64")
+            near = self._counts[np.arange(len(low)), which]
+            excess = 2 * near - self._counts[:, -2] - self._counts[:, -1]
             if step == 0.0:
                 return np.asarray(excess / (2 * WHOLE))
             half = round(0.5 / step)
@@ -99,24 +102,6 @@ class RankQuery(SumQuery):
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
         return Bounded(self._bound, answer)
-
-    def _counts_at(self, which: Any) -> NDArray[np.int64]:
-        """Return the count at one point of each column; all are counted at once if that is best."""
-        columns, d = self._columns(), len(self._zero)
-        at = np.arange(d), np.broadcast_to(which, d)
-        if are_long(columns):
-            low, high = (ends[at][:, None] for ends in self._pairs)
-            counts = columns.sum_parts(CountsIn(low, high, self._zero))
-            return checked_total(counts, (d, 1), "int64").reshape(-1)
-        if self._counts is None:
-            counts = columns.sum_parts(CountsIn(*self._pairs, self._zero))
-            self._counts = checked_total(counts, self._pairs[0].shape, "int64")
-        return np.asarray(self._counts[at])
-
-    @cached_property
-    def _left_out(self) -> NDArray[np.int64]:
-        """What is taken off twice a count: all entries, and once more those at the centre."""
-        return self._counts_at(-2) + self._counts_at(-1)
 
     @cached_property
     def _bound(self) -> Bound:
