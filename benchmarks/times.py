@@ -9,6 +9,7 @@ and wall time of fits with two.
 import statistics
 import time
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,7 +32,9 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.data.blocks import DenseRows
 from skdp.preprocessing import DPStandardScaler
+from skdp.privacy.gate.session import PrivacySession
 
 K = 10
 METHODS = ("fit", "fit_transform", "transform")
@@ -265,6 +268,37 @@ def growth():
     ]
 
 
+def passes_of(fit):
+    """Return how often a fit passes over its rows, and for which releases, in order."""
+    passes, names = [], []
+    blocks, read = DenseRows.blocks, PrivacySession._read
+
+    def counted(rows):
+        passes.append(rows)
+        return blocks(rows)
+
+    def named(session, answer, grant):
+        before = len(passes)
+        exact = read(session, answer, grant)
+        names.extend([grant.bound.name] * (len(passes) - before))
+        return exact
+
+    with patch.object(DenseRows, "blocks", counted), patch.object(PrivacySession, "_read", named):
+        fit()
+    return [str(len(names)), ", ".join(names)]
+
+
+def passes():
+    """Return the passes of default fits of dense rows: each costs about as much as a copy."""
+    X, y, classes = dense_rows(20_000, 100)
+    clip_norm = float(np.median(np.linalg.norm(X, axis=1)))
+    fits = []
+    for name, model, _ in dense_pairs(1, clip_norm):
+        targets = {"DPRidge": (y,), "DPRidgeClassifier": (classes,)}.get(name, ())
+        fits.append([name, *passes_of(partial(model.fit, X, *targets))])
+    return fits
+
+
 def of_this_machine():
     """Say how fast one thread copies, multiplies numbers in cache, and multiplies matrices.
 
@@ -319,7 +353,17 @@ def tables(full):
         head = ["estimator", "grows by", "sizes", "exponent", "of the last doubling"]
         show("how fits grow: exponents of the CPU time, one thread", head, lines, note)
 
-    for part in (small, large, sparse, others, growing):
+    def passing():
+        note = (
+            "A release that is not listed reads what an earlier one kept. A norm is measured again "
+            "where the centre of the rows is another one, and columns are seen about three public "
+            "numbers: 0, about their medians, and the centres that are released."
+        )
+        show(
+            "passes over the rows of a default fit", ["estimator", "passes", "for"], passes(), note
+        )
+
+    for part in (small, large, sparse, others, growing, passing):
         found: list[Table] = shown(part)
         yield from found
 
