@@ -5,6 +5,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -347,9 +348,9 @@ def apply(model, method, X):
 
 def _products(X, M):
     """X @ M, each entry a sum along one contiguous row."""
-    out = np.empty((len(X), M.shape[1]))
+    out, M = np.empty((len(X), *M.shape[1:])), M.reshape(len(M), -1)
     for j in range(M.shape[1]):
-        np.sum(X * M[:, j], axis=1, out=out[:, j])
+        np.sum(X * M[:, j], axis=1, out=out.reshape(len(X), M.shape[1])[:, j])
     return out
 
 
@@ -363,7 +364,9 @@ def _fast_map(model, method):
     if type(model) in (RowClipper, PublicScaler, DPStandardScaler) and method == "transform":
         return model.transform  # entry by entry, and sums along rows; a derived class may do more
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
-        return _linear(model)
+        classes = getattr(model, "classes_", None)
+        finish = np.asarray if classes is None else partial(best_label, classes=classes)
+        return model._predictor(finish, _products)
     if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = _mean(model)
@@ -372,15 +375,6 @@ def _fast_map(model, method):
         if method == "reconstruct":
             return lambda X: _products(_products(X - mean, V), np.ascontiguousarray(V.T)) + mean
     return None
-
-
-def _linear(model):
-    """Return the map of a linear regression: numbers, or labels."""
-    W = np.atleast_2d(np.asarray(model.coef_, np.float64)).T
-    if isinstance(model, DPRidgeClassifier):
-        return lambda X: best_label(_products(X, W) + model.intercept_, model.classes_)
-    single = np.ndim(model.coef_) == 1
-    return lambda X: (_products(X, W)[:, 0] if single else _products(X, W)) + model.intercept_
 
 
 def _mean(model):

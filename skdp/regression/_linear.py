@@ -1,6 +1,7 @@
 """What the linear regression share: bounds, targets, wide rows, the one release."""
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -376,10 +377,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
+        return mapped(self, X, self._predictor(finish), n_columns, dtype)
+
+    def _predictor(self, finish, product=operator.matmul):
         cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
         longest = math.inf if cut else _LONGEST * self.clip_norm_
-        predict = LinearPredictor(self.coef_, self.intercept_, finish, cut, longest)
-        return mapped(self, X, predict, n_columns, dtype)
+        return LinearPredictor(self.coef_, self.intercept_, finish, cut, longest, product)
 
     def _lengths(self, clip_norm):
         """Return the lengths of the bias column and of the targets in the release."""
@@ -396,6 +399,7 @@ class LinearPredictor(NamedTuple):
     finish: Callable
     cut: tuple[np.ndarray, np.ndarray] | None = None
     longest: float = math.inf
+    product: Callable = operator.matmul
 
     def __call__(self, X):
         """Predict rows, cut and shortened; those of another dtype than float32 in float64."""
@@ -403,7 +407,7 @@ class LinearPredictor(NamedTuple):
         if self.cut is not None:
             low, high = (end.astype(X.dtype) for end in self.cut)
             X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
-        linear = X @ self.coef.T
+        linear = self.product(X, self.coef.T)
         linear = np.asarray(linear) if sp.issparse(X) else linear
         if math.isfinite(self.longest):
             norms = row_norms(X).astype(linear.dtype)

@@ -403,3 +403,22 @@ def test_steps_of_a_pipeline_are_mapped_together(step, frame):
     found = mapped(X)
     np.testing.assert_allclose(found, model.predict(X), rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(mapped(X[7:]), found[7:])
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("public", [{}, {"clip_norm": 2.0}, {"bounds": (-4.0, 4.0)}])
+def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public):
+    """Entries are cut and rows shortened in a prediction: the model that is scored does so too."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_t(1.5, (2000, 4))
+    y = X @ [1.0, 2.0, 0.0, 1.0]
+    models = [
+        DPRidge(epsilon=9.0, target_bounds=(-9, 9), **public).fit(X, y),
+        DPRidge(epsilon=9.0, target_bounds=(-9, 9), **public).fit(X, np.column_stack([y, -y])),
+        DPRidgeClassifier(classes=[0, 1], epsilon=9.0, **public).fit(X, y > 0),
+    ]
+    for model in models:
+        mapped = fast_map(model, X, "predict")
+        found = mapped(X)
+        np.testing.assert_allclose(found, model.predict(X), rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(mapped(X[7:]), found[7:])
