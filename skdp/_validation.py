@@ -219,7 +219,7 @@ FloatArray = NDArray[np.float64]
 _NARROWEST, _LARGEST = 1e-60, 1e60
 _FORMS = (
     "a pair (low, high) for all columns, two arrays (lows, highs), a list of one tuple (low, high) "
-    "for each column, or a dict of such tuples by column name, with finite low < high"
+    "for each column, or a dict of such tuples by column name, in [-1e60, 1e60] with low < high"
 )
 
 

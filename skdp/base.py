@@ -432,7 +432,7 @@ def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
-        f"{needed} that are not 0. A low guess is used, and longer ones are cut to it. "
+        f"{needed} that are not 0. A guess is used, and longer ones are scaled down to it. "
         f"Give a public {remedy}.",
         PartialSignalWarning,
     )
@@ -483,8 +483,7 @@ def warn_unresolved_scales(estimator, columns, moments):
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {listed(estimator, unresolved)}: "
-        "each scale may be several times too large. Use more rows, a larger 'epsilon', or "
-        f"{'' if columns is not None else 'narrower '}public 'bounds'.",
+        "each may be far too large. Use more rows, a larger 'epsilon', or close public 'bounds'.",
         PartialSignalWarning,
     )
 

@@ -201,7 +201,10 @@ SAID = {
         ({"budget_split": {"subspace": 1}}, "whitener"),
         ({"group_column": "who"}, "group_column"),
     ],
-    DPStandardScaler: [({"bounds": ([0, 0], [1, 1])}, "low < high for 5 columns")],
+    DPStandardScaler: [
+        ({"bounds": ([0, 0], [1, 1])}, "low < high for 5 columns"),
+        ({"bounds": (-1e300, 1e300)}, r"in \[-1e60, 1e60\] with low < high"),
+    ],
 }  # fmt: skip
 CASES = [(cls, *case) for cls, cases in SAID.items() for case in cases]
 

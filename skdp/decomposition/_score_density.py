@@ -335,7 +335,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         center, size = np.zeros(2), np.full(2, np.inf)
         if not session.budget.exact:
             found = find_columns(ask, 2, share, n)
-            words = {"outcome": "and took a low guess", "remedy": "'limits'", "of": "coordinates"}
+            words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}
             warn_undetected_columns(self, ~found.found, found.needed, **words)
             center, size = found.center, found.radius(found.sums_noise(1.0))
         sums = ask.moments(center, size, weights.rows, share=share)

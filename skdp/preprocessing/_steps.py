@@ -566,7 +566,7 @@ class DPStandardScaler(
             return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
         warn_undetected_columns(
-            self, ~found.found, found.needed, outcome="and took a low guess", remedy="'bounds'"
+            self, ~found.found, found.needed, outcome="and took a guess", remedy="'bounds'"
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.radius(noise), found

@@ -119,7 +119,7 @@ def target_mean(ask, columns, part, share):
 def warn_undetected_targets(estimator, targets):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
     undetected, needed = _undetected(targets.columns), targets.columns.needed
-    outcome, category = "and took a low guess", PartialSignalWarning
+    outcome, category = "and took a guess", PartialSignalWarning
     if not targets.left:
         undetected, needed, category = np.ones_like(undetected), targets.needed, NoSignalWarning
         outcome = "so that only a centre was released, and every prediction is that centre"
@@ -358,9 +358,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         lost = 1 - float(np.mean(solution.kept)) + 3 * astray
         if seen.all() and lost <= _MUCH:
             return
-        of = base.listed(self, ~seen, "targets") + " above its noise: coefficients are next to zero"
+        of = base.listed(self, ~seen, "targets")
+        said = f"sees nothing of {of} above its noise: coefficients are next to zero"
         if seen.all():
-            of = f"up to {min(lost, 1.0):.0%} of what is linear in the rows"
+            said = f"may miss up to {min(lost, 1.0):.0%} of the variance that is linear in the rows"
         given = [
             repr(name)
             for name in ("bounds", "clip_norm", "target_bounds")
@@ -370,8 +371,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if getattr(self, "classes", None) is not None:
             check += " Labels that are none of 'classes' do not count: check their spelling."
         warn_caller(
-            f"{type(self).__name__} sees nothing of {of}. Use more records, a larger 'epsilon' or "
-            f"fewer columns; plan() says how many records it takes.{check}",
+            f"{type(self).__name__} {said}. Use more records, a larger 'epsilon' or fewer columns; "
+            f"plan() says how many records it takes.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 

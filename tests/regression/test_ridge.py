@@ -457,7 +457,7 @@ def test_a_read_out_that_noise_has_shortened_says_so():
         X = rng.choice([-1.0, 1.0], (n, 40))
         model = DPRidge(bounds=(-1, 1), target_bounds=(-4, 4))
         said[n] = " ".join(messages_of(model.fit, X, X.sum(axis=1) / math.sqrt(40)))
-    assert re.search(r"sees nothing of up to [4-9]\d% of what is linear", said[1000])
+    assert re.search(r"may miss up to [4-9]\d% of the variance that is linear", said[1000])
     assert said[50_000] == ""
 
 
