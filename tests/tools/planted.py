@@ -19,6 +19,9 @@ PLANTED = {
     "codes of one block count for the next ones": (
         "data/numbers.py", "alike.append(_coded(block, self.about))", "alike.append(alike[0])",
     ),
+    "a clip norm is lowered by the exact number of rows": (
+        "decomposition/_base.py", "2 * lost > noise.n:", "2 * lost > ask._query._source.n_rows():",
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",
