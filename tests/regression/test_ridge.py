@@ -15,6 +15,7 @@ from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.regression._linear import kept_of
 from skdp.testing import seeded_entropy
+from tools.null_checks import check_null_release
 from tools.outcomes import assert_refused, messages_of
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
@@ -476,6 +477,13 @@ def test_fits_that_lose_more_than_half_say_so():
             lost += 1
             assert said
     assert lost > 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("public", [{"clip_norm": 2.0}, {}, {"bounds": (-3.0, 4.0)}], ids=str)
+def test_a_released_number_of_rows_says_how_far_rows_and_targets_count(public):
+    """The budget lets 40 records go through all releases, those of the model included."""
+    check_null_release("DPRidge", DPRidge(epsilon=60.0, **public))
 
 
 def test_labels_of_no_class_are_named_where_nothing_is_seen():

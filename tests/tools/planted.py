@@ -22,6 +22,10 @@ PLANTED = {
     "a clip norm is lowered by the exact number of rows": (
         "decomposition/_base.py", "2 * lost > noise.n:", "2 * lost > ask._query._source.n_rows():",
     ),
+    "targets count as far as the exact number of rows allows": (
+        "regression/_linear.py", "(session, *targets, n, scale)",
+        "(session, *targets, float(query._source.n_rows()), scale)",
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",
