@@ -141,16 +141,19 @@ def test_kept_below_holds_and_is_reached(kind, adjacency):
 HOSTILE = np.array([[0.0], [0.5], [-0.5], [1.0], [3.0], [1e200], [np.nan], [np.inf], [1e-300]])
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("rows", (4 - 2) / 2), ("users", (4 - 2) / 2), ("targets", (4 - 1) / 2)],
-)
-def test_zeros_and_what_is_not_finite_add_nothing(kind, expected):
-    """Below 1: .5, -.5, 1 and 1e-300; above: 3, and 1e200 where targets are not cut."""
+@pytest.mark.parametrize(("kind", "above"), [("rows", 2), ("users", 2), ("targets", 1)])
+def test_zeros_and_what_is_not_finite_add_nothing(kind, above):
+    """Below 1: .5, -.5, 1 and 1e-300; above: 3, and 1e200 where targets are not cut.
+
+    Below infinity are all of them: half of their number is a rank, with the bound of one.
+    """
+    expected = (4 - above) / 2
     X = np.hstack([HOSTILE, np.zeros((len(HOSTILE), 1))])
     query = KEPT[kind](X, "add_remove")
     assert query.kept_below(1.0).answer(0.0) == expected
     assert query.kept_below(1.0).answer(2.0**-10) == expected * 2**10
+    assert query.kept_below(math.inf).answer(0.0) == (4 + above) / 2
+    assert query.kept_below(math.inf).bound.l2 == 0.5
     kept = X[[1, 2, 3, 4, 5, 8]]
     assert KEPT[kind](kept, "add_remove").kept_below(1.0).answer(0.0) == expected
 
