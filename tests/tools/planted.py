@@ -26,6 +26,15 @@ PLANTED = {
         "regression/_linear.py", "(session, *targets, n, scale)",
         "(session, *targets, float(query._source.n_rows()), scale)",
     ),
+    "a rank at infinity has half of its bound": (
+        "queries/sums.py", "return self._number(name, -0.5, 0.5, answer)",
+        "return self._number(name, -0.5, 0.5, answer) if threshold < math.inf"
+        " else self._number(name, -0.25, 0.25, answer)",
+    ),
+    "a share of the budget by the number of rows": (
+        "regression/_linear.py", '["clip_norm"] / (QUESTIONS + 1)',
+        '["clip_norm"] / (QUESTIONS + 1 + query._source.n_rows() % 2)',
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",

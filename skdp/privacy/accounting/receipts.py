@@ -249,7 +249,7 @@ _PURPOSES = {
     "column_moments": "means and variances",
     "class_score_moments": "means and variances of classes",
     "row_sum": "mean",
-    "column_centered_ranks": "location and scale of the columns",
+    "column_centered_ranks": "location and scale of columns or targets",
     "norm_centered_rank": "scale of the rows",
     "norm_count_above": "scale of the rows",
     "tangent_norm_count_above": "scale of the tangent parts",
