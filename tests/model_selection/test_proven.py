@@ -421,4 +421,5 @@ def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public):
         mapped = fast_map(model, X, "predict")
         found = mapped(X)
         np.testing.assert_allclose(found, model.predict(X), rtol=1e-9, atol=1e-9)
-        np.testing.assert_array_equal(mapped(X[7:]), found[7:])
+        alone = [mapped(X[i : i + 1]) for i in range(50)]
+        np.testing.assert_array_equal(np.concatenate(alone), found[:50])

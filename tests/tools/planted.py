@@ -35,6 +35,10 @@ PLANTED = {
         "regression/_linear.py", '["clip_norm"] / (QUESTIONS + 1)',
         '["clip_norm"] / (QUESTIONS + 1 + query._source.n_rows() % 2)',
     ),
+    "scores of products that depend on other rows": (
+        "model_selection/_proven.py", "model._predictor(finish, _products)",
+        "model._predictor(finish)",
+    ),
     # A bound of `replace` that is the one of `add_remove`, and the like, by query.
     "positive sum under replace": (
         "queries/sums.py", "math.sqrt(self.units) * level if size > 1 else level", "level",
