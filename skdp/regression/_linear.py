@@ -12,6 +12,7 @@ from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
+from skdp.data.blocks import scale_rows
 from skdp.data.integers import row_norms
 from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import RowScale, TargetScale
@@ -406,12 +407,11 @@ class LinearPredictor(NamedTuple):
         """Predict rows, cut and shortened; those of another dtype than float32 in float64."""
         X = X if X.dtype in _validation.FLOATS else X.astype(np.float64)
         if self.cut is not None:
-            low, high = (end.astype(X.dtype) for end in self.cut)
+            with np.errstate(over="ignore"):  # beyond the largest float32 nothing is cut
+                low, high = (end.astype(X.dtype) for end in self.cut)
             X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
-        linear = self.product(X, self.coef.T)
-        linear = np.asarray(linear) if sp.issparse(X) else linear
         if math.isfinite(self.longest):
-            norms = row_norms(X).astype(linear.dtype)
-            short = self.longest / np.maximum(norms, self.longest)
-            linear = (linear.T * short).T
-        return self.finish(linear + self.intercept)
+            short = self.longest / np.maximum(row_norms(X), self.longest)
+            X = scale_rows(X, short.astype(X.dtype))
+        linear = self.product(X, self.coef.T)
+        return self.finish((np.asarray(linear) if sp.issparse(X) else linear) + self.intercept)

@@ -297,6 +297,20 @@ def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
         np.testing.assert_allclose(model.predict(times * sp.csr_array(X)), longest, rtol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+@pytest.mark.parametrize("public", [{"clip_norm": 1e60}, {"bounds": (-1e60, 1e60)}], ids=str)
+def test_predictions_of_numbers_that_a_dtype_hardly_holds_are_finite(public):
+    """Neither they nor the public bounds overflow: no warning, and no NaN."""
+    X, y = data(200)
+    for dtype in (np.float32, np.float64):
+        rows = X.astype(dtype)
+        model = DPRidge(**public).fit(rows, y)
+        for times in (1.0, 0.1 * np.finfo(dtype).max):
+            found = model.predict(rows * dtype(times))
+            assert np.isfinite(found).all()
+            assert found.dtype == dtype
+
+
 def texts(n=6000, d=4096, words=15, seed=0):
     """Rows of hashed words of two classes, 13% of the second."""
     rng = np.random.default_rng(seed)
