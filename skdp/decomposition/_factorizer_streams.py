@@ -146,9 +146,8 @@ class FactorizerStreams(StreamingMixin):
     @atomic
     def _start(self):
         self._check_parameters()
-        states.make_layout(
-            self, self._shape(), self._unit(stream=True)
-        )  # refused before it is charged
+        # What has no layout is refused before it is charged.
+        states.make_layout(self, self._shape(), self._unit(stream=True))
         self._pay_stream(self._open_session(), self._shape())
 
     def _pay_stream(self, session, shape):

@@ -148,9 +148,7 @@ class PrivateScorer:
     privacy_unit: str = "row"
     random_state: Seed = None
 
-    _reservation_key = (
-        None  # of a pickle made inside a PrivacyLedger, and while a search is paid for
-    )
+    _reservation_key = None  # of a pickle inside a PrivacyLedger, and while a search is paid for
 
     def __getstate__(self):
         state = {k: v for k, v in vars(self).items() if k != "_reservation_key"}

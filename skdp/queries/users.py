@@ -210,9 +210,8 @@ class UserQuery(SumQuery):
             return np.asarray(np.clip(values, 0.0, 1.0))
 
         def answer(step: float) -> NDArray[Any]:
-            top, unit = (
-                (math.floor(1 / step), 1.0) if step else (1, 0.0)
-            )  # the top is a whole number
+            # The top is a whole number.
+            top, unit = (math.floor(1 / step), 1.0) if step else (1, 0.0)
             return self._sum(lambda batch: summed(term(batch, step) * top, unit), (n,), step)
 
         length = self.neighbours.units

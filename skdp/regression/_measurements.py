@@ -276,7 +276,7 @@ def default_shares(estimator):
 
 def descent_facts(estimator, shape, n, unit_noise):
     """Public numbers of a descent, for entries of variance 1."""
-    shares = estimator._shares()
+    shares, factor = estimator._shares(), estimator.gradient_clip_factor
     max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
     of_design = searches_of_design(estimator)
     steps = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
@@ -285,9 +285,7 @@ def descent_facts(estimator, shape, n, unit_noise):
         init=shares["initialization"], gradients=shares.get("gradients", 0.0),
         rank_share=shares["gradient_clip"] / steps, max_iter=max_iter,
         shrink=estimator.shrink_singular_values,
-        clip_level=None
-        if estimator.gradient_clip_factor == "auto"
-        else float(estimator.gradient_clip_factor),
+        clip_level=None if factor == "auto" else float(factor),
     )  # fmt: skip
 
 

@@ -219,10 +219,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         """Make all releases; the records are read by the session alone."""
         sparse = getattr(placed.rows, "sparse", False)
         design = _measurements.check_design(self.measurement_covariance, shape, sparse=sparse)
-        query = RecordQuery(
-            placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
-            n_jobs=self.n_jobs,
-        )  # fmt: skip
+        unit = {"adjacency": session.adjacency, "privacy_unit": session.unit}
+        query = RecordQuery(placed, shape, n_jobs=self.n_jobs, **unit)
         ask, shares = session.ask(query), self._shares()
         known = "count" not in shares
         n = float(query.n_rows) if known else released_count(*ask.count(share=shares["count"]))

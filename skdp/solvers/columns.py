@@ -210,9 +210,7 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     many entries lie far outside, it is raised.
     """
     center, d = seen.center, len(seen.center)
-    middle = np.sqrt(
-        np.abs(center) * seen.near
-    )  # a spread lies between what is open and the centre
+    middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base)
     likelihood.follow(seen.about_zero, center == 0)

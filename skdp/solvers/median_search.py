@@ -36,9 +36,7 @@ _ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
-_SIGNIFICANT_RANK = (
-    3.0  # deviations from which a rank says on which side of a threshold the median lies
-)
+_SIGNIFICANT_RANK = 3.0  # deviations: it says on which side of a threshold the median lies
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
