@@ -405,8 +405,8 @@ def refuse_files(name, *data):
         if text or isinstance(path, os.PathLike):
             arrays = "np.concatenate([np.load(path) for path in paths])"
             raise ValueError(
-                f"{name} takes no such files here: X may be a list of files, [path], where rows "
-                f"may come in blocks, and no step of a Pipeline is in front; y = {arrays}."
+                f"{name} reads no such path: pass rows, or a list of .npy files, [path], to an "
+                f"estimator that takes blocks and has no step in front. Of y pass {arrays}."
             )
 
 

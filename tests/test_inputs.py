@@ -249,7 +249,7 @@ def test_one_dimension_is_told_without_values():
     assert "pd.concat" in told(lambda: skdp.DPPCA(1).fit([np.zeros((5, 2))] * 3))
     for path in (SECRET, Path(SECRET)):
         text = told(lambda path=path: skdp.DPPCA(1).fit(path))
-        assert "a list of files" in text and SECRET not in text
+        assert "a list of .npy files, [path]" in text and SECRET not in text
 
 
 @pytest.mark.parametrize(
