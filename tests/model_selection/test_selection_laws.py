@@ -225,7 +225,9 @@ def test_number_of_runs_follows_its_law(mean):
     assert drawn.min() == 1
 
 
-@pytest.mark.parametrize("mean", [1 + 1e-12, 1.0001, 8.0, 1e5, 1e6])
+@pytest.mark.parametrize(
+    "mean", [1 + 1e-12, 1.0001, 8.0, 1e5, pytest.param(1e6, marks=pytest.mark.deep)]
+)
 def test_any_mean_can_be_drawn(mean):
     assert 1 / last_chance(mean) == pytest.approx(mean, rel=1e-9)
     assert draw_runs(SeededSource(1, "law").words("runs"), mean) >= 1
