@@ -154,24 +154,27 @@ class ColumnQuery(GroupQuery):
             self._seen = about, coded_columns(self._source, about, self.n_jobs)
         return self._seen[1]
 
-    def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
+    def moments(
+        self, center: FloatArray, size: FloatArray, c: float, b: float = SQUARE_WEIGHT
+    ) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
 
-        c is `count_weight`. Where nothing is protected `size` may be infinite: w = x - center, and
-        w^2 is not shifted. Entries that are not stored are counted, and add what 0 adds.
+        The weights b <= 1.66 and c are public. Where nothing is protected `size` may be infinite:
+        w = x - center, and w^2 is not shifted. Entries that are not stored are counted, and add
+        what 0 adds.
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
-        with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b = 1.66, as
+        with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b <= 1.66, as
         (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change, unless one of the two
         rows is not finite: then the other one comes or goes alone.
         A group adds the mean of what its rows would add. Norms of it and of differences are convex:
         largest for single rows.
         """
-        d, c = self.n_features, float(count_weight)
+        d = self.n_features
 
         def answer(step: float) -> NDArray[Any]:
             def of_piece(block: Any) -> NDArray[Any]:
                 whole = whole_groups(block)
-                parts = _standard(rows_of(whole), center, size)
+                parts = _standard(rows_of(whole), center, size, b)
                 w, squares = (_mean(part, whole, step) for part in parts)
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
@@ -179,7 +182,7 @@ class ColumnQuery(GroupQuery):
             def of_stored(block: Any) -> NDArray[Any]:
                 rows = finite_only(block)
                 zeros = of_piece(np.zeros((1, d)))
-                parts = _standard(rows.data, center[rows.indices], size[rows.indices])
+                parts = _standard(rows.data, center[rows.indices], size[rows.indices], b)
                 stored = np.bincount(rows.indices, minlength=d)
                 sums = [
                     _summed_by(part, rows.indices, d, step) + (rows.shape[0] - stored) * zero
@@ -194,13 +197,13 @@ class ColumnQuery(GroupQuery):
 
         # Two rows that are replaced have one count.
         slack = math.sqrt(2 * d) if self.neighbours.replace else math.sqrt(2 * d + 1) / 2
-        l2 = moments_change(self.neighbours, d, c) * (_WIDER if self.by_group else 1.0)
+        l2 = moments_change(self.neighbours, d, c, b) * (_WIDER if self.by_group else 1.0)
         return Bounded(Bound("column_moments", (2 * d + 1,), l2, slack=slack), answer)
 
 
-def moments_change(neighbours: Neighbours, d: int, count_weight: float) -> float:
+def moments_change(neighbours: Neighbours, d: int, c: float, b: float) -> float:
     """Return the largest change of the moments of d columns; the proof is in `ColumnQuery`."""
-    alone = math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + count_weight**2)
+    alone = math.sqrt((1 + b**2 / 4) * d + c**2)
     return max(alone, math.sqrt(4.0 * d)) if neighbours.replace else alone
 
 
@@ -214,9 +217,7 @@ def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
     return np.asarray(group_sums(np.rint(values * WHOLE).astype(np.int64), block) / (m * WHOLE))
 
 
-def _standard(
-    rows: FloatArray, center: FloatArray, size: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float) -> Any:
     """Return w and b (w^2 - 1/2); the next call of this thread overwrites them."""
     finite = np.isfinite(size)
     cut, shift = np.where(finite, 1.0, np.inf), np.where(finite, 0.5, 0.0)
@@ -230,7 +231,7 @@ def _standard(
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
     squares -= shift
-    squares *= SQUARE_WEIGHT
+    squares *= b
     return w, squares
 
 

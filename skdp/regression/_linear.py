@@ -27,7 +27,7 @@ from skdp.solvers.spectral import staged_sums
 
 
 # Shares that a longer search takes from.
-_MODEL = ("regression_moments", "sums", "target_mean")
+_MODEL = ("regression_moments", "sums")
 
 
 class Targets(NamedTuple):
@@ -84,13 +84,19 @@ def _undetected(columns):
 
 def model_share(shares):
     """Return what the shares leave for the model."""
-    return sum(shares[name] for name in _MODEL if name in shares)
+    return sum(shares.get(name, 0.0) for name in (*_MODEL, "target_mean"))
 
 
 def left_for_model(shares, left):
-    """Return the shares with the model's cut down to what is left of them."""
-    part = left / model_share(shares)
-    return shares | {name: part * shares[name] for name in _MODEL if name in shares}
+    """Return the shares with the model's cut down to what is left of them.
+
+    The mean of the targets keeps its own, up to half: little else may be seen of such targets.
+    """
+    mean, whole = shares.get("target_mean", 0.0), model_share(shares)
+    kept = min(mean, max(left / 2, mean * left / whole))
+    part = (left - kept) / (whole - mean)
+    left_over = {name: part * shares[name] for name in _MODEL if name in shares}
+    return shares | left_over | {"target_mean": kept}
 
 
 def target_scale(targets, radius, given=None, *, centered):
@@ -112,7 +118,7 @@ def target_mean(ask, columns, part, share):
     over that of the search.
     """
     radius = columns.mean_radius(columns.sums_noise(part))
-    sums = ask.moments(columns.center, radius, base.column_weights(len(radius)).rows, share=share)
+    sums = ask.moments(columns.center, radius, 0.0, 0.0, share=share)
     means = radius * np.clip(sums.value[: len(radius)] / columns.n, -1.0, 1.0)
     return Answer(means, np.where(columns.found, radius * sums.noise_scale / columns.n, math.inf))
 
@@ -156,7 +162,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
-_MUCH = 0.45  # of the explainable variance: what may lose more says so
+_MUCH = 0.5  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
@@ -217,7 +223,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
-                shares["target_mean"] = 0.04
+                shares["target_mean"] = 0.07
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 

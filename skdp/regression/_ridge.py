@@ -197,23 +197,17 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         q = n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
-        scale = None
-        if bounds is not None:
-            scale = TargetScale.in_box(*bounds, centered=self.fit_intercept)
+        scale = bounds and TargetScale.in_box(*bounds, centered=self.fit_intercept)
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
-        solution, scale = None, released.scale
-        if released.moments is not None:
-            moments = steadied(released.moments, released.mean)
-            solution = solve_normal_equations(moments, float(self.alpha))
+        moments = released.moments and steadied(released.moments, released.mean)
+        solution = moments and solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
-        intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
+        intercept = b + released.scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {
-            "coef_": (W[:, 0] if single else W.T.copy()).astype(
-                float_dtype(placed.rows), copy=False
-            ),
+            "coef_": (W[:, 0] if single else W.T).astype(float_dtype(placed.rows), order="C"),
             "intercept_": float(intercept[0]) if single else intercept,
-            "target_bounds_": (scale.low, scale.high),
+            "target_bounds_": (released.scale.low, released.scale.high),
         }
 
     def _target_scale(self, session, ask, shape, shares, n, given):
