@@ -9,7 +9,6 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
@@ -20,7 +19,7 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
-from skdp.solvers.postprocess import class_moments, reweighted, solve_normal_equations
+from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
 
@@ -237,42 +236,30 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         alpha = float(self.alpha)
         if not self._releases_sums():
             return solve_normal_equations(released, alpha, flat=True)
-        found = class_moments(released, codes, clip_norm)
+        found, weights = class_moments(released, codes, clip_norm), np.ones(len(classes))
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, classes, found.totals)
             released = reweighted(released, found, weights, centered=self.fit_intercept)
         solution = solve_normal_equations(released, alpha, flat=True)
         if solution.seen.all() and released.noise:
-            self._warn_one_class(released, found, solution)
+            self._warn_one_class(found, *right_labels(released, found, solution, weights))
         return solution
 
     def _releases_sums(self):
         return self.fit_intercept or self.class_weight is not None
 
-    def _warn_one_class(self, released, found, solution):
-        """Say that predictions are next to constant, from released moments alone."""
-        W, b = solution.coefficients, solution.intercepts
-        if W.shape[1] == 1:
-            W, b = np.hstack([-W, W]), np.append(-b, b)
-        scores = found.means @ W + b
-        predicted = np.unique(np.argmax(scores, axis=1)[found.shown])
-        if len(predicted) != 1:
-            return
-        # Rows scatter about the mean of a class: a tenth may get its label though that does not.
-        margins = W - W[:, predicted]
-        spread = np.sqrt(np.maximum(np.sum(margins * (released.scatter @ margins), axis=0), 0.0))
-        others = found.shown & (np.arange(len(scores)) != predicted)
-        margins = np.diag(scores) - scores[:, predicted[0]]
-        tenth = ndtri(0.1) * spread[others] / math.sqrt(released.weight)
-        if np.any(margins[others] > tenth):
+    def _warn_one_class(self, found, right, shares):
+        """Say that predictions are next to constant, or no better, from released moments alone."""
+        if shares @ right > shares.max(initial=0.0) and np.sort(right)[:-1].max(initial=0.0) >= 0.1:
             return
         totals = found.totals[found.shown]
         alike = len(totals) > 1 and float(totals.max()) < _ALIKE * float(totals.min())
         remedy = "" if self.class_weight == "balanced" or alike else "class_weight='balanced', "
         reason = " These are of like size: rows tell little of the classes in a line." * alike
         warn_caller(
-            f"{type(self).__name__} predicts one class for nearly all rows: less than a tenth of "
-            "each other class gets its label. The released totals of the classes are "
+            f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth of "
+            "each other class gets its label), or no more of them right than that would. The "
+            "released totals of the classes are "
             f"{np.rint(found.totals).astype(int).tolist()}.{reason} Use {remedy}more records or a "
             "larger 'epsilon'.",
             PartialSignalWarning,

@@ -13,7 +13,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, ndtr
 
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
@@ -440,10 +440,8 @@ class Solution(NamedTuple):
     astray : array of shape (q,)
         About how much of that variance the noise of means takes away again, by the intercepts: the
         mean of a square of one normal number.
-    axes : array of shape (d, d)
-        Orthonormal columns, along which the noise of coefficients is independent.
-    noise : array of shape (d, q)
-        Variance of the noise of each target's coefficients along the axes.
+    traces : array of shape (q,)
+        Of the matrix that takes released products with a target to its coefficients.
     """
 
     coefficients: FloatArray
@@ -451,8 +449,7 @@ class Solution(NamedTuple):
     seen: NDArray[np.bool_]
     kept: FloatArray
     astray: FloatArray
-    axes: FloatArray
-    noise: FloatArray
+    traces: FloatArray
 
 
 def solve_normal_equations(
@@ -488,15 +485,13 @@ def solve_normal_equations(
     kept, astray = 1 - lost / linear, _astray(released, found) / linear
     if flat:
         edge = released.noise * math.sqrt(2 * len(g))
-        filters = np.repeat(
-            _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None], g.shape[1], 1
-        )
+        filters[:] = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None]
         found = filters * g
+        seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
     intercepts = released.target_mean - released.row_mean @ coefficients
-    noise = filters**2 * (released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0))
-    return Solution(coefficients, intercepts, seen, kept, astray, W, noise)
+    return Solution(coefficients, intercepts, seen, kept, astray, filters.sum(axis=0))
 
 
 def _astray(released: NormalEquations, found: FloatArray) -> FloatArray:
@@ -592,8 +587,35 @@ def class_moments(released: NormalEquations, codes: FloatArray, clip_norm: float
     cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
     sums = np.column_stack([cross, n * released.row_mean]) @ decode
     means = np.array([inside_ball(mean, clip_norm) for mean in (sums / totals).T])
-    noise = np.append(released.cross_noise, released.noise / bias)[:, None] * decode
+    longer = np.maximum(np.linalg.norm(sums / totals, axis=0) / clip_norm, 1.0)
+    noise = np.append(released.cross_noise, released.noise / bias)[:, None] * decode / longer
     return ClassMoments(codes, totals, means, counts > floor, noise)
+
+
+def right_labels(
+    released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return about which part of each class that shows gets its label, and its share of records.
+
+    Rows scatter about the mean of their class as all rows do, normally; that one of several scores
+    is the largest is an integral, as if they did so independently. Coefficients are made of the
+    class means, so that scores of these hold a product of the noise with itself: what that is
+    on average is taken off, and a standard deviation of it more.
+    """
+    shares, W = weights * classes.totals / (weights @ classes.totals), solution.coefficients
+    codes = (released.weight * shares)[:, None] * (classes.codes - released.target_mean)
+    noise = classes.noise / classes.totals
+    product = noise.T @ noise @ codes * solution.traces * (1 + math.sqrt(2 / len(W)))
+    scores = classes.means @ W + solution.intercepts - product
+    if W.shape[1] == 1:
+        W, scores = np.hstack([-W, W]), np.hstack([-scores, scores])
+    squares = W.T @ released.scatter @ W / released.weight
+    spread = np.diag(squares)[:, None] + np.diag(squares) - 2 * squares
+    margins = np.diag(scores)[:, None] - scores + np.diag(np.full(len(scores), math.inf))
+    nodes, parts = np.polynomial.hermite_e.hermegauss(20)
+    margins = margins / np.sqrt(np.maximum(spread / 2, 1e-300))
+    right = ndtr(margins[..., None] + nodes).prod(axis=1) @ (parts / parts.sum())
+    return right[classes.shown], shares[classes.shown]
 
 
 def reweighted(

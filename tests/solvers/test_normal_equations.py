@@ -14,6 +14,7 @@ from skdp.solvers.postprocess import (
     drawn,
     normal_equations,
     reweighted,
+    right_labels,
     solve_normal_equations,
     steadied,
     true_forms,
@@ -258,6 +259,49 @@ def test_noise_of_weighted_products_is_as_said():
         errors.append((got.cross - truth)[0] / got.cross_noise)
     squares = np.mean(np.square(errors))
     assert squares == pytest.approx(1.0, abs=6 * np.sqrt(2 / 400))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, weighted):
+    """Classes with one mean: most fits find no more than chance, as they would with fresh noise."""
+    rng = np.random.default_rng(0)
+    y = rng.choice(n_classes, 300, p=[0.3, 0.7] if n_classes == 2 else [0.2, 0.3, 0.5])
+    X = rng.standard_normal((300, 8))
+    X -= np.array([X[y == k].mean(axis=0) for k in range(n_classes)])[y]
+    codes, _ = label_codes(n_classes, centered=True)
+    gains = {True: [], False: []}
+    for _ in range(60):
+        noisy = released(X, codes[y], 8.0, rng)
+        found = class_moments(noisy, codes, CLIP)
+        if not found.shown.all():
+            continue
+        weights = 1 / found.totals if weighted else np.ones(n_classes)
+        used = reweighted(noisy, found, weights) if weighted else noisy
+        solution = solve_normal_equations(used, 1.0, flat=True)
+        for taken in gains:
+            some = solution._replace(traces=taken * solution.traces)
+            right, shares = right_labels(used, found, some, weights)
+            gains[taken].append(right @ shares - shares.max())
+    assert np.median(gains[True]) <= 0.0 < np.median(gains[False])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_parts_of_classes_that_get_their_label(n_classes):
+    """Without noise, classes that are normal: what a linear map finds."""
+    rng = np.random.default_rng(1)
+    y = rng.choice(n_classes, 20_000, p=[0.3, 0.7] if n_classes == 2 else [0.2, 0.3, 0.5])
+    X = rng.standard_normal((20_000, 4)) + 1.2 * np.eye(4)[y]
+    codes, _ = label_codes(n_classes, centered=True)
+    moments = released(X, codes[y])
+    found = class_moments(moments, codes, 9.0)
+    solution = solve_normal_equations(moments, 0.0, flat=True)
+    right, shares = right_labels(moments, found, solution, np.ones(n_classes))
+    scores = X @ solution.coefficients + solution.intercepts
+    labels = (scores[:, 0] > 0) if n_classes == 2 else np.argmax(scores, axis=1)
+    np.testing.assert_allclose(shares, np.bincount(y) / len(y), rtol=1e-6)
+    parts = [np.mean(labels[y == k] == k) for k in range(n_classes)]
+    np.testing.assert_allclose(right, parts, atol=0.1)
 
 
 def test_a_class_without_records_has_its_noise_as_total():
