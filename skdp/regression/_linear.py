@@ -223,7 +223,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
-                shares["target_mean"] = 0.07
+                shares["target_mean"] = 0.04
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
