@@ -123,7 +123,7 @@ def fit_interactions(estimator, session, X, route):
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)
     extra["n_samples_seen_"] = m
-    if session.budget.mu:
+    if session.budget.mu and route != "one_shot":
         share = _SHARES["degree"] * counted
         extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, share)
     return attributes | extra

@@ -201,7 +201,7 @@ def marchenko_pastur(
     b = len(vectors) / n_rows
     y = values / unit + 1
     kept = y > ((1 + math.sqrt(b)) * largest_of_noise((n_rows, len(vectors)), kurtosis)) ** 2
-    h = y[kept] - 1 - b
+    h = np.maximum(y[kept] - 1 - b, 2 * math.sqrt(b))  # of small matrices it may be less
     t = (h + np.sqrt(np.maximum(h * h - 4 * b, 0.0))) / 2
     return Directions(vectors[:, kept], t * unit, (t**2 - b) / (t**2 + b * t))
 

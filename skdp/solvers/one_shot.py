@@ -137,28 +137,31 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
     """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor)).
 
     Without a floor it is the mean degree. A dense moment is read as one with Gaussian noise is: by
-    the subspace that thinning likes best.
+    the subspace that thinning likes best. Flips of some users are independent of those of others,
+    so that a part of the users is split off: the noise of a count is not that of a pair.
     """
     gain, offset = Flipped(Y, noise_scale).unbiased
     m, n = Y.shape
     floor = floor or mean_degree(gain * Y.nnz - offset * m * n, m)
     moment = _weighted_moment(Y, noise_scale, float(floor))
     if isinstance(moment.value, np.ndarray):
-        entry = pair_deviation(
-            math.sqrt(moment.variance), moment.rows, float(np.mean(moment.diagonal))
-        )
+        entry = pair_deviation(moment.variance**0.5, moment.rows, float(moment.diagonal.mean()))
         alike = math.sqrt(2) * entry * (1 + math.sqrt(n / moment.rows) / 2)  # with the same edge
-        V = chosen_subspace(moment.value, alike, k)
+
+        def part(rng: Any, share: float) -> Any:
+            users = rng.permutation(m) < share * m
+            return _weighted_moment(Y[users], noise_scale, float(floor)).value
+
+        V = chosen_subspace(moment.value, alike, k, part=part)
         values, Q = linalg.top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:
         pairs = linalg.leading_pairs(moment.value, 2 * k)
     found = moment.directions(*pairs).values[:k] / floor
     squares = np.concatenate([found, np.zeros(k - len(found))])
-    vectors = pairs[1][:, :k]
     total = max(float(moment.diagonal.sum()) / floor, float(squares.sum()))
     noise = math.sqrt(moment.rows * moment.variance / floor)
-    return NormalisedPairs(squares, vectors, total, moment.sums, noise)
+    return NormalisedPairs(squares, pairs[1][:, :k], total, moment.sums, noise)
 
 
 def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
@@ -168,9 +171,7 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
     whose noise is s sqrt(n): a floor below it would follow the noise. Over `floor` it is the moment
     of rows over sqrt(max(degree, floor)).
     """
-    n = Y.shape[1]
-    p = flip_probability(noise_scale)
-    gain, offset = 1 / (1 - 2 * p), p / (1 - 2 * p)
+    n, (gain, offset) = Y.shape[1], Flipped(Y, noise_scale).unbiased
     degrees = gain * np.diff(Y.indptr) - offset * n
     weights = floor / np.maximum(degrees, floor + noise_scale * math.sqrt(n))
     total = float(weights.sum())

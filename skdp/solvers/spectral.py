@@ -121,10 +121,11 @@ def _unit_of(moment: FloatArray) -> float:
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
+Part = Callable[[np.random.Generator, float], FloatArray] | None
 
 
 def chosen_subspace(
-    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
+    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None, part: Part = None
 ) -> FloatArray:
     """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
@@ -134,13 +135,15 @@ def chosen_subspace(
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
     The moment of few columns, which popularity shows nearly as well, is split more than once: the
     mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
+    Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
+    of a random share of the rows: it is fitted in place of A + c Z, and judged by the other rows.
     """
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
     candidates, rng = _candidates(first), np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
-    scores = np.mean([_scores(released, candidates, k, rng) for _ in range(splits)], axis=0)
+    scores = np.mean([_scores(released, candidates, k, rng, part) for _ in range(splits)], axis=0)
     # Another must be better by one noise scale than the leading eigenvectors, or than what is known
     # from elsewhere, where it is judged once: the best of several looks better than it is.
     margin = math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
@@ -150,20 +153,19 @@ def chosen_subspace(
 
 
 def _scores(
-    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator
+    released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator, part: Part
 ) -> FloatArray:
     """Return what each way makes of one half of the noise, judged by the other one."""
-    A, noise_scale = released.moment, released.noise_scale
-    Z = rng.standard_normal(A.shape) * noise_scale
-    Z = (Z + Z.T) / 2
-    half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
+    A, noise_scale, longer = released.moment, released.noise_scale, 1 + _SPLIT**2
+    if part is None:
+        Z = rng.standard_normal(A.shape) * noise_scale
+        moment = A + _SPLIT * (Z + Z.T) / 2
+    else:
+        moment = longer * part(rng, 1 / longer)
+    half = _Noisy(moment, noise_scale * math.sqrt(longer), rough=True)
     half.pairs(_WIDER * k)
-    other = A - Z / _SPLIT
-    return np.array([_score(candidate(half, k), other) for candidate in candidates])
-
-
-def _score(V: FloatArray, moment: FloatArray) -> float:
-    return float(np.sum(V * (moment @ V)))
+    other = A - (moment - A) / _SPLIT**2
+    return np.array([np.sum(V * (other @ V)) for V in (way(half, k) for way in candidates)])
 
 
 def _candidates(first: FloatArray | None) -> list[Candidate]:

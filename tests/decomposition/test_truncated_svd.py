@@ -129,6 +129,8 @@ def test_interactions_equal_scikit_learn_on_normalised_rows(floor, delta):
     assert_same(ours, TruncatedSVD(3, algorithm="arpack").fit(rows))
     assert ours.user_level_mu_ == math.inf
     assert ours.n_samples_seen_ == 300
+    flips = exact(R, 3, privacy_unit="interaction", unit_bound=floor, algorithm="one_shot")
+    assert_same(flips, TruncatedSVD(3, algorithm="arpack").fit(rows))
 
 
 @pytest.mark.thorough

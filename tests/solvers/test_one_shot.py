@@ -190,6 +190,31 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     np.testing.assert_allclose(one_shot._weighted_moment(Y, s, 8.0).value, dense, rtol=1e-9)
 
 
+@pytest.mark.parametrize("epsilon", [2.0, 3.0])
+def test_the_noise_of_counts_is_not_that_of_pairs(epsilon):
+    """Where few columns are popular, counts of flips scatter by more than pairs do, or by less."""
+    rng, k = np.random.default_rng(0), 10
+    law = 1 / (np.arange(300) + 3.0) ** 1.2
+    tastes = rng.standard_normal((1500, 5)) @ rng.standard_normal((5, 300)) / math.sqrt(5)
+    odds = law * np.exp(0.8 * tastes)
+    R = (rng.random(odds.shape) < 5 * odds / odds.sum(axis=1, keepdims=True)) * 1.0
+    X = R / np.sqrt(np.maximum(R.sum(axis=1, keepdims=True), 5))
+    best = np.sum(np.linalg.svd(X, compute_uv=False)[:k] ** 2)
+    captured = []
+    for _ in range(4):
+        Y = flipped(R, epsilon, rng)
+        V = one_shot.normalised_pairs(Y, flip_deviation(epsilon), 5, k).vectors
+        captured.append(np.sum((X @ V) ** 2) / best)
+    assert np.mean(captured) > 0.95
+
+
+def test_two_cells_have_a_spectrum():
+    for seed in range(8):
+        Y = flipped(np.zeros((1, 2)), 0.1, np.random.default_rng(seed))
+        found = one_shot.normalised_pairs(Y, flip_deviation(0.1), None, 1)
+        assert np.all(found.squares >= 0)
+
+
 def test_normalised_pairs_are_those_of_the_normalised_rows():
     """Without noise exactly; with it, the total and the sums within what is claimed."""
     rng, floor = np.random.default_rng(3), 6.0
