@@ -220,9 +220,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         """Make all releases; the records are read by the session alone."""
         check_class_weight(self, classes)
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
-        q = codes.shape[1]
-        form = RecordForm(partial(encode, classes=classes, codes=codes), q)
-        released = self._release(session, placed, form, TargetScale.in_ball(1.0, q))
+        form = RecordForm(partial(encode, classes=classes, codes=codes), codes.shape[1])
+        released = self._release(session, placed, form, TargetScale.in_ball(1.0, codes.shape[1]))
         solution = self._solve(released.moments, released.clip_norm, classes, codes)
         W, b, attributes = self._fitted(released, solution)
         return attributes | {

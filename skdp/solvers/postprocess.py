@@ -468,6 +468,9 @@ def solve_normal_equations(
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
+    It also shortens all that it finds, next to intercepts that it leaves: where anything is seen
+    the length of the whole is fitted again, w'b without the noise over the forms m, by 1 or more.
+    Under much noise that is somewhat too long: the mean of w_i'A w_i leaves out that w knows A.
     """
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
@@ -484,8 +487,11 @@ def solve_normal_equations(
     linear = np.maximum(m @ found**2 + lost, 1e-300)
     kept, astray = 1 - lost / linear, _astray(released, found) / linear
     if flat:
-        edge = released.noise * math.sqrt(2 * len(g))
-        filters[:] = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None]
+        penalty = alpha + released.noise * math.sqrt(2 * len(g))
+        filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
+        fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
+        square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
+        filters *= max(1.0, fitted / max(square, 1e-300))
         found = filters * g
         seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)

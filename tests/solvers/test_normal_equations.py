@@ -224,6 +224,28 @@ def test_totals_and_means_are_those_of_the_classes(n_classes, centered):
     assert found.shown.all()
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0, 3.0])
+def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
+    """Least squares along what it finds, by the moments without noise, have a slope of about 1."""
+    slopes = []
+    for seed in range(20):
+        exact, noisy, _ = problem(4000, 20, noise, seed)
+        found = solve_normal_equations(noisy if noise else exact, 0.0, flat=True).coefficients[:, 0]
+        slopes.append(float(found @ exact.cross[:, 0]) / float(found @ exact.scatter @ found))
+    assert 0.8 < np.median(slopes) < 1.05
+
+
+def test_a_flat_solution_that_sees_nothing_stays_short():
+    rng, d, noise = np.random.default_rng(0), 20, 5.0
+    N = noise * math.sqrt(2) * rng.standard_normal((d, d))
+    e = noise * rng.standard_normal((d, 1))
+    zero = np.zeros(d), np.zeros(1)
+    nothing = NormalEquations((N + N.T) / 2, e, *zero, noise, np.array([noise]))
+    solution = solve_normal_equations(nothing, 1.0, flat=True)
+    assert not solution.seen.any()
+    assert np.linalg.norm(solution.coefficients) < np.linalg.norm(e) / (noise * math.sqrt(2 * d))
+
+
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_weighted_products_are_those_of_weighted_rows(n_classes, centered):
