@@ -469,16 +469,15 @@ def solve_normal_equations(
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
     It also shortens all that it finds, next to intercepts that it leaves: where anything is seen
-    the length of the whole is fitted again, w'b without the noise over the forms m, by 1 or more.
-    Under much noise that is somewhat too long: the mean of w_i'A w_i leaves out that w knows A.
+    the length of the whole is fitted again, w'b without the noise over w'Aw, by 1 or more. The
+    larger of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
     """
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
     m = true_forms(values, released.noise) + alpha
     filters, left_open = np.zeros_like(g), np.zeros_like(g)
     seen = np.ones(g.shape[1], bool)
-    for j in range(g.shape[1]):
-        cross_noise = float(released.cross_noise[j])
+    for j, cross_noise in enumerate(released.cross_noise.tolist()):
         level, seen[j], rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
         filters[:, j] = _filter(m, level)
         left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
@@ -487,6 +486,7 @@ def solve_normal_equations(
     linear = np.maximum(m @ found**2 + lost, 1e-300)
     kept, astray = 1 - lost / linear, _astray(released, found) / linear
     if flat:
+        penalty = alpha + released.noise * math.sqrt(2 * len(g))
         penalty = alpha + released.noise * math.sqrt(2 * len(g))
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
         fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))

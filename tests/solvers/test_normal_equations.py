@@ -224,7 +224,7 @@ def test_totals_and_means_are_those_of_the_classes(n_classes, centered):
     assert found.shown.all()
 
 
-@pytest.mark.parametrize("noise", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("noise", [0.0, 1.0, 3.0, 10.0])
 def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
     """Least squares along what it finds, by the moments without noise, have a slope of about 1."""
     slopes = []
@@ -232,7 +232,7 @@ def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
         exact, noisy, _ = problem(4000, 20, noise, seed)
         found = solve_normal_equations(noisy if noise else exact, 0.0, flat=True).coefficients[:, 0]
         slopes.append(float(found @ exact.cross[:, 0]) / float(found @ exact.scatter @ found))
-    assert 0.8 < np.median(slopes) < 1.05
+    assert 0.85 < np.median(slopes) < 1.05
 
 
 def test_a_flat_solution_that_sees_nothing_stays_short():
