@@ -359,6 +359,18 @@ class CountsIn:
     high: ShortArray
     zero: ShortArray
 
+    @classmethod
+    def of(cls, points: FloatArray, about: FloatArray, *, distances: bool) -> CountsIn:
+        """Count what is at most each point, or no farther from the centre.
+
+        The last two pairs hold all entries, and those that equal the centre, if distances count.
+        """
+        codes = codes_of(points, np.zeros((len(about), 1)) if distances else about[:, None])
+        beyond = np.tile([HIGHEST, 0 if distances else LOWEST], (len(about), 1))
+        high = np.hstack([codes, beyond.astype(np.int16)])
+        low = -high if distances else np.full_like(high, LOWEST)
+        return cls(low, high, codes_of(np.zeros(len(about)), about))
+
     def __call__(self, part: _CodedPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, pairs)."""
         low, high, zero = self.low, self.high, self.zero[:, None]

@@ -15,18 +15,7 @@ import scipy.sparse as sp
 
 from skdp._inputs import bound_of
 from skdp.solvers.one_shot import mean_degree
-from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import (
-    TAIL,
-    captured,
-    exponent,
-    fill_bounds,
-    made_blocks,
-    made_histories,
-    made_rows,
-    shares_of,
-    spread_rows,
-)
+from skdp.theory import PlanData, PlansMixin, _made
 from skdp.theory._plan import (
     MOST_NUMBERS,
     USUAL_ONES,
@@ -64,22 +53,22 @@ class DecompositionPlans(PlansMixin):
         if nnz is not None:
             check_entries(self, nnz, n, d)
         if unit.by_rows and nnz is None:
-            return self._made_rows(rng, n, shares_of(d, k, signal, spectrum), spread)
+            return self._made_rows(rng, n, _made.shares_of(d, k, signal, spectrum), spread)
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
             nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
-        return PlanData(lambda m: m.fit(A), lambda m: captured(A, m.components_), said)
+        return PlanData(lambda m: m.fit(A), lambda m: _made.captured(A, m.components_), said)
 
     def _made_rows(self, rng, n, shares, spread):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
         rows, clip = rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
-        X = made_rows(rng, rows, shares)
+        X = _made.made_rows(rng, rows, shares)
         if given or spread is not None:
-            X = spread_rows(rng, X, 0.0 if spread is None else float(spread))
+            X = _made.spread_rows(rng, X, 0.0 if spread is None else float(spread))
             X *= clip if given else 1.0
-        X = fill_bounds(self, X)
+        X = _made.fill_bounds(self, X)
         center = getattr(self, "center", None)
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
@@ -94,11 +83,13 @@ class DecompositionPlans(PlansMixin):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
         (n, d), unit = shape, unit_of(self)
         rows, ones = histories_of(n, nnz) if unit.in_one_row else (n, nnz)
-        draw = partial(made_histories, n=rows, d=d, nnz=ones, apart=apart)
-        tail, k = TAIL, n_planned(self, d)
+        draw = partial(_made.made_histories, n=rows, d=d, nnz=ones, apart=apart)
+        tail, k = _made.TAIL, n_planned(self, d)
         if signal is not None:
             few = partial(draw, n=min(rows, 2000), nnz=max(ones * min(rows, 2000) // rows, 1))
-            tail = exponent(lambda a: _held(few(np.random.default_rng(0), tail=a), k), signal, 2.5)
+            tail = _made.exponent(
+                lambda a: _held(few(np.random.default_rng(0), tail=a), k), signal, 2.5
+            )
         X = draw(rng, tail=tail)
         if unit.symmetric:
             X = sp.triu(X, 1)
@@ -119,7 +110,7 @@ class DecompositionPlans(PlansMixin):
         return PlanData(partial(fit_rows, X=X), score, (said + kind,), n / rows)
 
     def _score_rows(self, X, *, centred):
-        return lambda model: captured(X, model.components_, centred=centred)
+        return lambda model: _made.captured(X, model.components_, centred=centred)
 
     def _planned_shape(self, n, d):
         return n, n if d is None and unit_of(self).symmetric else d
@@ -149,7 +140,7 @@ def drawn_matrix(estimator, rng, shape, values):
             )
         given = np.full(k, given[0]) if np.ndim(values) == 0 else np.sort(given)[::-1][:k]
         values = given * math.sqrt(smaller)
-    A = made_blocks(rng, sizes, values, ends=ends, symmetric=unit.symmetric)
+    A = _made.made_blocks(rng, sizes, values, ends=ends, symmetric=unit.symmetric)
     said = f"a matrix of {sizes[0]} x {sizes[1]} with {len(values)} blocks, of singular values "
     said += f"from {np.min(values):.3g} to {np.max(values):.3g}"
     return A, (said,)
@@ -176,7 +167,7 @@ class IncrementalPlans(DecompositionPlans):
     """
 
     def _made(self, rng, n, d, signal=None, spread=None, stream=True):
-        made = self._made_rows(rng, n, shares_of(d, n_planned(self, d), signal, None), spread)
+        made = self._made_rows(rng, n, _made.shares_of(d, n_planned(self, d), signal, None), spread)
         if not stream:
             return made
         X = made.fit.keywords["X"]

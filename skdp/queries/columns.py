@@ -15,15 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import (
-    HIGHEST,
-    LOWEST,
-    WHOLE,
-    CountsIn,
-    Kept,
-    coded_columns,
-    codes_of,
-)
+from skdp.data.numbers import WHOLE, CountsIn, Kept, coded_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -68,12 +60,8 @@ class RankQuery(SumQuery):
     ) -> None:
         super().__init__(rows, **options)
         about = points[:, points.shape[1] // 2] if center is None else center
-        self._columns, self._zero = partial(columns, about), codes_of(np.zeros(len(about)), about)
-        codes = codes_of(points, about[:, None] if center is None else np.zeros((len(about), 1)))
-        # The last two pairs hold all entries, and those that equal the centre, if any.
-        beyond = np.tile([HIGHEST, LOWEST if center is None else 0], (len(about), 1))
-        high = np.hstack([codes, beyond.astype(np.int16)])
-        self._pairs = np.full_like(high, LOWEST) if center is None else -high, high
+        self._columns = partial(columns, about)
+        self._work = CountsIn.of(points, about, distances=center is not None)
         self._counts: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
@@ -84,14 +72,14 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        low, high = self._pairs
-        which = np.minimum(np.maximum(which, 0), low.shape[1] - 3)
+        d, m = self._work.high.shape
+        which = np.minimum(np.maximum(which, 0), m - 3)
 
         def answer(step: float) -> NDArray[Any]:
             if self._counts is None:
-                counts = self._columns().sum_parts(CountsIn(low, high, self._zero))
-                self._counts = checked_total(counts, low.shape, "int64")
-            near = self._counts[np.arange(len(low)), which]
+                counts = self._columns().sum_parts(self._work)
+                self._counts = checked_total(counts, (d, m), "int64")
+            near = self._counts[np.arange(d), which]
             excess = 2 * near - self._counts[:, -2] - self._counts[:, -1]
             if step == 0.0:
                 return np.asarray(excess / (2 * WHOLE))
@@ -106,7 +94,7 @@ class RankQuery(SumQuery):
     @cached_property
     def _bound(self) -> Bound:
         """The bound of each question; its proof is in `ranks`."""
-        d, slack = len(self._zero), self.neighbours.units / 2 + _ROUNDED
+        d, slack = len(self._work.zero), self.neighbours.units / 2 + _ROUNDED
         l2, root = self.neighbours.array(math.sqrt(d) / 2), math.sqrt(d)
         name = "column_centered_ranks"
         return Bound(name, (d,), l2, slack=slack * root, l1=l2 * root, l1_slack=slack * d)

@@ -175,18 +175,15 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
 
 def log2_bins(unit: FloatArray) -> Likelihood:
     """Return sizes in each column, powers of two in these units: half of the prior is mild."""
-    return Likelihood(unit[:, None] * _POWERS, _mild(), shared=True)
+    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
+    prior = 0.5 * mild / mild.sum() + 0.5 / len(mild)
+    return Likelihood(unit[:, None] * _POWERS, prior, shared=True)
 
 
 def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
     """Return numbers in each column that are at most so far from 0."""
     points = radius[:, None] * np.linspace(-1, 1, cells + 1)
     return Likelihood(points, np.ones(cells + 2))
-
-
-def _mild() -> FloatArray:
-    mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
-    return np.asarray(0.5 * mild / mild.sum() + 0.5 / len(mild))
 
 
 @lru_cache
