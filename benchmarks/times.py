@@ -337,15 +337,15 @@ def tables(full):
 
     def large():
         X, y, classes = dense_rows(n, d)
-        show("dense rows", HEAD, row_estimators(X, y, classes, f"{n} x {d}", n_times), note)
+        show("dense rows", HEAD, row_estimators(X, y, classes, f"{n} x {d}", n_times))
 
     def sparse():
         X = sparse_rows(*sparse_shape)
         form = f"CSR, {X.shape[0]} x {X.shape[1]}, {X.nnz} entries"
-        show("sparse rows", HEAD, compared(sparse_pairs, X, lambda _: (), form, n_times), note)
+        show("sparse rows", HEAD, compared(sparse_pairs, X, lambda _: (), form, n_times))
 
     def others():
-        show("other units", HEAD, other_units(full, n_times), note)
+        show("other units", HEAD, other_units(full, n_times))
 
     def growing():
         with threadpool_limits(1):
