@@ -438,6 +438,14 @@ def warn_unseen(estimator, of, needed, remedy):
     )
 
 
+def check_given(estimator):
+    """Return what to say of public bounds where little was learnt: they may be why."""
+    values = {k: getattr(estimator, k, None) for k in ("bounds", "clip_norm", "target_bounds")}
+    given = [repr(k) for k, v in values.items() if v is not None and not isinstance(v, str)]
+    said = f" Also check {' and '.join(given)}: values far too small or too large hide the data."
+    return said if given else ""
+
+
 def clip_norm_of(estimator, session, ask, share, near=1.0):
     """Return the clip norm of some rows: given, or about the median norm of what is asked."""
     if estimator.clip_norm != "auto":

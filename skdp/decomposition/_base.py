@@ -20,7 +20,7 @@ from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import Answer
-from skdp.base import FitsElsewhereMixin, clip_norm_of
+from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
@@ -214,7 +214,7 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     if below == least:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
         said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
-        warn_caller(said, NoSignalWarning)
+        warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {asked - below} of {asked} components: the others do not "
         said += f"exceed the noise level. Use n_components={asked - below}."

@@ -369,12 +369,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         said = f"sees nothing of {of} above its noise: coefficients are next to zero"
         if seen.all():
             said = f"may miss up to {min(lost, 1.0):.0%} of the variance that is linear in the rows"
-        given = [
-            repr(name)
-            for name in ("bounds", "clip_norm", "target_bounds")
-            if getattr(self, name, None) is not None and not self._is_auto(name)
-        ]
-        check = f" Or most records lie beyond {' or '.join(given)}." if given else ""
+        check = base.check_given(self)
         if getattr(self, "classes", None) is not None:
             check += " Labels that are none of 'classes' do not count: check their spelling."
         warn_caller(

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, UtilityWarning
+from skdp.exceptions import NoSignalWarning
 from skdp.testing import seeded_entropy
 from tools.null_checks import check_null_release
 from tools.outcomes import fitted_attributes, messages_of
@@ -336,3 +337,10 @@ def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below):
             assert (not said) == (np.count_nonzero(model.explained_variance_) == 2)
             below -= nothing / 8
     assert abs(below) <= 0.25
+
+
+def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
+    X = np.random.default_rng(0).standard_normal((3000, 5))
+    said = "Also check 'clip_norm': values far too small or too large hide the data"
+    with pytest.warns(NoSignalWarning, match=said):
+        DPIncrementalPCA(2, clip_norm=1e3).fit(X)
