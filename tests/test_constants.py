@@ -183,6 +183,8 @@ def shown(model, data, more):
     found = [fitted_attributes(model), getattr(model, "_private", None)]
     if hasattr(model, "recommend"):
         found.append(model.recommend(data[0][:50], 5))
+    if isinstance(model, skdp.DPRidge):
+        found.append(model.predict(5.0 * data[0][:50]))  # rows that the fit has hardly seen
     return found
 
 
