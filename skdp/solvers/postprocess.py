@@ -603,8 +603,8 @@ def right_labels(
 ) -> tuple[FloatArray, FloatArray]:
     """Return about which part of each class that shows gets its label, and its share of records.
 
-    Rows scatter about the mean of their class as all rows do, normally; that one of several scores
-    is the largest is an integral, as if they did so independently. Coefficients are made of the
+    Rows scatter normally about the mean of their class, alike in all; that one of several scores is
+    the largest is an integral, as if they did so independently. Coefficients are made of the
     class means, so that scores of these hold a product of the noise with itself: what that is
     on average is taken off, and a standard deviation of it more.
     """
@@ -615,7 +615,8 @@ def right_labels(
     scores = classes.means @ W + solution.intercepts - product
     if W.shape[1] == 1:
         W, scores = np.hstack([-W, W]), np.hstack([-scores, scores])
-    squares = W.T @ released.scatter @ W / released.weight
+    apart = (classes.means - classes.totals @ classes.means / classes.totals.sum()) @ W
+    squares = (W.T @ released.scatter @ W - apart.T * classes.totals @ apart) / released.weight
     spread = np.diag(squares)[:, None] + np.diag(squares) - 2 * squares
     margins = np.diag(scores)[:, None] - scores + np.diag(np.full(len(scores), math.inf))
     nodes, parts = np.polynomial.hermite_e.hermegauss(20)
