@@ -29,9 +29,9 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Entries are seen on a public grid of floats about a public number (see `codes_of`), and points
-    that lie between two of its numbers count as the upper one. What lies between the points is
-    counted once, and answers all questions. A row with a value that is not finite adds nothing.
+    Entries are seen on a public grid of floats about a public number (see `codes_of`): a point
+    between two of its numbers counts all that lies between them too. What lies between the points
+    is counted once, and answers all questions. A row with a value that is not finite adds nothing.
 
     Parameters
     ----------
