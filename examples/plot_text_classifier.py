@@ -6,8 +6,9 @@ Words are hashed to thousands of columns, of which one message fills a dozen, an
 matter are rare. Noise on all products of all columns would drown everything, and a classifier that
 always says "ordinary" would be right most of the time.
 
-Here two releases do: sums of the columns, which choose a few of them, and the moments of these. The
-totals of the classes are in the second one, so that balancing them costs nothing.
+Here two releases do: products of all columns with the labels, which say in which direction the
+classes differ, and the moments of that direction and of the most frequent columns. The totals of
+the classes are in the second one, so that balancing them costs nothing.
 """
 
 # %%
@@ -76,12 +77,11 @@ ax.legend()
 plt.show()
 
 # %%
-# Most coefficients are zero: their columns were not kept. Hashing the public list of words says
-# which words the others stand for (several words may share a column).
+# Hashing the public list of words says which words the coefficients stand for (several words may
+# share a column).
 hashed, regression = model[0], model[-1]
 weights = hashed.transform(words) @ regression.coef_[0]
 order = np.argsort(weights)
-print(f"{np.count_nonzero(regression.coef_)} of {regression.n_features_in_} columns kept")
 print("unwanted:", *words[order[:-9:-1]])
 print("ordinary:", *words[order[:8]])
 print(regression.privacy_report())

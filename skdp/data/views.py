@@ -379,7 +379,7 @@ def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
 
 
 def rows_of_records(
-    blocks: Iterable[Zipped | Groups], kept: NDArray[np.intp] | None
+    blocks: Iterable[Zipped | Groups], kept: Kept | None
 ) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN.
 
@@ -390,7 +390,7 @@ def rows_of_records(
             yield block if kept is None else block._replace(rows=on_columns(block.rows, kept))
             continue
         bad = np.flatnonzero(~good_records(block))
-        rows = block.rows if kept is None else block.rows[:, kept]
+        rows = block.rows if kept is None else kept_columns(block.rows, kept)
         yield _marked(rows.copy(), bad) if bad.size else rows
 
 
@@ -423,10 +423,38 @@ def _finite_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
-def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:
-    """Return rows on a public selection of columns; a bad value anywhere stays one."""
+def on_columns(rows: Block, kept: Kept) -> Block:
+    """Return rows on public columns; a bad value anywhere stays one."""
     bad = np.flatnonzero(~finite_rows(rows))
-    return _marked(rows[:, kept], bad) if bad.size else rows[:, kept]
+    return _marked(kept_columns(rows, kept), bad) if bad.size else kept_columns(rows, kept)
+
+
+class Mapped(NamedTuple):
+    """Public columns: some by their places, then what a matrix makes of all, less a centre."""
+
+    places: NDArray[np.intp]
+    directions: NDArray[np.float64]
+    center: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.places) + len(self.center)
+
+
+Kept: TypeAlias = NDArray[np.intp] | Mapped
+
+
+def kept_columns(rows: Block, kept: Kept) -> Block:
+    """Return rows on public columns.
+
+    SciPy adds up the entries of each row by itself: no bit of a product depends on the rows next to
+    it, as it would for dense rows.
+    """
+    if not isinstance(kept, Mapped):
+        return rows[:, kept]
+    with np.errstate(invalid="ignore", over="ignore"):  # bad rows are known to be bad
+        along = sp.csr_array(rows) @ kept.directions - kept.center
+    part = rows[:, kept.places]
+    return sp.hstack([part, along], format="csr") if sp.issparse(rows) else np.hstack([part, along])
 
 
 def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from skdp.data import blocks, views
 from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
-from skdp.privacy.gate.bounds import Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.rows import RowQuery
 from skdp.queries.sums import (
     GroupQuery,
     Neighbours,
@@ -41,7 +40,7 @@ _LENGTH = "length"  # of rows in their units, next to the records
 
 
 def _lengths(
-    block: Any, scale: views.RowScale | None, kept: NDArray[np.intp] | None
+    block: Any, scale: views.RowScale | None, kept: views.Kept | None
 ) -> tuple[FloatArray]:
     (rows,) = views.rows_of_records([block], kept)
     if scale is not None:
@@ -73,8 +72,8 @@ class RegressionQuery(GroupQuery):
         Public bounds of the targets.
     row_scale : RowScale or None
         Public units of the (kept) columns; None takes the rows as they are.
-    kept : array of int or None
-        Public selection of columns; the others play no part, in lengths neither.
+    kept : array of int, Mapped or None
+        Public columns; the others play no part, in lengths neither.
     by_group : bool
         Whether all records of a group are one unit.
     adjacency : {"add_remove", "replace"}
@@ -90,7 +89,7 @@ class RegressionQuery(GroupQuery):
         clip_norm: float,
         scale: views.TargetScale,
         row_scale: views.RowScale | None = None,
-        kept: NDArray[np.intp] | None = None,
+        kept: views.Kept | None = None,
         by_group: bool = False,
         adjacency: str,
         n_jobs: int | None = None,
@@ -104,10 +103,6 @@ class RegressionQuery(GroupQuery):
         self._rows = restricted(records, partial(views.rows_of_records, kept=kept), d)
         measure = partial(_lengths, scale=row_scale, kept=kept)
         self._lengths = RowColumns(records, measure, _LENGTH)
-
-    def rows(self, clip_norm: float) -> RowQuery:
-        """Return the query over the rows alone, clipped, as they came."""
-        return self._alike(RowQuery, self._rows, clip_norm=clip_norm)
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of the rows as they came."""
@@ -130,9 +125,9 @@ class RegressionQuery(GroupQuery):
         """Return the same records with rows in other units; clipping comes after it."""
         return self._restricted(row_scale=row_scale)
 
-    def selected(self, kept: NDArray[np.intp]) -> RegressionQuery:
-        """Return the same records on a public selection of columns, which have no units yet."""
-        return self._restricted(kept=kept if self.kept is None else self.kept[kept])
+    def selected(self, kept: views.Kept) -> RegressionQuery:
+        """Return the same records on public columns, which have no units yet."""
+        return self._restricted(kept=kept)
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; lengths are measured once."""
@@ -161,22 +156,44 @@ class RegressionQuery(GroupQuery):
         that |G| <= U^2 and |H| <= t^2 stand for r and v.q in the bound of one record.
         """
         d, q = self._rows.n_features, len(self.scale.size)
-        C, c, t = self.clip_norm, float(bias), float(target_norm)
-        size = d + q + (1 if c else 0)
+        size = d + q + (1 if bias else 0)
+        answer = self._answer(bias, target_norm, (size, size))
+        l2 = largest_change(math.hypot(self.clip_norm, bias), target_norm, self.neighbours)
+        bounded = self._square("regression_moments", size, l2, answer)
+        if not bias or self.by_group:
+            return bounded
+        return replace(bounded, decode=partial(exact_bias, bias=bias))
 
+    def products(self, bias: float, target_norm: float) -> Bounded:
+        """Return [X, c]'[V, c] of the weighted records: what `regression` has but for X'X.
+
+        One record adds z w' with z = f (x, c), w = f (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
+        U T. Replace (z, w) by (p, r): the square of the change is convex in each of x, v, f^2, so
+        that full lengths are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest
+        at x.y = -C^2, v.s = t^2 for t, c <= C: (2 C T)^2, where opposite rows have one target. (A
+        bias that is shorter in one than in the other, as after rounding, moves it by less: that is
+        4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.) Else 2 U T.
+        A group adds sum z w', by Cauchy-Schwarz of norm U T; replace 2 U T.
+        """
+        C, c, t = self.clip_norm, float(bias), float(target_norm)
+        shape = (self._rows.n_features + 1, len(self.scale.size) + 1)
+        opposite = self.neighbours.replace and max(t, c) <= C and not self.by_group
+        l2 = self.neighbours.array((C if opposite else math.hypot(C, c)) * math.hypot(t, c))
+        bound = Bound("regression_products", shape, l2, slack=0.0)
+        decode = None if self.by_group else partial(exact_bias, bias=c)
+        return Bounded(bound, self._answer(c, t, shape), decode)
+
+    def _answer(self, c: float, t: float, shape: tuple[int, int]) -> Callable[[float], Any]:
         def answer(step: float) -> NDArray[Any]:
-            public = (C, self.scale, self.row_scale, c, t, step, self.kept)
-            term = (_MomentOfGroups if self.by_group else _MomentOfBlock)(*public)
+            public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
+            term = (_MomentOfGroups if self.by_group else _MomentOfBlock)(
+                *public, self.kept, shape[0] == shape[1]
+            )
             known = self._lengths.cached_here and not self.by_group
             records = self._lengths.with_columns() if known else self._source
-            shape, exact = (size, size), step != 0.0
-            return blocks.sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
+            return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
-        l2 = largest_change(math.hypot(C, c), t, self.neighbours)
-        bounded = self._square("regression_moments", size, l2, answer)
-        if not c or self.by_group:
-            return bounded
-        return replace(bounded, decode=partial(exact_bias, bias=c))
+        return answer
 
 
 @dataclass(frozen=True)
@@ -189,7 +206,8 @@ class _MomentOfBlock:
     bias: float
     target_norm: float
     step: float
-    kept: NDArray[np.intp] | None = None
+    kept: views.Kept | None = None
+    squares: bool = True  # X'X too
 
     def __call__(self, block: Any) -> FloatArray:
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
@@ -201,10 +219,12 @@ class _MomentOfBlock:
         f = np.where(good, f, 0.0)
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
-        last = f * bias_units(self.bias, self.step) if self.bias else None
-        if last is not None and self.step:
-            last = np.rint(last)  # f <= 1: no longer
-        return moment_of(Z, V, last)
+        last = f * bias_units(self.bias, self.step)
+        last = np.rint(last) if self.step else last  # f <= 1: no longer
+        if self.squares:
+            return moment_of(Z, V, last if self.bias else None)
+        W = np.column_stack([V, last])
+        return np.vstack([blocks.cross_product(blocks.unpacked(Z), W), last @ W])
 
     def _rows(self, block: Any) -> tuple[blocks.Block, NDArray[np.bool_]]:
         """Return rows in their units, and whether a record is finite, in all of its columns.
@@ -213,7 +233,7 @@ class _MomentOfBlock:
         """
         good, rows = views.good_records(block), block.rows
         if self.kept is not None:
-            rows = rows[:, self.kept]
+            rows = views.kept_columns(rows, self.kept)
         if self.row_scale is not None:
             rows = self.row_scale(rows, good)
         if self.row_scale is None or not self.row_scale.keeps_finite:
@@ -222,12 +242,14 @@ class _MomentOfBlock:
 
     def _targets(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
         """Return weighted targets in units."""
-        t, bounded = self.target_norm, np.isfinite(self.scale.high - self.scale.low).all()
-        y = np.where(good[:, None], block.targets, 0.0)
-        y = np.where(good[:, None], self.scale(y), 0.0) * f[:, None] * t
-        length = t if bounded else math.inf
+        bounded = np.isfinite(self.scale.high - self.scale.low).all()
+        length = self.target_norm if bounded else math.inf
         to_units = views.GroupMap(length, math.sqrt(self.step), reuse=False)
-        return np.asarray(to_units(views.with_rows(block, y)))
+        return np.asarray(to_units(views.with_rows(block, self._bounded(block, good, f))))
+
+    def _bounded(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
+        y = np.where(good[:, None], block.targets, 0.0)
+        return np.where(good[:, None], self.scale(y), 0.0) * f[:, None] * self.target_norm
 
 
 class _MomentOfGroups(_MomentOfBlock):
@@ -243,8 +265,14 @@ class _MomentOfGroups(_MomentOfBlock):
         length = math.hypot(self.clip_norm, self.bias)
         f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
         Z = blocks.dense(views.GroupMap(length, math.sqrt(self.step))(records))
-        V = self._targets(block, good, np.repeat(f, block.each))
-        return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
+        f = np.repeat(f, block.each)
+        if self.squares:
+            V = self._targets(block, good, f)
+            return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
+        V = np.column_stack([self._bounded(block, good, f), np.where(good, f * self.bias, 0.0)])
+        length = math.hypot(self.target_norm, self.bias)
+        W = views.GroupMap(length, math.sqrt(self.step), reuse=False)(views.with_rows(block, V))
+        return blocks.cross_product(Z, W)
 
 
 def largest_change(U: float, t: float, neighbours: Neighbours) -> float:

@@ -555,6 +555,7 @@ def bias_units(bias: float, step: float) -> float:
 
 def exact_bias(moment: FloatArray, step: float, bias: float) -> FloatArray:
     """Undo that the bias column was rounded down to whole units (both are public)."""
-    scale = np.ones(len(moment))
-    scale[-1] = bias / (max(1, bias_units(bias, step)) * math.sqrt(step))
-    return moment * scale[:, None] * scale[None, :]
+    exact, scale = moment.copy(), bias / (max(1, bias_units(bias, step)) * math.sqrt(step))
+    exact[-1] *= scale
+    exact[:, -1] *= scale
+    return exact

@@ -15,13 +15,13 @@ from skdp.answer import Answer
 from skdp.data.blocks import scale_rows
 from skdp.data.integers import row_norms
 from skdp.data.units import GroupForm, groups_of
-from skdp.data.views import RowScale, TargetScale
+from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import CUT, Columns, find_places
-from skdp.solvers.median_search import QUESTIONS, find_scale
+from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import normal_equations, released_count
-from skdp.solvers.spectral import staged_sums
+from skdp.solvers.spectral import product_directions
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
@@ -135,25 +135,24 @@ def warn_undetected_targets(estimator, targets):
     )  # fmt: skip
 
 
-# Wide rows of the linear regression: few columns are kept, by noisy sums.
+# Rows of more columns than a moment is best of: it holds the columns of the largest sums, and the
+# directions of products with the targets, which are released for all columns before.
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 30
+_SUMS = 0.5  # of the budget: most classes of texts differ in many columns, a little in each
+_DIRECTION = 0.25  # clip norms: how long the median row is made in directions
+_ALL = 3.0  # times as many columns: a moment of all of them takes no products before it
 
 
-def kept_of(ask, clip_norm, shares, n, unit_noise):
-    """Return (kept columns, the share of the regression), from public and released numbers alone.
+def moment_size(n, share, unit_noise):
+    """Return of how many columns a moment is best.
 
-    A column costs noise whether it holds anything or not: how many are kept follows from the count
-    over the noise of an entry, those with the largest sums are. `unit_noise` is the noise of second
-    moments of rows of norm 1 at the whole budget.
+    A column costs noise whether it holds anything or not: it follows from the count over the noise
+    of an entry. `unit_noise` is the noise of second moments of rows of norm 1 at the whole budget.
     """
-    sums = staged_sums(ask.rows(clip_norm).sums, shares["sums"])
-    left = shares["regression_moments"] + shares["sums"] - sums.spent
-    signal = n * math.sqrt(left) / unit_noise
-    size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), MOST_DENSE)
-    order = np.argsort(-np.abs(sums.value), kind="stable")
-    return np.sort(order[: int(size)]), left
+    size = _SIZE * (n * math.sqrt(share) / unit_noise) ** (2 / 3)
+    return int(min(max(size, _FEWEST_KEPT), MOST_DENSE))
 
 
 # What the linear regression share: bounds, the one release, the solution.
@@ -182,8 +181,8 @@ class Released(NamedTuple):
         Of the targets.
     mean : Answer or None
         Mean of the targets under wider bounds, about the centre of `scale`, where it was released.
-    kept : ndarray of int
-        Columns that the moments hold.
+    kept : ndarray of int, or Mapped
+        Columns that the moments hold, and directions.
     units : RowScale
         Centre and unit of each column.
     """
@@ -214,10 +213,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Whether sums and totals are released, besides products."""
         return self.fit_intercept
 
-    def _default_shares(self, columns, wide):
+    def _default_shares(self, columns, few):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
-        if wide:  # the sums are bought in stages; what they leave goes to the regression
-            shares["sums"] = 0.2
+        if few:
+            shares["sums"] = _SUMS
         if columns:
             shares["columns"] = 0.2 if self.bounds is None else 0.1
         if hasattr(self, "target_bounds"):
@@ -245,9 +244,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         records, q = self._records(placed, form), form.n_targets
         rows = records if self._by_group else placed.rows
         d, learns = rows.n_features, self._learns_columns(session, rows)
-        # Few columns are kept, from public facts, where rows are wide and have no bounds.
-        wide = d > GRAM_FEATURES and self.bounds is None and not (session.budget.exact or learns)
-        shares = _validation.check_split(self, self._default_shares(learns, wide))
+        # A moment of all columns may be too large for sparse or wide rows without bounds.
+        few = d > GRAM_FEATURES or getattr(rows, "sparse", False)
+        few = few and self.bounds is None and not (session.budget.exact or learns)
+        shares = _validation.check_split(self, self._default_shares(learns, few))
         anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
@@ -261,13 +261,17 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             half = ask.lengths().kept_below(math.inf, share=each)
             shares["clip_norm"] -= each
             n = released_count(2 * half.value, 2 * half.noise_scale)
+        unit_noise = query.neighbours.positive(session.noise_multiplier)
+        most = few and _ALL * moment_size(n, model_share(shares), unit_noise)
+        few = few and min(most, MOST_DENSE) < d
         noise = math.inf if exact else d * session.noise_multiplier
         wider = max(1.0, math.sqrt(_LOOSE * (n or 0.0) / noise))
         if learns:
             units = self._learnt_units(found, wider * CUT, units)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        clip_norm = self._clip_norm(session, ask.lengths(), shares["clip_norm"], d, wider)
+        each = shares["clip_norm"] / (2 if few else 1)
+        clip_norm = self._clip_norm(session, ask.lengths(), each, d, wider)
         longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
         clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
         left, mean = model_share(shares), None
@@ -276,12 +280,33 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             scale, left, mean = self._target_scale(session, *targets, n, scale)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
-        if wide and left:
-            noise = query.neighbours.positive(session.noise_multiplier)
-            kept, share = kept_of(ask, clip_norm, shares, n, noise)
-            ask = ask.selected(kept)
-        moments = self._moments(ask, share, clip_norm, scale) if share else None
+        length, explained = clip_norm, 1.0
+        if few and left:  # below the least that the search may have meant noise falls with signal
+            length = _ALIKE * clip_norm
+            found = self._directions(ask, length, scale, shares["sums"])
+            kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
+            ask, explained = ask.selected(kept), found.share
+        elif left:
+            share += shares.get("sums", 0.0)
+        moments = self._moments(ask, share, length, scale) if share else None
+        moments = moments and moments._replace(share=explained)
         return Released(moments, clip_norm, scale, mean, kept, units)
+
+    def _directions(self, ask, clip_norm, scale, share):
+        """Release the products of all columns with the targets; return directions of them."""
+        bias = self._bias * clip_norm
+        target = _TARGET * math.hypot(clip_norm, bias)
+        answer = ask.within(clip_norm, scale).products(bias, target, share=share)
+        public = float(self.alpha), bias, clip_norm, self.fit_intercept
+        return product_directions(answer.value, answer.noise_scale, *public)
+
+    def _kept(self, ask, clip_norm, found, size, share):
+        """Return the columns of the largest sums, and directions in which rows are as long."""
+        order, none = np.argsort(-np.abs(found.sums), kind="stable"), np.arange(0)
+        ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
+        length = find_between(ranks, (found.near / 2, 16 * found.near), 4, share)
+        unit = _DIRECTION * clip_norm / length
+        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit)
 
     def _clip_norm(self, session, ask, share, d, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
@@ -320,7 +345,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         intercepts = np.zeros(coefficients.shape[1])
         if solution is not None:
             self._warn_unseen(solution)
-            coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
+            found, intercepts, kept = solution.coefficients, solution.intercepts, released.kept
+            if isinstance(kept, Mapped):
+                kept, found, along = kept.places, *np.split(found, [len(kept.places)])
+                coefficients = released.kept.directions @ along
+                intercepts = intercepts - released.kept.center @ along
+            coefficients[kept] += found
         coefficients = coefficients / units.size[:, None]
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}

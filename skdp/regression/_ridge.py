@@ -32,9 +32,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     (or replacing, see `adjacency`) one row of X together with its targets, or all rows of one
     person (see `privacy_unit`), whatever the data are: targets are cut to `target_bounds`, records
     whose row is longer than `clip_norm` are weighted down as a whole. The second moments of the
-    records are released once, with noise; the solution is computed from them. Of more than 1500
-    columns those of the largest noisy sums are kept. It is the private last step of a pipeline. Not
-    covered: ``predict`` and ``score`` on private rows.
+    records are released once, with noise; the solution is computed from them. Of more columns than
+    that can show (sparse rows, or more than 1500 columns) products with the targets are released
+    before: the moments are those of the largest columns and of the directions of all. It is the
+    private last step of a pipeline. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------

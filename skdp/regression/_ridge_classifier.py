@@ -62,8 +62,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     (or replacing, see `adjacency`) one row of X together with its label, or all rows of one person
     (see `privacy_unit`), whatever the data are: a label is one unit vector, records whose row is
     longer than `clip_norm` are weighted down as a whole, and their second moments are released
-    once, with noise. Of more than 1500 columns those of the largest noisy sums are kept. Not
-    covered: ``predict`` and ``score`` on private rows.
+    once, with noise. Of more columns than that can show (sparse rows, or more than 1500 columns)
+    products with the labels are released before: the moments are those of the largest columns and
+    of the directions of all. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -116,8 +117,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes. Zero of columns that were
-        not kept.
+        Coefficients of the decision function; one row for two classes.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
@@ -222,7 +222,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         form = RecordForm(partial(encode, classes=classes, codes=codes), codes.shape[1])
         released = self._release(session, placed, form, TargetScale.in_ball(1.0, codes.shape[1]))
-        solution = self._solve(released.moments, released.clip_norm, classes, codes)
+        solution = self._solve(released.moments, classes, codes)
         W, b, attributes = self._fitted(released, solution)
         return attributes | {
             "classes_": classes,
@@ -230,12 +230,12 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
         }
 
-    def _solve(self, released, clip_norm, classes, codes):
+    def _solve(self, released, classes, codes):
         """Return the solution under the weights of the classes; all of it is free."""
         alpha = float(self.alpha)
         if not self._releases_sums():
             return solve_normal_equations(released, alpha, flat=True)
-        found, weights = class_moments(released, codes, clip_norm), np.ones(len(classes))
+        found, weights = class_moments(released, codes), np.ones(len(classes))
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, classes, found.totals)
             released = reweighted(released, found, weights, centered=self.fit_intercept)

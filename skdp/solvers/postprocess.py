@@ -344,6 +344,10 @@ class NormalEquations(NamedTuple):
     weight, bias column : float
         Released weight of all records, and the bias column that it was read with; zeros without an
         intercept.
+    clip_norm : float
+        Of the rows.
+    share : array of shape (q,) or float
+        About which part of what all columns explain those of `scatter` can.
     """
 
     scatter: FloatArray
@@ -354,6 +358,8 @@ class NormalEquations(NamedTuple):
     cross_noise: FloatArray
     weight: float = 0.0
     bias: float = 0.0
+    clip_norm: float = math.inf
+    share: FloatArray | float = 1.0
 
 
 def normal_equations(
@@ -384,7 +390,8 @@ def normal_equations(
         target_mean = inside_ball(target_mean, target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    return NormalEquations(A, B, mean, target_mean, noise, noise * target_size, weight, bias)
+    noises = noise, noise * target_size
+    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, clip_norm)
 
 
 def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
@@ -484,9 +491,8 @@ def solve_normal_equations(
     found = filters * g
     lost = m @ left_open
     linear = np.maximum(m @ found**2 + lost, 1e-300)
-    kept, astray = 1 - lost / linear, _astray(released, found) / linear
+    kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
     if flat:
-        penalty = alpha + released.noise * math.sqrt(2 * len(g))
         penalty = alpha + released.noise * math.sqrt(2 * len(g))
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
         fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
@@ -579,13 +585,13 @@ class ClassMoments(NamedTuple):
     noise: FloatArray
 
 
-def class_moments(released: NormalEquations, codes: FloatArray, clip_norm: float) -> ClassMoments:
+def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     """Read totals and means of the classes off the sums over all records and over their codes.
 
     A code with a one next to it is a linear function of the class, and the other way round.
     """
     decode = np.linalg.pinv(np.column_stack([codes, np.ones(len(codes))]))  # (q + 1) x K
-    n, bias = released.weight, released.bias
+    n, bias, clip_norm = released.weight, released.bias, released.clip_norm
     counts = n * np.append(released.target_mean, 1.0) @ decode
     noises = np.append(released.cross_noise, math.sqrt(2) * released.noise / bias) / bias
     floor = np.maximum(CLEAR * np.sqrt(noises**2 @ decode**2), NEGLIGIBLE * n)

@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import MOST_DENSE
+from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
 from skdp.answer import Answer
-from skdp.solvers.item_filter import list_length
 from skdp.solvers.linalg import (
     detection_limit,
     leading_pairs,
@@ -39,29 +38,7 @@ from skdp.solvers.linalg import (
 )
 from skdp.solvers.median_search import private_clip_level
 
-# Releases that are bought in stages: how many of them is decided on released values.
-
-
 FloatArray = NDArray[np.float64]
-
-
-class StagedSums(NamedTuple):
-    """Noisy numbers.
-
-    Attributes
-    ----------
-    value : ndarray
-    noise_scale : float
-    spent : float
-        Share of the budget that they took.
-    above_noise : bool
-        Whether the largest stand clearly above the noise.
-    """
-
-    value: FloatArray
-    noise_scale: float
-    spent: float
-    above_noise: bool
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -344,25 +321,10 @@ def power_subspace(
 # entry of the moment.
 
 
-# Shares of the sums, and how many noise scales the largest of them must reach to stop there.
-_STAGES = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
 _SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
-
-
-def staged_sums(sums: Callable[..., Answer], share: float) -> StagedSums:
-    """Buy column sums in stages until the largest can be read; at last all of the share."""
-    found, spent = Answer(np.zeros(1), math.inf), 0.0
-    for part, level in _STAGES:
-        found, spent = averaged(found, sums(share=part * share)), spent + part * share
-        # As many as a list has must be readable.
-        rank = list_length(len(found.value))
-        largest = float(np.partition(np.abs(found.value), -rank)[-rank])
-        if found.noise_scale == 0.0 or largest > level * found.noise_scale:
-            return StagedSums(*found, spent, True)
-    return StagedSums(*found, spent, False)
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -429,15 +391,60 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
     floor, as for rows.
     """
-    counts = staged_sums(ask.counts, share)
-    order = np.argsort(-counts.value, kind="stable")
-    V = np.zeros((d, k))
-    if not counts.above_noise:
-        V[order[:k], np.arange(k)] = 1.0
-        return V
-    rest = share - counts.spent
+    counts, rest = ask.counts(share=_SUMS * share), (1 - _SUMS) * share
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
-    order = order[:size]
-    moment = ask.columns(order).gram(share=rest)
+    order = np.argsort(-counts.value, kind="stable")[:size]
+    moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     return V
+
+
+# Directions of regression in more columns than a moment can hold.
+
+
+class Directions(NamedTuple):
+    """Where sums of products with the targets point.
+
+    Attributes
+    ----------
+    basis : array of shape (d, k)
+        Orthonormal columns.
+    center : array of shape (k,)
+        The mean of the rows in them.
+    near : float
+        About how far rows are from there.
+    share : array of shape (q,)
+        Which part of the variance along them, for each target, is no noise.
+    sums : array of shape (d,)
+        Of the columns.
+    """
+
+    basis: FloatArray
+    center: FloatArray
+    near: float
+    share: FloatArray
+    sums: FloatArray
+
+
+def product_directions(
+    products: FloatArray, noise: float, alpha: float, bias: float, clip_norm: float, centered: bool
+) -> Directions:
+    """Return directions of regression in all columns, from a released [X, c]'[V, c].
+
+    Where rows fill few of many columns, squares of a column are about as its sum, and products of
+    two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
+    their noise share the squares of all rows, of length `clip_norm`; the penalty is the noise.
+    """
+    weight = max(products[-1, -1], 2 * noise) / bias**2
+    sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
+    cross = products[:-1, :-1] - np.outer(sums, means)
+    clear = np.maximum(np.abs(sums) - noise / bias, 0.0)
+    clear = clear if clear.any() else np.ones_like(clear)
+    squares = weight * clip_norm**2 * clear / float(clear.sum())
+    filters = 1 / (squares + alpha + CLEAR * noise)
+    along, noises = filters**2 * squares, noise**2 * (1 + (means / bias) ** 2)
+    share = np.maximum(1 - along.sum() * noises / (along @ cross**2 + 1e-300), 0.0)
+    left, sizes, _ = np.linalg.svd(filters[:, None] * cross, full_matrices=False)
+    basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]
+    near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
+    return Directions(basis, sums @ basis / weight, near, share, sums)

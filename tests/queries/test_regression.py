@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.units import GroupForm, groups_of, in_memory
-from skdp.data.views import RecordForm, RowScale, TargetScale
+from skdp.data.views import Mapped, RecordForm, RowScale, TargetScale
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.testing import check_sensitivity
@@ -65,12 +65,16 @@ def at_the_bound(scale, adjacency):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize("case", CASES)
-def test_bound_holds(case, adjacency):
+@pytest.mark.parametrize(
+    ("release", "case"),
+    [("regression", case) for case in CASES]
+    + [("products", case) for case in CASES if case != "no corner"],
+)
+def test_bound_holds(release, case, adjacency):
     scale, bias, t = CASES[case]
     for make, least, n_climb in ((make_query, 0.3, 3), (at_the_bound, 0.9, 25)):
         report = check_sensitivity(
-            make(scale, adjacency), "regression", bias, t, adjacency=adjacency, scale=C,
+            make(scale, adjacency), release, bias, t, adjacency=adjacency, scale=C,
             shape=(6, 3 + len(scale.size)), max_starts=60, n_climb=n_climb, budgets=(0.02, 2.0),
         )  # fmt: skip
         print(f"{case}, {adjacency}: {report}")
@@ -95,6 +99,90 @@ def test_replace_bound_is_reached(case):
     # A bias column beyond the clip norm keeps rows from being orthogonal: the bound is not reached.
     assert ratios[0] > 0.999 or case == "large corner"
     assert max(ratios) > 0.75
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "no corner"])
+def test_bound_of_products_is_reached(case):
+    """By one record, and by two with opposite rows and one target, where nothing is longer."""
+    scale, bias, t = CASES[case]
+    none = np.zeros((0, 3 + len(scale.size)))
+    first = np.full((1, none.shape[1]), 1e12)
+    first[:, :3] = C / math.sqrt(3)
+    second = first * np.r_[-np.ones(3), np.ones(len(scale.size))]
+    for adjacency, pair in (("add_remove", (first, none)), ("replace", (first, second))):
+        asked = [make_query(scale, adjacency)(Z).products(bias, t) for Z in pair]
+        step = asked[0].bound.l2 / 2e8
+        a, b = (one.answer(step).astype(float) for one in asked)
+        ratio = np.linalg.norm(a - b) / asked[0].bound.l2_steps(step)
+        least = 0.99 if adjacency == "add_remove" or max(t, bias) <= C else 0.35
+        assert least < ratio <= 1, (adjacency, ratio)
+
+
+def test_brute_force_of_products():
+    """The change between records of any lengths, whose biases were rounded apart."""
+    rng = np.random.default_rng(0)
+    for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01)):
+        claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
+        bound, best = claimed.within(1.0, BALL).products(c, t).bound.l2, 0.0
+        a, b = (rng.choice([-1.0, 1.0], (2, 4000)) * rng.random((2, 4000)) ** [[0.1], [0.1]])
+        l, k = c * rng.random((2, 4000)) ** 0.2  # noqa: E741
+        x, v = rng.random((2, 2, 4000)) ** 0.1
+        squares = (x[0] ** 2 + l**2) * ((t * v[0]) ** 2 + l**2)
+        squares += (x[1] ** 2 + k**2) * ((t * v[1]) ** 2 + k**2)
+        products = (a * x[0] * x[1] + l * k) * (b * t * t * v[0] * v[1] + l * k)
+        best = math.sqrt(np.max(squares - 2 * products))
+        assert 0.8 * bound < best <= bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_products_of_groups(adjacency):
+    """A group of any size and lengths moves them by no more than its bound, and gets near it."""
+    rng, best = np.random.default_rng(1), 0.0
+    form = GroupForm(np.asarray, RecordForm(np.asarray, 1).columns)
+
+    def products(X, y, ids):
+        records = groups_of(in_memory(X, y=y, groups=ids), form)
+        query = RegressionQuery(
+            records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency
+        )
+        return query.products(0.5, 1.0)
+
+    for each in (1, 2, 7, 300) * 6:
+        ids, axis = np.r_[0, np.full(each, 1)], rng.standard_normal(3)
+        X = np.ones((each + 1, 1)) * axis * (C / np.linalg.norm(axis))
+        X *= rng.choice([1.0, 1.0, 10.0 ** rng.uniform(-1, 2)])
+        y = np.full((each + 1, 1), 1e3)
+        other = products(np.vstack([X[:1], -X[1:]]), y, ids)
+        if adjacency == "add_remove":
+            other = products(X[:1], y[:1], ids[:1])
+        one, step = products(X, y, ids), other.bound.l2 / 2e8
+        moved = np.linalg.norm((one.answer(step) - other.answer(step)).astype(float))
+        best = max(best, moved / one.bound.l2_steps(step))
+        assert moved <= one.bound.l2_steps(step)
+    assert best > 0.85
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
+    """To the last bit, whatever lies next to it: a bound counts one row."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((300, 40)) * (rng.random((300, 40)) < 0.6)
+    y, kept = rng.standard_normal((300, 1)), np.array([1, 4])
+    kept = Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
+    records = in_memory(form(X), y=y).joined(RecordForm(np.asarray, 1))
+    query = RegressionQuery(records, clip_norm=C, scale=BALL, adjacency="add_remove").selected(kept)
+    whole = query.regression(0.5, 1.0).answer(1e-12)
+    one_by_one = sum(
+        RegressionQuery(
+            in_memory(form(X[i : i + 1]), y=y[i : i + 1]).joined(RecordForm(np.asarray, 1)),
+            clip_norm=C, scale=BALL, adjacency="add_remove",
+        ).selected(kept).regression(0.5, 1.0).answer(1e-12)
+        for i in range(len(X))
+    )  # fmt: skip
+    np.testing.assert_array_equal(whole, one_by_one)
+    mapped = np.hstack([X[:, [1, 4]], X @ kept.directions - kept.center])
+    plain = query_of(mapped, y, BALL, "add_remove").regression(0.5, 1.0).answer(0.0)
+    np.testing.assert_allclose(query.regression(0.5, 1.0).answer(0.0), plain, atol=1e-9)
 
 
 def test_brute_force_of_the_proof():
@@ -153,17 +241,14 @@ def test_a_long_record_is_weighted_down_as_a_whole():
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_kept_columns_are_clipped_again(adjacency, form):
-    """A selection is the query over these columns, however often it is restricted."""
+    """A selection is the query over these columns."""
     kept = np.array([2, 0])
     Z = np.random.default_rng(3).standard_normal((200, 5)) * [1.0, 50.0, 2.0, 1.0, 1.0]
     whole = make_query(BALL, adjacency)(form(Z))
     alone = make_query(BALL, adjacency)(form(Z[:, [2, 0, 4]]))
-    for some in (whole.selected(kept), whole.selected(kept[::-1]).selected(np.array([1, 0]))):
-        a, b = some.regression(0.5, 1.0), alone.regression(0.5, 1.0)
-        assert a.bound == b.bound
-        np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
-        sums = [query.rows(C).sums().answer(1e-9) for query in (some, alone)]
-        np.testing.assert_array_equal(*sums)
+    a, b = whole.selected(kept).regression(0.5, 1.0), alone.regression(0.5, 1.0)
+    assert a.bound == b.bound
+    np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
     Z[7, 1] = np.inf
     bad, rest = (
         make_query(BALL, adjacency)(form(data)).selected(kept).regression(0.5, 1.0).answer(1e-9)
@@ -173,8 +258,7 @@ def test_kept_columns_are_clipped_again(adjacency, form):
 
 
 QUESTIONS = {
-    "sums": lambda q: q.rows(3.0).sums(),
-    "gram": lambda q: q.rows(3.0).gram(),
+    "products": lambda q: q.products(0.5, 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
     "column ranks": lambda q: q.columns().grid(np.ones((2, 1))).ranks(np.zeros(2, int)),
     "column moments": lambda q: q.columns().moments(np.ones(2), np.ones(2), 0.5),
@@ -186,9 +270,12 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kept", ["columns", "directions"])
 @pytest.mark.parametrize("ask", QUESTIONS)
-def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
+def test_a_bad_record_adds_nothing_to_any_question(ask, kept, bad, sparse):
     """Whether its target is bad, a column, or one that is left out."""
+    if kept == "directions" and ask.startswith("column"):
+        pytest.skip("directions are no columns of the data")
     if sparse and ask.startswith("column"):
         pytest.skip("sparse rows stay sparse")
     X, y = np.array([[0.5, 2.0, -1.0]]), np.array([[0.3]])
@@ -198,7 +285,9 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
         records = in_memory(make(X), y=y).joined(RecordForm(np.asarray, 1))
         scale = TargetScale.in_ball(1.0, 1)
         whole = RegressionQuery(records, clip_norm=3.0, scale=scale, adjacency="add_remove")
-        return whole.selected(np.array([0, 2]))
+        places = np.array([0, 2])
+        directions = Mapped(places[:1], np.array([[1.0], [0.0], [-0.5]]), np.array([0.25]))
+        return whole.selected(directions if kept == "directions" else places)
 
     assert QUESTIONS[ask](query(X, y)).answer(1e-8).any()
     for first, second in ((X, np.array([[bad]])), *((np.where(np.arange(3) == i, bad, X), y)

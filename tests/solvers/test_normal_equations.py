@@ -217,7 +217,7 @@ def data(n_classes, n=600, d=4):
 def test_totals_and_means_are_those_of_the_classes(n_classes, centered):
     X, y = data(n_classes)
     codes, _ = label_codes(n_classes, centered=centered)
-    found = class_moments(released(X, codes[y]), codes, CLIP)
+    found = class_moments(released(X, codes[y]), codes)
     np.testing.assert_allclose(found.totals, np.bincount(y), rtol=1e-9)
     means = [X[y == k].mean(axis=0) for k in range(n_classes)]
     np.testing.assert_allclose(found.means, means, rtol=1e-9, atol=1e-12)
@@ -254,11 +254,11 @@ def test_weighted_products_are_those_of_weighted_rows(n_classes, centered):
     weights = np.array([5.0, 1.0, 0.5])[:n_classes]
     w = weights[y] * len(y) / weights[y].sum()
     plain = released(X, codes[y])
-    got = reweighted(plain, class_moments(plain, codes, CLIP), weights, centered=centered)
+    got = reweighted(plain, class_moments(plain, codes), weights, centered=centered)
     shift = (w @ X / len(y), w @ codes[y] / len(y)) if centered else (0.0, 0.0)
     expected = ((X - shift[0]) * w[:, None]).T @ (codes[y] - shift[1])
     np.testing.assert_allclose(got.cross, expected, rtol=1e-8, atol=1e-8)
-    equal = reweighted(plain, class_moments(plain, codes, CLIP), np.ones(n_classes))
+    equal = reweighted(plain, class_moments(plain, codes), np.ones(n_classes))
     ridge = Ridge(2.0).fit(X, codes[y])
     np.testing.assert_allclose(
         solve_normal_equations(equal, 2.0, flat=True).coefficients,
@@ -273,11 +273,11 @@ def test_noise_of_weighted_products_is_as_said():
     X, y = data(3, n=20_000)
     codes, _ = label_codes(3, centered=True)
     rng, errors = np.random.default_rng(1), []
-    truth = reweighted(released(X, codes[y]), class_moments(released(X, codes[y]), codes, CLIP),
+    truth = reweighted(released(X, codes[y]), class_moments(released(X, codes[y]), codes),
                        1.0 / np.bincount(y)).cross  # fmt: skip
     for _ in range(200):
         noisy = released(X, codes[y], 2.0, rng)
-        got = reweighted(noisy, class_moments(noisy, codes, CLIP), 1.0 / np.bincount(y))
+        got = reweighted(noisy, class_moments(noisy, codes), 1.0 / np.bincount(y))
         errors.append((got.cross - truth)[0] / got.cross_noise)
     squares = np.mean(np.square(errors))
     assert squares == pytest.approx(1.0, abs=6 * np.sqrt(2 / 400))
@@ -295,7 +295,7 @@ def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, w
     gains = {True: [], False: []}
     for _ in range(60):
         noisy = released(X, codes[y], 8.0, rng)
-        found = class_moments(noisy, codes, CLIP)
+        found = class_moments(noisy, codes)
         if not found.shown.all():
             continue
         weights = 1 / found.totals if weighted else np.ones(n_classes)
@@ -316,7 +316,7 @@ def test_parts_of_classes_that_get_their_label(n_classes):
     X = rng.standard_normal((20_000, 4)) + 1.2 * np.eye(4)[y]
     codes, _ = label_codes(n_classes, centered=True)
     moments = released(X, codes[y])
-    found = class_moments(moments, codes, 9.0)
+    found = class_moments(moments._replace(clip_norm=9.0), codes)
     solution = solve_normal_equations(moments, 0.0, flat=True)
     right, shares = right_labels(moments, found, solution, np.ones(n_classes))
     scores = X @ solution.coefficients + solution.intercepts
@@ -330,7 +330,7 @@ def test_a_class_without_records_has_its_noise_as_total():
     X, y = data(3)
     codes, _ = label_codes(4, centered=True)
     noisy = released(X, codes[y], 1.0, np.random.default_rng(2))
-    found = class_moments(noisy, codes, CLIP)
+    found = class_moments(noisy, codes)
     assert found.shown.tolist() == [True, True, True, False]
     assert found.totals[3] > 1.0
     assert np.isfinite(reweighted(noisy, found, 1 / found.totals).cross).all()

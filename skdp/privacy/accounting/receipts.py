@@ -272,6 +272,7 @@ _PURPOSES = {
     "projected_gram": "spectrum",
     "squared_norm_sum": "total variance",
     "regression_moments": "regression",
+    "regression_products": "regression",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
 _GROUPED = ("purpose", "releases", "budget", "names")
