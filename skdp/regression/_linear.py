@@ -140,7 +140,7 @@ def warn_undetected_targets(estimator, targets):
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 30
-_SUMS = 0.5  # of the budget: most classes of texts differ in many columns, a little in each
+_SUMS = 0.7  # of the budget: most classes of texts differ in many columns, a little in each
 _DIRECTION = 0.25  # clip norms: how long the median row is made in directions
 _ALL = 3.0  # times as many columns: a moment of all of them takes no products before it
 
@@ -280,16 +280,15 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             scale, left, mean = self._target_scale(session, *targets, n, scale)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
-        length, explained = clip_norm, 1.0
+        length, known = clip_norm, {}
         if few and left:  # below the least that the search may have meant noise falls with signal
             length = _ALIKE * clip_norm
             found = self._directions(ask, length, scale, shares["sums"])
             kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
-            ask, explained = ask.selected(kept), found.share
+            ask, known = ask.selected(kept), {"share": found.share, "directions": len(kept.center)}
         elif left:
             share += shares.get("sums", 0.0)
-        moments = self._moments(ask, share, length, scale) if share else None
-        moments = moments and moments._replace(share=explained)
+        moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
         return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _directions(self, ask, clip_norm, scale, share):

@@ -348,6 +348,8 @@ class NormalEquations(NamedTuple):
         Of the rows.
     share : array of shape (q,) or float
         About which part of what all columns explain those of `scatter` can.
+    directions : int
+        How many of the columns, the last ones, are directions, which bear `alpha` alone.
     """
 
     scatter: FloatArray
@@ -360,6 +362,7 @@ class NormalEquations(NamedTuple):
     bias: float = 0.0
     clip_norm: float = math.inf
     share: FloatArray | float = 1.0
+    directions: int = 0
 
 
 def normal_equations(
@@ -473,37 +476,58 @@ def solve_normal_equations(
     Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
     weighted by m, is what is lost of the explainable variance.
 
+    Directions are fitted first, with `alpha` alone; the columns explain what these leave.
+
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shortens all that it finds, next to intercepts that it leaves: where anything is seen
-    the length of the whole is fitted again, w'b without the noise over w'Aw, by 1 or more. The
-    larger of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
+    It also shortens all that it finds, next to intercepts that it leaves: where anything is seen,
+    and no directions were fitted, the length of the whole is fitted again, w'b without the noise
+    over w'Aw, by 1 or more. The larger of m and lambda stands for A: w knows its noise, so that
+    neither is enough by itself.
     """
-    values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
-    g = W.T @ released.cross
+    A, B, ahead, along = _without_directions(released, alpha)
+    values, W = scipy.linalg.eigh(A, check_finite=False)
+    g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
     filters, left_open = np.zeros_like(g), np.zeros_like(g)
-    seen = np.ones(g.shape[1], bool)
+    seen = np.sum(few**2, axis=0) > len(few) * (CLEAR * released.cross_noise) ** 2
     for j, cross_noise in enumerate(released.cross_noise.tolist()):
-        level, seen[j], rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
+        level, shown, rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
+        seen[j] |= shown
         filters[:, j] = _filter(m, level)
         left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
     found = filters * g
     lost = m @ left_open
-    linear = np.maximum(m @ found**2 + lost, 1e-300)
+    linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
     kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
     if flat:
         penalty = alpha + released.noise * math.sqrt(2 * len(g))
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
         fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
-        filters *= max(1.0, fitted / max(square, 1e-300))
+        filters *= 1.0 if len(few) else max(1.0, fitted / max(square, 1e-300))
         found = filters * g
         seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
+    coefficients = np.vstack([coefficients, along - ahead @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
     return Solution(coefficients, intercepts, seen, kept, astray, filters.sum(axis=0))
+
+
+def _without_directions(released: NormalEquations, alpha: float) -> tuple[FloatArray, ...]:
+    """Return scatter and cross of the columns without what the directions say of them.
+
+    Next to them what takes columns, and targets, to the directions. These are few, and long next to
+    the edge of their noise, which keeps the inverse small.
+    """
+    k, A, B = released.directions, released.scatter, released.cross
+    m = len(A) - k
+    values, V = np.linalg.eigh(A[m:, m:])
+    edge = released.noise * math.sqrt(2 * k)
+    inverse = (V / (np.maximum(values + edge, edge) + alpha)) @ V.T
+    ahead, along = inverse @ A[m:, :m], inverse @ B[m:]
+    return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
 
 def _astray(released: NormalEquations, found: FloatArray) -> FloatArray:

@@ -438,8 +438,8 @@ def product_directions(
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
     cross = products[:-1, :-1] - np.outer(sums, means)
-    clear = np.maximum(np.abs(sums) - noise / bias, 0.0)
-    clear = clear if clear.any() else np.ones_like(clear)
+    size, unit = np.abs(sums), noise / bias
+    clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.ones_like(sums)
     squares = weight * clip_norm**2 * clear / float(clear.sum())
     filters = 1 / (squares + alpha + CLEAR * noise)
     along, noises = filters**2 * squares, noise**2 * (1 + (means / bias) ** 2)
@@ -447,4 +447,6 @@ def product_directions(
     left, sizes, _ = np.linalg.svd(filters[:, None] * cross, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
-    return Directions(basis, sums @ basis / weight, near, share, sums)
+    # Noise is the same in sums and products: its square would be the centre of the others.
+    center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
+    return Directions(basis, center, near, share, sums)
