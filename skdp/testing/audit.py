@@ -288,7 +288,7 @@ def _integer_faults(transcript: Transcript) -> list[str]:
     return faults
 
 
-def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
+def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport:
     """Compare, release by release, the exact change between neighbours with the noise it was given.
 
     The fit runs once on the first data set; the neighbour is evaluated at the answers that were
@@ -302,6 +302,8 @@ def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
         An unfitted estimator (cloned, with private noise), or a function of the data.
     pair : tuple
         Two neighbouring data sets, arrays or `FitData`.
+    first : Transcript, optional
+        What `record_transcript` recorded of the fit on the first one, for several neighbours of it.
 
     Returns
     -------
@@ -320,8 +322,9 @@ def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
     True
     """
     run = as_fit(fit)
-    with record_transcript() as first:
-        run(pair[0])
+    if first is None:
+        with record_transcript() as first:
+            run(pair[0])
     with replay_answers(first) as second:
         run(pair[1])
     faults = [*first.faults, *second.faults, *_integer_faults(first)]

@@ -654,7 +654,7 @@ def beside(make, place, what):
 
     def fault():
         thread.start()
-        thread.join(0.05)  # it may have to wait for the line to be over
+        thread.join(0.02)  # it may have to wait for the line to be over
 
     def wait():
         if thread.ident is not None:
@@ -716,7 +716,7 @@ def elsewhere(helper, make, place):
 
     def fault():
         helper.pipe.send("fit")
-        helper.pipe.poll(0.05)  # it may have to wait for the line to be over
+        helper.pipe.poll(0.02)  # it may have to wait for the line to be over
 
     injector = Injector(place, fault)
     run.wait = lambda: injector.done and helper.pipe.poll(SECONDS / 2)
@@ -797,10 +797,11 @@ def faults_of(run, store):
 
 
 @cache
-def _known(path):
-    """Return the lines that a plain release runs through."""
+def _known(path, *kinds):
+    """Return the lines that some fits run through, which have cases of their own."""
     seen = Injector()
-    Fit("release", path, DATA[0]).go(seen)
+    for kind in kinds:
+        Fit(kind, path and f"{path} {kind}", DATA[0]).go(seen)
     return seen.seen.keys()
 
 
@@ -824,7 +825,8 @@ def tried(case, folder, every):
     names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
     plain = case == ("release", "file") or (every and (case[0] == "release" or run is not Fit))
-    known = () if plain else _known(f"{folder}/known" if every and store == "file" else None)
+    kinds = ("release", *["scorer"] * (case[0] == "search"))
+    known = () if plain else _known(f"{folder}/known" if store == "file" else None, *kinds)
     for number, place in enumerate(seen.places(every, known)):
         for name in names if every else [names[number % len(names)]]:
             fault = partial(elsewhere, helper) if name == "process fits" else FAULTS[name]

@@ -278,10 +278,14 @@ def test_killed_at_each_durable_event(user, folder):
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(user, folder, times):
     expected, state = uninterrupted(user, folder / "whole")
+    started = time.perf_counter()
+    run_child(user, folder / "timed")
     rng, runs, kills, acknowledged = random.Random(0), 0, 0, {}
+    takes = time.perf_counter() - started
     while kills < times or acknowledged:
         path = folder / str(runs)
-        more, died = run_child(user, path, seconds=rng.choice([None, rng.uniform(0, 0.03)]))
+        seconds = rng.uniform(0, takes) if kills < times else None
+        more, died = run_child(user, path, seconds=seconds)
         assert not set(more) & set(acknowledged)  # no step is done twice
         kills += died
         done = check(user, path, expected, acknowledged | more)

@@ -3,7 +3,7 @@
 Each bug of `planted.py` is planted alone in a copy of the checkout. On it run the first tier of the
 tests that mirror its module, then all ways and worst pairs, then the rest of the first tier, and
 only where none fails the deep tests that mirror it, up to the first that fails; it must pass
-without the bug. With `--write` that one joins `tests/first_tier.txt`, which `conftest.py` reads.
+without the bug. With `--write` that one joins `tests/first_tier.txt`, which `every_test.py` reads.
 
 ENDED is a run that was stopped at a test, by its limit of CPU time or since it hung: run it alone.
 """

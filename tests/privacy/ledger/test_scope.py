@@ -87,22 +87,29 @@ def fates(inside):
     return found
 
 
-SCRIPT = inspect.getsource(fates) + "\nimport sys\nprint(*fates(sys.argv[1]))"
+SCRIPT = inspect.getsource(fates) + """
+import sys
+for line in sys.stdin:
+    print(*fates(line), flush=True)
+"""
 fates.__module__ = "__main__"
 
 
-def fates_elsewhere(inside):
-    """In a worker that was there before, and in a program that is started now."""
-    run = [sys.executable, "-W", "ignore", "-c", SCRIPT, inside]
-    told = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
-    return [*LOKY([joblib.delayed(fates)(inside)]), told]
+def fates_elsewhere(inside, program):
+    """In a worker that was there before, and in a program that was started inside."""
+    program.stdin.write(f"{inside}\n")
+    program.stdin.flush()
+    return [*LOKY([joblib.delayed(fates)(inside)]), program.stdout.readline().split()]
 
 
 def test_what_was_pickled_inside_stays_inside():
+    run, pipe = [sys.executable, "-W", "ignore", "-c", SCRIPT], subprocess.PIPE
     with PrivacyLedger(3, 1e-5):
         inside = pickle.dumps([pca(), clone(pca())]).hex()
-        assert fates_elsewhere(inside) == [["refused"] * 3] * 2
-    assert fates_elsewhere(inside) == [["fitted", "refused", "refused"]] * 2
+        program = subprocess.Popen(run, stdin=pipe, stdout=pipe, text=True)
+        assert fates_elsewhere(inside, program) == [["refused"] * 3] * 2
+    with program:
+        assert fates_elsewhere(inside, program) == [["fitted", "refused", "refused"]] * 2
 
 
 def refused_in_child(queue, estimator):

@@ -1,0 +1,127 @@
+"""Plugin of each process that runs tests: a fixed run of hypothesis, noise by name, two tiers."""
+
+import gc
+import os
+import zlib
+from pathlib import Path
+
+import hypothesis
+import pytest
+import sklearn.base
+
+import tools  # noqa: F401  data, neighbours and pairs of every unit
+from skdp.privacy.noise.words import SystemSource
+from skdp.testing import seeded_entropy
+
+_SYSTEM_WORDS = SystemSource.words
+
+# What a planted bug is seen by goes into the first tier: tests/tools/select_tier.py --write
+_CHOSEN_FILE = Path(__file__).with_name("first_tier.txt")
+CHOSEN = set(_CHOSEN_FILE.read_text().splitlines()) if _CHOSEN_FILE.exists() else set()
+
+# The same examples on every run and machine; no test fails because a machine is slow.
+hypothesis.settings.register_profile("skdp", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("skdp")
+
+
+def pytest_configure(config):
+    """In pyproject.toml it would import scikit-learn, and numpy, before the lines above."""
+    config.addinivalue_line("filterwarnings", "ignore::sklearn.exceptions.SkipTestWarning")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Hardly anything that is collected is garbage: it is neither looked for nor looked at again.
+
+    That is a third of the time of a collection, which every process of xdist makes.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Tests have no examples in their docstrings: none are looked for."""
+    here = Path(__file__).parent in file_path.parents
+    return [found for found in (yield) if not here or type(found).__name__ != "DoctestModule"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Sort tests into tiers before `-m` chooses."""
+    first, ways = {}, {}
+    gone = CHOSEN - {item.nodeid for item in items}
+    whole = not any("::" in argument for argument in config.args)
+    files = {item.nodeid.partition("::")[0] for item in items if whole}
+    config.chosen_and_gone = {test for test in gone if test.partition("::")[0] in files}
+    for item in items:
+        another = _is_another_way(item, first, ways) or _is_thorough(item, first)
+        if item.nodeid in CHOSEN:
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "deep"]
+        elif another:
+            item.add_marker("deep")
+
+
+def _is_another_way(item, first, ways):
+    """Tell whether a test asks of an estimator what its first way was asked already."""
+    if item.get_closest_marker("every_way"):
+        return False
+    estimator = _parameters(item).get("estimator")
+    if not isinstance(estimator, sklearn.base.BaseEstimator):
+        return False
+    if (way := ways.get(id(estimator))) is None:  # written once: it takes a millisecond
+        way = ways[id(estimator)] = repr(estimator)
+    return first.setdefault((_function(item), type(estimator)), way) != way
+
+
+def _is_thorough(item, first):
+    """Tell whether a long test has no parameters, or others than its first ones."""
+    if item.get_closest_marker("thorough") is None:
+        return False
+    return not _parameters(item) or first.setdefault(_function(item), item.name) != item.name
+
+
+def _parameters(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _function(item):
+    return item.nodeid.partition("[")[0]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _small_files_in_memory(tmp_path_factory):
+    """What searches reserve is durable by the order of events, which needs no disk."""
+    tmp_path_factory.getbasetemp()  # files of data are large
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", "/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _entropy_of_module_fixtures(request):
+    with seeded_entropy(_key(request.node.nodeid)):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _entropy_of_the_test(request):
+    """Seed the noise of each test by its name: what passed once passes on every run.
+
+    Fits still differ among themselves. Marked ``system_entropy``, a test gets the real source.
+    """
+    if request.node.get_closest_marker("system_entropy"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SystemSource, "words", _SYSTEM_WORDS)
+            yield
+    else:
+        with seeded_entropy(_key(request.node.nodeid)):
+            yield
+
+
+def _key(nodeid):
+    return zlib.crc32(nodeid.encode())
