@@ -19,7 +19,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -250,15 +250,19 @@ def answer_differences(expected, seen, where):
         yield f"{where.strip()}: {expected} was {seen}"
 
 
+@cache
+def reference():
+    return json.loads(REFERENCE.read_text())
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_nothing_has_changed(way):
-    reference = json.loads(REFERENCE.read_text())
-    found = list(differences(reference[way], json.loads(json.dumps(behaviour(WAYS[way])))))
+    found = list(differences(reference()[way], json.loads(json.dumps(behaviour(WAYS[way])))))
     assert not found, "\n".join([*found, "If this is meant: python tests/test_golden.py"])
 
 
 def test_the_reference_is_of_these_ways():
-    assert set(json.loads(REFERENCE.read_text())) == set(WAYS)
+    assert set(reference()) == set(WAYS)
 
 
 def test_a_change_is_seen():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import statistics
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -244,7 +243,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         fits.append((made.lost_fraction(score), score, made, model))
     errors, scores, mades, models = zip(*fits, strict=True)
     middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
-    made, error = mades[middle], statistics.median(errors)
+    made, error = mades[middle], float(np.median(errors))
     needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
         needed = _needed(
@@ -263,11 +262,11 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         mu=budget.mu,
         metric=estimator._measure,
         n_fits=len(fits),
-        score=statistics.median(scores),
+        score=float(np.median(scores)),
         low=min(scores),
         high=max(scores),
-        best=statistics.median(made.best for made in mades),
-        trivial=statistics.median(made.trivial for made in mades),
+        best=float(np.median([made.best for made in mades])),
+        trivial=float(np.median([made.trivial for made in mades])),
         error=error,
         required_samples=needed,
         assumptions=made.assumptions,
