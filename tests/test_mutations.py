@@ -1,6 +1,6 @@
 """Each check of ours sees the bugs of its kind, in the package or in a toy; none cries wolf.
 
-Bugs of the package are slips of `tools/planted.py`, planted in this process.
+Bugs of the package are slips of `planted.toml`, planted in this process.
 """
 
 import warnings

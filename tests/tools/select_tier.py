@@ -1,6 +1,6 @@
 """Choose tests that see the planted bugs: `python tests/tools/select_tier.py [-b TEXT] [--write]`.
 
-Each bug of `planted.py` is planted alone in a copy of the checkout. On it run the first tier of the
+Each bug of `planted.toml` is planted alone in a copy. On it run the first tier of the
 tests that mirror its module, then all ways and worst pairs, then the rest of the first tier, and
 only where none fails the deep tests that mirror it, up to the first that fails; it must pass
 without the bug. With `--write` that one joins `tests/first_tier.txt`, which `every_test.py` reads.

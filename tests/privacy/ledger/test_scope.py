@@ -87,11 +87,14 @@ def fates(inside):
     return found
 
 
-SCRIPT = inspect.getsource(fates) + """
+SCRIPT = (
+    inspect.getsource(fates)
+    + """
 import sys
 for line in sys.stdin:
     print(*fates(line), flush=True)
 """
+)
 fates.__module__ = "__main__"
 
 
