@@ -90,7 +90,7 @@ def check_null_release(name, estimator):
                 _compare(contrast, family, estimator, reference, item, "answers thrown away")
         reference, answers = _recorded_fit(name, estimator, ordinary, _SEED)
         _with_power(name, family, estimator, reference, ordinary)
-        for contrast, item in data.items():
+        for contrast, item in list(data.items())[1:]:  # the first are the ordinary ones
             with fixed_noise(_SEED), replay_answers(answers):
                 _compare(contrast, family, estimator, reference, item, "the same answers")
     return None

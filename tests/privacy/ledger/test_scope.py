@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 from skdp import PrivacyError, PrivacyLedger
 from skdp.model_selection import IndependentKFold, search_cost
 from skdp.privacy.ledger import scope
-from tools.ledgers import SCORER, X, attempt, pca
+from tools.ledgers import SCORER, X, attempt, grid, pca
 
 LOKY = joblib.Parallel(2, backend="loky")
 
@@ -67,6 +67,12 @@ def test_a_search_that_was_paid_for_runs_in_workers():
         assert "nobody paid for" in more[1]
     assert ledger.spent.losses == search_cost(search).losses
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
+
+
+def test_a_refusal_that_workers_meet_is_met_at_the_end():
+    search = grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=2)
+    with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"), PrivacyLedger(9, 1e-5):
+        search.fit(X)
 
 
 def fates(inside):
