@@ -87,8 +87,8 @@ def announce(token: str, ledger: LedgerFile) -> Callable[[], None]:
     return withdraw
 
 
-def _folders() -> list[Path]:
-    return [Path(place) / f"skdp-ledgers-{_user()}" for place in _PLACES]
+def _folders() -> list[str]:
+    return [os.path.join(place, f"skdp-ledgers-{_user()}") for place in _PLACES]
 
 
 def _user() -> int:
@@ -97,18 +97,18 @@ def _user() -> int:
 
 def _own_folder() -> Path:
     """Return a folder that nobody else can write to; it is made if it is not there."""
-    for folder in _folders():
+    for folder in map(Path, _folders()):
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
             if _is_own(folder):
                 return folder
     raise PrivacyError(
-        f"none of {', '.join(map(str, _folders()))} can be made for this user alone (one may "
+        f"none of {', '.join(_folders())} can be made for this user alone (one may "
         "belong to somebody else): no worker would learn of a ledger."
     )
 
 
-def _is_own(folder: Path) -> bool:
+def _is_own(folder: str | Path) -> bool:
     """Whether it is a folder of this user (no link, which could lead elsewhere tomorrow)."""
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(folder)
@@ -122,7 +122,7 @@ def _announced() -> Iterator[tuple[str, LedgerFile]]:
     folders = list(filter(_is_own, _folders()))
     files = [(folder, file) for folder in folders for file in os.listdir(folder)]
     ancestors = _among_ancestors({file.partition("-")[0] for _, file in files})
-    own = {folder / file for folder, file in files if file.partition("-")[0] in ancestors}
+    own = {Path(folder, file) for folder, file in files if file.partition("-")[0] in ancestors}
     named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
     for name in named | own:
         process, _, token = name.name.partition("-")

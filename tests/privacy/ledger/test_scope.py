@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -230,7 +231,7 @@ def test_a_folder_of_somebody_else_tells_of_no_ledger(monkeypatch, tmp_path, way
     monkeypatch.setattr(scope, "_PLACES", places)
     for place in places:
         place.mkdir()
-    first, second = scope._folders()
+    first, second = map(Path, scope._folders())
     if way == "a link":
         tmp_path.joinpath("mine").mkdir(mode=0o700)
         first.symlink_to(tmp_path / "mine")
@@ -242,7 +243,7 @@ def test_a_folder_of_somebody_else_tells_of_no_ledger(monkeypatch, tmp_path, way
 
         def theirs(path):
             fields = list(found(path))
-            fields[stat.ST_UID] += path == first
+            fields[stat.ST_UID] += str(path) == str(first)
             return os.stat_result(fields)
 
         monkeypatch.setattr(scope.os, "lstat", theirs)
