@@ -104,7 +104,7 @@ def copy_to(folder):
     tree = Path(folder)
     for part in ("skdp", "tests", "docs", "examples", "benchmarks"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ROOT.glob("*.*"):
+    for file in ROOT.iterdir():
         if file.is_file():
             shutil.copy(file, tree)
     return tree
