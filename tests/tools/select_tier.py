@@ -102,7 +102,7 @@ def seen_by(tree, bug):
 def copy_to(folder):
     """Copy what tests need; return the place."""
     tree = Path(folder)
-    for part in ("skdp", "tests", "docs", "examples", "benchmarks"):
+    for part in (".ci", "skdp", "tests", "docs", "examples", "benchmarks"):
         shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():
         if file.is_file():
