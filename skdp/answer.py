@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,3 +16,6 @@ class Answer(NamedTuple):
 
     value: NDArray[np.float64]
     noise_scale: float
+
+
+NOTHING: Final = Answer(np.zeros(()), 0.0)  # where nothing is added

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from skdp._inputs import advised, checked, feature_names, mapped
 from skdp._limits import GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
-from skdp.answer import Answer
+from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
@@ -40,7 +40,7 @@ from skdp.solvers.postprocess import (
     model_precision,
     shrunk_mean,
 )
-from skdp.solvers.verdict import nonnegative, share_kept, trace_held, unused
+from skdp.solvers.verdict import nonnegative, on_their_own, share_kept, trace_held, unused
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
 
@@ -282,12 +282,12 @@ def bias_of(clip_norm):
     return _BIAS * clip_norm if math.isfinite(clip_norm) else 1.0
 
 
-def row_noise(session, adjacency, n, clip_norm):
+def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier
     neighbours = Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
-    return spectral.RowNoise(psd, rect, n, clip_norm)
+    return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 
 def step_shares(n_iter, share):
@@ -306,12 +306,12 @@ def usual_extra(k):
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
     """Return the leading subspace (d x k) by a route.
 
-    With it, the column sums if it released them, and how many of its directions a whole moment
-    shows; None where there is no such moment.
+    With it, the column sums if it released them, and what shares a whole moment shows; None where
+    there is no such moment.
     """
     if route == "gram":
-        V, found = spectral.gram_subspace(ask, d, k, share, noise)
-        return V, None, found
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
+        return V, None, shown
     if route == "screened" and noise.psd:
         V, sums = spectral.screened_subspace(ask, d, k, share, noise)
         return V, sums, None
@@ -379,17 +379,19 @@ def ritz_of(values, vectors, noise_scale):
     return Ritz(nonnegative(values), vectors, trace_held(np.diag(values), noise_scale), edge)
 
 
-def verdict_of_ritz(ritz, total, d, found=None):
+def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     """Return what `warn_of_verdict` takes, of a subspace and the released total of all d columns.
 
-    `found`: of its directions, how many the moment that it came from shows. Without that, each
-    value must exceed what a direction holds by chance.
+    `shown`: what shares the moment that it came from shows. Without that, each value must exceed
+    what a direction holds by chance. `bias` is what the error of a mean adds.
     """
-    k = len(ritz.values)
-    kept = share_kept(ritz.held, total)
-    if found is None:
-        level = max(float(total.value), 0.0) / d + ritz.edge
-        found = int(np.count_nonzero(ritz.values > level))
+    k, whole = len(ritz.values), float(total.value)
+    if shown is None:
+        beyond = ritz.values - max(whole, 0.0) / d
+        shown = np.where(beyond > ritz.edge, beyond / max(whole, ritz.edge, 1e-300), 0.0)
+    held = ritz.held.value - bias.value, math.hypot(ritz.held.noise_scale, bias.noise_scale)
+    kept = share_kept(Answer(*held), total._replace(value=whole - bias.value))
+    found = on_their_own(shown, total, bias)
     return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
 
 
@@ -461,18 +463,15 @@ class Centre(NamedTuple):
     ----------
     mean : ndarray
         The mean.
-    noise_bias : float
-        What the noise of it adds to the moment: less if it was shrunk.
     rows : Ask
         The rows about it, clipped.
-    clip_norm : float
-        How long they may be.
+    noise : RowNoise
+        With it, how long they may be.
     """
 
     mean: Any
-    noise_bias: float
     rows: Any
-    clip_norm: float
+    noise: spectral.RowNoise
 
 
 def centred(ask, noise, d, shares, search, lengthen):
@@ -480,21 +479,16 @@ def centred(ask, noise, d, shares, search, lengthen):
 
     Without a search the clip norm is known, for rows about 0 and about their mean.
     """
-    n, level = noise.n, noise.clip_norm
-    if "center_search" not in shares:
-        rows = ask.clipped(level)
-        mean, noise_bias = _mean(rows.sums(share=shares["center"]), n, level, d)
-        return Centre(mean, noise_bias, rows.centered(mean), level)
-    place, level, left = located(ask, noise, d, shares, search, lengthen)
-    sums = ask.centered(place).clipped(level).sums(share=left)
-    step, noise_bias = _mean(sums, n, level, d)
-    mean = place + step
-    return Centre(mean, noise_bias, ask.centered(mean).clipped(level), level)
-
-
-def _mean(sums, n, radius, d):
-    mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
-    return mean, kept * mean_noise_bias(sums.noise_scale, n, d)
+    place, left, about = np.zeros(d), shares["center"], ask
+    if "center_search" in shares:
+        place, level, left = located(ask, noise, d, shares, search, lengthen)
+        about, noise = ask.centered(place), replace(noise, clip_norm=level)
+    sums, noise_scale = about.clipped(noise.clip_norm).sums(share=left)
+    step, kept = shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
+    of_count = float(np.linalg.norm(step)) * noise.n_noise
+    noise_bias = mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
+    rows = ask.centered(place + step).clipped(noise.clip_norm)
+    return Centre(place + step, rows, replace(noise, mean_noise_bias=noise_bias))
 
 
 # The probabilistic model behind PCA, from released values only.

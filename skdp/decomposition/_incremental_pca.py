@@ -29,7 +29,7 @@ from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
 from skdp.solvers import postprocess
-from skdp.solvers.linalg import detection_limit, orthonormal, symmetric_noise_edge
+from skdp.solvers.linalg import orthonormal
 
 # What DPIncrementalPCA releases, and how released moments become attributes.
 #
@@ -108,21 +108,6 @@ def fitted(answers, facts):
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
     return _base.as_input_dtype(attributes, np.dtype(facts["dtype"]))
-
-
-def below_edge(attributes, answers, facts):
-    """Return how many released variances are no larger than those of noise alone.
-
-    Taking off the bias of the noise keeps the order, so that both are compared without it. Of a
-    sketch those are cut to 0.
-    """
-    if facts["sketch"] is not None:
-        return int(np.count_nonzero(attributes["singular_values_"] == 0))
-    released = _released(answers, facts)
-    edge = symmetric_noise_edge(released.noise_scale, facts["d"])
-    clear = detection_limit(edge, facts["d"]) + released.mean_noise_bias
-    least = postprocess.debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
-    return int(np.count_nonzero(attributes["explained_variance_"] <= least))
 
 
 def _center(facts):
@@ -371,7 +356,7 @@ class DPIncrementalPCA(
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
         attributes = self._fitted(answers, facts)
-        self._warn(attributes, below_edge(attributes, answers, facts))
+        self._warn(attributes)
         return attributes
 
     @atomic
@@ -422,12 +407,10 @@ class DPIncrementalPCA(
         group = running or self._first_step(session, X)
         facts = group.notes["facts"]
         n = None if facts["n"] is None else facts["n"] + X.n_rows()
-        before = self._below(running) if running and running.steps else 0
+        before = _base.found_of(self.singular_values_)[0] if running and running.steps else math.inf
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         self._keep_stream(group)
-        below = self._below(group)
-        if below > before:  # what was said of an earlier release stands
-            self._warn(vars(self), below)
+        self._warn(vars(self), before)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -530,13 +513,10 @@ class DPIncrementalPCA(
         notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
         return self._start_stream(session, bounds, shares, notes, **options)
 
-    def _below(self, group):
-        """Return how many variances of the last release may be noise alone."""
-        return below_edge(vars(self), decoded(group), group.notes["facts"])
-
-    def _warn(self, attributes, below):
-        asked = len(attributes["singular_values_"])
-        _base.warn_of_verdict(self, asked - below, None if self.n_components is None else asked)
+    def _warn(self, attributes, before=math.inf):
+        found, asked = _base.found_of(attributes["singular_values_"])
+        if found < before:  # what was said of an earlier release stands
+            _base.warn_of_verdict(self, found, None if self.n_components is None else asked)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

@@ -249,26 +249,24 @@ class DPPCA(
             n = moment.n
             attributes = self._spectrum(session, moment, d)
         else:
-            if n is None:  # kept above two deviations of its noise
-                n = released_count(*ask.count(share=shares["count"]))
-            noise = _base.row_noise(session, self.adjacency, float(n), clip_norm)
+            n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
+            n = released_count(n, n_noise)
+            noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
             ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
                 centre = _base.centred(ask, noise, d, shares, search, lengthen)
             else:
-                clip_norm = noise.clip_norm
-                centre = _base.Centre(np.zeros(d), 0.0, ask.clipped(clip_norm), clip_norm)
-            clip_norm = centre.clip_norm
-            noise = _base.row_noise(session, self.adjacency, noise.n, clip_norm)
+                centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
+            noise, clip_norm = centre.noise, centre.noise.clip_norm
             if whole:
                 share, level = shares["gram"], self._level(d)
                 suited = _base.spectral.suited_rows(centre.rows, 2 * d, share, noise, level)
                 gram, scale = suited[0].gram(share=suited[1])
-                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, centre.noise_bias)
+                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, noise.mean_noise_bias)
                 attributes = self._spectrum(session, moment, d)
             else:
                 route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
-                attributes = self._subspace(session, centre, noise, shares, route)
+                attributes = self._subspace(session, centre, shares, route)
         # Attributes, from released numbers.
         attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
         if center is not None:
@@ -379,18 +377,18 @@ class DPPCA(
         _base.warn_of_verdict(self, int(np.count_nonzero(variances)), asked)
         return attributes
 
-    def _subspace(self, session, centre, noise, shares, route):
+    def _subspace(self, session, centre, shares, route):
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
-        ask = centre.rows
-        V, _, found = _base.row_subspace(
+        ask, noise = centre.rows, centre.noise
+        V, _, shown = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
         ritz = _base.rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
         total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
         values = ritz.values * _base.warn_of_verdict(
-            self, *_base.verdict_of_ritz(ritz, total, d, found)
+            self, *_base.verdict_of_ritz(ritz, total, d, shown, noise.mean_noise_bias)
         )
         whole = float(total.value)
         return subspace_attributes(values, ritz.vectors, whole, noise.n, rank) | {

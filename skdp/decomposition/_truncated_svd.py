@@ -374,7 +374,7 @@ class DPTruncatedSVD(
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
         ask, noise, shares = _base.lowered(self, ask, noise, shares)
         clip_norm, ask = noise.clip_norm, ask.clipped(noise.clip_norm)
-        V, sums, found = _base.row_subspace(
+        V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
@@ -386,7 +386,7 @@ class DPTruncatedSVD(
             noise = 0.0
         facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
         values = ritz.values * _base.warn_of_verdict(
-            self, *_base.verdict_of_ritz(ritz, total, d, found)
+            self, *_base.verdict_of_ritz(ritz, total, d, shown)
         )
         attributes = svd_variances(values, _base.components_of(ritz.vectors), *facts)
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._limits import CLEAR
 from skdp.privacy.streams.continual import stream_schedule
 from skdp.solvers.linalg import detection_limit, symmetric_noise_edge
 from skdp.solvers.postprocess import debias_eigenvalues, mean_noise_bias
@@ -135,7 +136,8 @@ def _noise_bias_of_mean(estimator):
     if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
         return 0.0
     pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
-    return mean_noise_bias(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
+    bias = mean_noise_bias(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
+    return float(bias.value) + CLEAR * bias.noise_scale
 
 
 def release_noise(estimator, line):

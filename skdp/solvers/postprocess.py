@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, ndtr
 
 from skdp._limits import CLEAR, NEGLIGIBLE
-from skdp.answer import Answer
+from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.verdict import nonnegative
+from skdp.solvers.verdict import nonnegative, on_their_own
 
 FloatArray = NDArray[np.float64]
 
@@ -42,15 +42,15 @@ class ReleasedMoment:
         Number of rows, public or released; at least 1.
     noise_scale : float
         Standard deviation of the noise on the diagonal of `scatter`.
-    mean_noise_bias : float
-        What the error of a released mean may add to `scatter` in one direction.
+    mean_noise_bias : Answer
+        What the error of a released mean adds to `scatter` in one direction.
     """
 
     scatter: FloatArray
     mean: FloatArray
     n: float
     noise_scale: float
-    mean_noise_bias: float = 0.0
+    mean_noise_bias: Answer = NOTHING
 
 
 def split_moment(
@@ -60,14 +60,21 @@ def split_moment(
 
     With few rows the noise on n and on the sums can exceed them: n is kept above two standard
     deviations of its noise and the mean inside the ball of the clip norm, both of them public.
+    Noise on n and on the sums is noise along the mean m, 1 + |m|^2/c^2 times that elsewhere and
+    |m|/c times that of products with it, which alone make an eigenvalue of half of the edge.
     """
     sums = moment[:-1, -1] / bias
     if n is None:
         n = released_count(moment[-1, -1] / bias**2, noise_scale / bias**2)
     mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
-    noise_bias = mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean))
-    return ReleasedMoment(scatter, mean, n, noise_scale, noise_bias)
+    lever, error = (
+        float(np.linalg.norm(mean)) / bias,
+        mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean)),
+    )
+    value = error.value + lever * symmetric_noise_edge(noise_scale, len(mean)) / 2
+    noise = math.hypot(error.noise_scale, (1 + lever**2) * noise_scale)
+    return ReleasedMoment(scatter, mean, n, noise_scale, Answer(value, noise))
 
 
 def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
@@ -108,6 +115,13 @@ def subspace_attributes(
         "noise_variance_": (variance - kept) / spare,
         "n_components_": k,
     }
+
+
+def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -> FloatArray:
+    """Return what share of a trace each eigenvalue has beyond chance; 0 for what noise reaches."""
+    edge, beyond = symmetric_noise_edge(noise_scale, d), values - trace / d
+    clear = beyond > detection_limit(edge, d)
+    return np.where(clear, debias_eigenvalues(beyond, edge) / max(trace, edge, 1e-300), 0.0)
 
 
 def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
@@ -152,32 +166,35 @@ def count_components(
     rule: int | float | str | None,
     variances: FloatArray,
     n: float,
-    edge: float,
     limit: int,
     total: float = 0.0,
 ) -> int:
     """Turn an `n_components` rule into a number, from public numbers and released variances.
 
-    A float is a share of the sum of the variances, or of a larger released `total`.
+    A float is a share of the sum of the variances, or of a larger released `total`; "auto" counts
+    those that are not 0.
     """
     if rule is None:
         return limit
     if isinstance(rule, str):
         if rule == "mle":
             return min(limit, infer_dimension(variances, n))
-        return min(limit, int(np.count_nonzero(variances > edge)))
+        return min(limit, int(np.count_nonzero(variances)))
     if isinstance(rule, float) and rule < 1.0:
         ratios = np.cumsum(variances / max(float(variances.sum()), total, 1e-300))
         return min(limit, int(np.searchsorted(ratios, rule, side="right")) + 1)
     return int(rule)
 
 
-def mean_noise_bias(noise_scale: float, n: float, d: int) -> float:
+def mean_noise_bias(noise_scale: float, n: float, d: float, of_count: float = 0.0) -> Answer:
     """Return the squared length that the error of a released mean adds to n rows about it.
 
-    `noise_scale` is that of the sums; a chi square of d degrees is less but once in a hundred.
+    `noise_scale` is that of the sums, `of_count` what noise on n makes of n times the mean: a sum
+    of d squares of normal numbers and one more. A mean that was shrunk has fewer (Stein). Beyond
+    two of its deviations lies one in a hundred: three of a normal number.
     """
-    return noise_scale**2 / n * (d + 3 * math.sqrt(2 * d))
+    spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, of_count**2)
+    return Answer(np.asarray(d * noise_scale**2 + of_count**2) / n, spread / n)
 
 
 def pca_attributes(
@@ -189,21 +206,16 @@ def pca_attributes(
     averages the remaining variance over ``rank - n_components`` directions.
     """
     d = len(released.mean)
-    edge = symmetric_noise_edge(released.noise_scale, d)
+    edge, bias = symmetric_noise_edge(released.noise_scale, d), released.mean_noise_bias
     few = rule if isinstance(rule, int) and rule > 0 else None
     values, vectors = top_eigenpairs(released.scatter, few)
     degrees = max(1.0, released.n - 1)
     variances = debias_eigenvalues(values, edge) / degrees
-    counted = values / degrees if rule == "auto" else variances
     total = float(np.trace(released.scatter)) / degrees
-    largest = detection_limit(edge, d)
-    clear = largest + released.mean_noise_bias
-    k = count_components(rule, counted, released.n, clear / degrees, limit, total)
-    # What noise alone may reach is no component, and the error of the mean is one direction.
-    found = int(np.count_nonzero(values > largest))
-    found -= bool(found and values[found - 1] <= released.mean_noise_bias)
-    variances[found:] = 0.0
-    pairs = degrees * variances[:k], vectors[:, :k]
+    clear = np.where(values > detection_limit(edge, d), variances, 0.0)
+    clear[on_their_own(clear, Answer(np.asarray(degrees), 0.0), bias) :] = 0.0
+    k = count_components(rule, clear if rule == "auto" else variances, released.n, limit, total)
+    pairs = degrees * clear[:k], vectors[:, :k]
     attributes = subspace_attributes(*pairs, degrees * total, released.n, rank)
     return attributes | {"mean_": released.mean}
 

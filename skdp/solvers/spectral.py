@@ -27,16 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
-from skdp.answer import Answer
+from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import (
-    detection_limit,
     leading_pairs,
     orthonormal,
-    symmetric_noise_edge,
     top_eigenpairs,
     wigner,
 )
 from skdp.solvers.median_search import private_clip_level
+from skdp.solvers.postprocess import shares_shown
 
 FloatArray = NDArray[np.float64]
 
@@ -206,12 +205,18 @@ class RowNoise:
         Number of rows, public or released.
     clip_norm : float
         Largest norm of a row.
+    n_noise : float
+        Standard deviation of the noise on a released `n`.
+    mean_noise_bias : Answer
+        What the error of a released mean adds to their moment in one direction.
     """
 
     psd: float
     rect: float
     n: float
     clip_norm: float
+    n_noise: float = 0.0
+    mean_noise_bias: Answer = NOTHING
 
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
@@ -265,19 +270,12 @@ def _tangent_product(
 
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, int]:
-    """Return the leading k-dimensional subspace of one clipped moment.
-
-    With it, how many of the k largest eigenvalues stand clearly above the noise and what all
-    directions hold on average.
-    """
+) -> tuple[FloatArray, FloatArray]:
+    """Return the leading k-dimensional subspace of one clipped moment, and what shares it shows."""
     rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, vectors = top_eigenpairs(block, k)
-    if noise.psd == 0.0:
-        return vectors, k
-    level = np.trace(block) / d + detection_limit(symmetric_noise_edge(scale, d), d)
-    return vectors, int(np.count_nonzero(values > level))
+    return vectors, shares_shown(values, float(np.trace(block)), scale, d)
 
 
 def power_subspace(

@@ -64,6 +64,19 @@ def nonnegative(values: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(values - levels[np.flatnonzero(falling > levels)[-1]], 0.0))
 
 
+def on_their_own(values: FloatArray, unit: Answer, mean_error: Answer) -> int:
+    """Return how many of falling values, in a unit, are not 0, less one that a mean may have made.
+
+    The error of a mean adds to one direction, which takes the place of another.
+    """
+    found = int(np.count_nonzero(values))
+    if not found or mean_error.value == 0.0:
+        return found
+    smallest = float(values[found - 1])
+    noise = math.hypot(smallest * unit.noise_scale, mean_error.noise_scale)
+    return found - int(smallest * unit.value - mean_error.value <= CLEAR * noise)
+
+
 def unused(
     found: int, asked: int, kept: Kept | None = None, chance: float = 0.0, positive: int = 0
 ) -> int:

@@ -1,6 +1,7 @@
 """DPPCA: limits, utility, parameters, errors; synthetic rows of what was released."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -105,9 +106,34 @@ def test_more_components_than_public_rows(kind):
 
 
 def test_budget_split():
-    pca = seeded(data=sp.csr_array(X), budget_split={"clip_norm": 1, "moment": 3})
+    pca = seeded(data=sp.csr_array(X), epsilon=3, budget_split={"clip_norm": 1, "moment": 3})
     spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx(0.8 * pca.privacy_spent_.mu**2 / 4)
+
+
+def constant(n, d):
+    return np.full((n, d), 7.0)
+
+
+def far_column(n, d):
+    rows = np.random.default_rng(1).standard_normal((n, d))
+    rows[:, 0] += 1e5
+    return rows
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("n_components", [2, None])
+@pytest.mark.parametrize("rows", [constant, far_column])
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_the_error_of_the_mean_is_no_component(kind, rows, n_components):
+    """Of rows that share a direction, most fits had it for a component."""
+    X, said = kind(rows(150, 8)), 0
+    for _ in range(20):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            DPPCA(n_components).fit(X)
+        said += any(w.category is NoSignalWarning for w in caught)
+    assert said >= 15  # two wrong claims are expected, at most
 
 
 def test_the_middle_of_public_bounds_is_a_centre_for_free():

@@ -41,7 +41,9 @@ def test_subspace_attributes():
 )
 def test_one_direction_may_be_the_error_of_the_mean(values, found):
     """It may add 15 here: of the components above the noise, the last one may be it."""
-    moment = postprocess.ReleasedMoment(np.diag(np.array(values, float)), np.zeros(3), 9.0, 0.1, 15)
+    bias = Answer(np.array(15.0), 0.0)
+    scatter = np.diag(np.array(values, float))
+    moment = postprocess.ReleasedMoment(scatter, np.zeros(3), 9.0, 0.1, bias)
     variances = postprocess.pca_attributes(moment, None, 3, 3)["explained_variance_"]
     assert np.count_nonzero(variances) == found
 
@@ -124,10 +126,10 @@ def test_mle_of_redundant_columns():
 
 def test_count_components():
     variances = np.array([5.0, 3.0, 1.0, 1.0])
-    assert postprocess.count_components("auto", variances, 10.0, 2.0, 4) == 2
-    assert postprocess.count_components("auto", variances, 10.0, 9.0, 4) == 0
-    assert postprocess.count_components("auto", variances, 10.0, 0.0, 3) == 3
-    assert postprocess.count_components(0.999, np.zeros(3), 10.0, 0.0, 3) in (1, 2, 3)
+    assert postprocess.count_components("auto", variances, 10.0, 4) == 4
+    assert postprocess.count_components("auto", 0 * variances, 10.0, 4) == 0
+    assert postprocess.count_components("auto", variances, 10.0, 3) == 3
+    assert postprocess.count_components(0.999, np.zeros(3), 10.0, 3) in (1, 2, 3)
 
 
 @pytest.mark.parametrize("index", range(3))
