@@ -110,7 +110,8 @@ def fit_interactions(estimator, session, X, route):
         if estimator.algorithm == "auto":  # now that the floor is known
             route, _, columns = _moment_route(estimator, session, X.shape, floor)
             extra["algorithm_reason_"] = (
-                f"{route}: of {columns} columns, at a degree floor of {floor}"
+                f"{route}: of {columns} columns{' or all' * (columns < n)}, "
+                f"at a degree floor of {floor}"
             )
         rest = _SHARES["moment"] - _SHARES["degree"] * counted
         found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)

@@ -387,11 +387,14 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     """Return the subspace of one moment of the columns with the largest counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
-    floor, as for rows.
+    floor, as for rows. All columns are read where the edge of the noise, over the share of the
+    counts that is read, is lower so: where columns are about as popular as each other.
     """
     counts, rest = ask.counts(share=_SUMS * share), (1 - _SUMS) * share
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
-    order = np.argsort(-counts.value, kind="stable")[:size]
+    order = np.argsort(-counts.value, kind="stable")
+    held = float(counts.value[order[:size]].sum()) / max(float(counts.value.sum()), 1e-300)
+    order = order[: d if d <= MOST_DENSE and held < math.sqrt(size / d) else size]
     moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     return V

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.queries.rows import RowQuery
 from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
@@ -223,3 +224,25 @@ def test_moments_of_any_size_are_read(n, size):
     A = with_noise(M, 3.0, rng)
     V, W = (spectral.chosen_subspace(f * A, f * 3.0, 2) for f in (1.0, size))
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("popularity", "read"), [(np.ones(700), 700), (np.arange(1, 701) ** -2.0, 300)]
+)
+def test_all_columns_are_read_where_few_hold_little(popularity, read):
+    """The noise of more columns has a higher edge, but these hold the more."""
+    sizes = []
+
+    class Ask:
+        def counts(self, *, share):
+            return Answer(1e6 * popularity, 1.0)
+
+        def columns(self, kept):
+            sizes.append(len(kept))
+            return self
+
+        def gram(self, *, share):
+            return Answer(np.eye(sizes[-1]), 1.0)
+
+    spectral.screened_moment(Ask(), 700, 2, 1.0, 300.0)
+    assert sizes == [read]
