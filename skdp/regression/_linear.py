@@ -161,7 +161,7 @@ def moment_size(n, share, unit_noise):
 # Of a row for each column, over the noise: bounds wider than that cost next to nothing.
 _LOOSE = 0.01
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
-_MUCH = 0.5  # of the explainable variance: what may lose more says so
+MUCH = 0.5  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
@@ -392,7 +392,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """
         seen, astray = solution.seen, float(np.mean(solution.astray))
         lost = 1 - float(np.mean(solution.kept)) + 3 * astray
-        if seen.all() and lost <= _MUCH:
+        if seen.all() and lost <= MUCH:
             return
         of = base.listed(self, ~seen, "targets")
         said = f"sees nothing of {of} above its noise: coefficients are next to zero"

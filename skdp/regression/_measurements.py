@@ -28,7 +28,7 @@ from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.curvature import public_curvature
-from skdp.regression._linear import LinearPredictor
+from skdp.regression._linear import MUCH, LinearPredictor
 from skdp.solvers.columns import find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.whitening import (
@@ -47,6 +47,7 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
+_LITTLE = "explains little: its predictions vary less than half as far as the targets"
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -95,10 +96,15 @@ def first_means(ask, facts, design, centre):
     return looked
 
 
-def failure_reason(fit, looked):
-    """Say why a fit has no matrix, if it has none."""
+def failure_reason(fit, looked, unit=0.0, target_sd=0.0):
+    """Say why a fit has no matrix, or that its matrix explains little; else nothing.
+
+    Records move predictions by `unit` for a matrix of size 1. Means explain targets too.
+    """
     if not fit.zero_because:
-        return ""
+        far = unit * float(np.linalg.norm(fit.values))
+        little = far < MUCH * target_sd and MUCH * far < fit.noise_sd
+        return _LITTLE if little and not (looked and looked.means.found) else ""
     if looked is not None and looked.means.found:
         return f"finds means of rows and columns, and no low-rank part: {fit.zero_because}"
     return f"returns the zero matrix: {fit.zero_because}"
@@ -176,9 +182,8 @@ def check_design(design, shape, *, sparse=False):
         return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
-            "The 'measurement_covariance' parameter must be 'private', a number, one "
-            "covariance, or a pair of them "
-            f"(of rows, of columns). Got {type(design).__name__} instead."
+            "The 'measurement_covariance' parameter must be 'private', a number, one covariance "
+            f"or a pair of them (of rows, of columns). Got {type(design).__name__} instead."
         )
     R, C = (
         check_array(part, dtype=np.float64, input_name="measurement_covariance") for part in design
@@ -225,15 +230,14 @@ def _full_design(design, size, sparse):
     design = check_array(design, dtype=np.float64, input_name="measurement_covariance")
     if not _is_covariance(design, size, 1e-6):
         raise ValueError(
-            "a full covariance as 'measurement_covariance' must be symmetric, "
-            f"{size} x {size}, and positive "
-            f"definite with a condition number below a million. Got shape {design.shape}."
+            f"a full covariance as 'measurement_covariance' must be symmetric, {size} x {size}, "
+            "and positive definite with a condition number below a million. "
+            f"Got shape {design.shape}."
         )
     if sparse or size > MAX_ROWS:
         raise ValueError(
             "a full covariance as 'measurement_covariance' needs dense X of at most "
-            f"{MAX_ROWS} features; give a pair "
-            "of covariances instead."
+            f"{MAX_ROWS} features; give a pair of covariances instead."
         )
     return mixing(design)
 
@@ -252,8 +256,7 @@ def check_parameters(estimator):
     if level == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
             "gradient_clip_factor=inf leaves one record unbounded; it needs epsilon=inf. Use a "
-            "number of "
-            "medians, or 'auto'."
+            "number of medians, or 'auto'."
         )
     if isinstance(estimator.measurement_covariance, str):
         check_option(estimator, "measurement_covariance", ("private",))
@@ -320,7 +323,6 @@ def remedy_of(n, needed):
         )
     return (
         f"It is not that records are few ({needed} are enough for rows that "
-        "'measurement_covariance' describes): "
-        "X may be correlated otherwise, as pixels are. Use DPRidge, or give the public covariance "
-        "of X as 'measurement_covariance'."
+        "'measurement_covariance' describes): X may be correlated otherwise, as pixels are. Use "
+        "DPRidge, or give the public covariance of X as 'measurement_covariance'."
     )

@@ -282,7 +282,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         at_zero = centre.value
         if place.radius or not fit.zero_because:  # an intercept about 0 belongs to its matrix
             at_zero += bias * fit.intercept
-        attributes = self._attributes(fit, design, n, at_zero, looked)
+        vary = facts.target_sd if facts.unit_noise and design.mix is None else 0.0
+        attributes = self._attributes(fit, design, n, at_zero, looked, vary)
         attributes["intercept_"] -= float(place.at @ attributes["coef_"].ravel())
         return attributes
 
@@ -304,12 +305,12 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         design = release_whitening(ask, shape, n, rank_share, share, place.radius)
         return place, query, ask, design
 
-    def _attributes(self, fit, design, n, intercept, looked=None):
-        left, right = (None, None) if design is None else design[:2]
+    def _attributes(self, fit, design, n, intercept, looked=None, target_sd=0.0):
+        left, right, unit = (None, None, 0.0) if design is None else design[:3]
         means = None if looked is None else looked.columns()
         attributes = trace_attributes(fit, left, right, means)
         return attributes | {
-            "failure": _measurements.failure_reason(fit, looked),
+            "failure": _measurements.failure_reason(fit, looked, math.sqrt(unit), target_sd),
             "intercept_": intercept,
             "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),

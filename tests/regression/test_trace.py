@@ -14,6 +14,7 @@ from skdp.regression import DPTraceRegressor
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
+from tools.outcomes import messages_of
 from tools.pairs import worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
@@ -365,3 +366,13 @@ def test_matrices_of_one_entry(form):
     X = np.random.default_rng(0).standard_normal((3000, 1))
     model = DPTraceRegressor(1, matrix_shape=(1, 1), epsilon=8.0).fit(form(X), 2 * X[:, 0])
     assert model.coef_[0, 0] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "said"), [(0.3, True), (3.0, False)])
+def test_a_matrix_that_explains_little_is_said(size, said):
+    """By released numbers: how far predictions, targets and residuals vary."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 6))
+    y = size * X[:, 0] + rng.standard_normal(5000)
+    caught = messages_of(lambda: DPTraceRegressor(1, epsilon=3.0).fit(X, y))
+    assert any("explains little" in message for message in caught) == said
