@@ -497,7 +497,7 @@ def solve_normal_equations(
     over w'Aw, by 1 or more. The larger of m and lambda stands for A: w knows its noise, so that
     neither is enough by itself.
     """
-    A, B, ahead, along = _without_directions(released, alpha)
+    A, B, ahead, along = _without_directions(released, alpha, flat)
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
@@ -527,7 +527,9 @@ def solve_normal_equations(
     return Solution(coefficients, intercepts, seen, kept, astray, filters.sum(axis=0))
 
 
-def _without_directions(released: NormalEquations, alpha: float) -> tuple[FloatArray, ...]:
+def _without_directions(
+    released: NormalEquations, alpha: float, flat: bool
+) -> tuple[FloatArray, ...]:
     """Return scatter and cross of the columns without what the directions say of them.
 
     Next to them what takes columns, and targets, to the directions. These are few, and long next to
@@ -538,7 +540,9 @@ def _without_directions(released: NormalEquations, alpha: float) -> tuple[FloatA
     values, V = np.linalg.eigh(A[m:, m:])
     edge = released.noise * math.sqrt(2 * k)
     inverse = (V / (np.maximum(values + edge, edge) + alpha)) @ V.T
-    ahead, along = inverse @ A[m:, :m], inverse @ B[m:]
+    # Squared errors pay for noise (James and Stein); labels do not, and take the length as it is.
+    sure = 1 - (not flat) * k * released.cross_noise**2 / (np.sum(B[m:] ** 2, axis=0) + 1e-300)
+    ahead, along = inverse @ A[m:, :m], inverse @ B[m:] * np.maximum(sure, 0.0)
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
 
