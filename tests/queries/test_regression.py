@@ -78,7 +78,9 @@ def test_bound_holds(release, case, adjacency):
             shape=(6, 3 + len(scale.size)), max_starts=60, n_climb=n_climb, budgets=(0.02, 2.0),
         )  # fmt: skip
         print(f"{case}, {adjacency}: {report}")
-        assert report.ratio > (least if case != "large corner" else min(least, 0.7))
+        # A bias beyond the clip norm keeps rows from being opposite: the bound is not reached.
+        corner = 0.7 if release == "regression" else 0.45
+        assert report.ratio > (least if case != "large corner" else min(least, corner))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "box"])
