@@ -453,8 +453,12 @@ def kept_columns(rows: Block, kept: Kept) -> Block:
         return rows[:, kept]
     with np.errstate(invalid="ignore", over="ignore"):  # bad rows are known to be bad
         along = sp.csr_array(rows) @ kept.directions - kept.center
-    part = rows[:, kept.places]
-    return sp.hstack([part, along], format="csr") if sp.issparse(rows) else np.hstack([part, along])
+    return _columns_joined([rows[:, kept.places], along])
+
+
+def _columns_joined(parts: list[Block]) -> Block:
+    """Return columns next to each other, CSR where the first are."""
+    return sp.hstack(parts, format="csr") if sp.issparse(parts[0]) else np.hstack(parts)
 
 
 def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:
@@ -534,8 +538,8 @@ def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
 
 def with_bias(block: Groups, bias: float) -> Groups:
     """Return groups whose rows end in a public number."""
-    rows = dense(block.rows)
-    return block._replace(rows=np.column_stack([rows, np.full(len(rows), bias)]))
+    parts = [block.rows, np.full((block.rows.shape[0], 1), bias)]
+    return block._replace(rows=_columns_joined(parts))
 
 
 # Public units of records: what is taken off rows and targets, what divides them, where they end.

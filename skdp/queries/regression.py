@@ -25,6 +25,7 @@ from skdp.data.numbers import RowColumns, restricted
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import (
+    Compute,
     GroupQuery,
     Neighbours,
     NumberQuery,
@@ -181,14 +182,13 @@ class RegressionQuery(GroupQuery):
         l2 = self.neighbours.array((C if opposite else math.hypot(C, c)) * math.hypot(t, c))
         bound = Bound("regression_products", shape, l2, slack=0.0)
         decode = None if self.by_group else partial(exact_bias, bias=c)
-        return Bounded(bound, self._answer(c, t, shape), decode)
+        return Bounded(bound, self._answer(c, t, shape, squares=False), decode)
 
-    def _answer(self, c: float, t: float, shape: tuple[int, int]) -> Callable[[float], Any]:
+    def _answer(self, c: float, t: float, shape: tuple[int, int], squares: bool = True) -> Compute:
         def answer(step: float) -> NDArray[Any]:
             public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
-            term = (_MomentOfGroups if self.by_group else _MomentOfBlock)(
-                *public, self.kept, shape[0] == shape[1]
-            )
+            kind = _MomentOfGroups if self.by_group else _MomentOfBlock
+            term = kind(*public, self.kept, squares)
             known = self._lengths.cached_here and not self.by_group
             records = self._lengths.with_columns() if known else self._source
             return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
@@ -264,10 +264,10 @@ class _MomentOfGroups(_MomentOfBlock):
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
         f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
-        Z = blocks.dense(views.GroupMap(length, math.sqrt(self.step))(records))
+        Z = blocks.unpacked(views.GroupMap(length, math.sqrt(self.step))(records))
         f = np.repeat(f, block.each)
         if self.squares:
-            V = self._targets(block, good, f)
+            V, Z = self._targets(block, good, f), blocks.dense(Z)
             return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
         V = np.column_stack([self._bounded(block, good, f), np.where(good, f * self.bias, 0.0)])
         length = math.hypot(self.target_norm, self.bias)

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.units import GroupForm, groups_of, in_memory
-from skdp.data.views import Mapped, RecordForm, RowScale, TargetScale
+from skdp.data.views import Groups, Mapped, RecordForm, RowScale, TargetScale, with_bias
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.testing import check_sensitivity
@@ -78,8 +78,8 @@ def test_bound_holds(release, case, adjacency):
             shape=(6, 3 + len(scale.size)), max_starts=60, n_climb=n_climb, budgets=(0.02, 2.0),
         )  # fmt: skip
         print(f"{case}, {adjacency}: {report}")
-        # A bias beyond the clip norm keeps rows from being opposite: the bound is not reached.
-        corner = 0.7 if release == "regression" else 0.45
+        # Products of biases beyond the clip norm, which no fit has, move by half of 2 U T.
+        corner = 0.45 if (release, adjacency) == ("products", "replace") else 0.7
         assert report.ratio > (least if case != "large corner" else min(least, corner))
 
 
@@ -162,6 +162,39 @@ def test_products_of_groups(adjacency):
         best = max(best, moved / one.bound.l2_steps(step))
         assert moved <= one.bound.l2_steps(step)
     assert best > 0.85
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_products_are_those_of_plain_rows(n_targets, by_group):
+    """With as many targets as columns too; sparse and dense, alone and in groups of one row."""
+    rng = np.random.default_rng(4)
+    X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
+    X *= 0.9 * C / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), C)
+    scale, answers = TargetScale.in_ball(1.0, n_targets), []
+    Z, V = np.column_stack([X, np.full(30, 0.5)]), np.column_stack([0.75 * y, np.full(30, 0.5)])
+    for form in (np.asarray, sp.csr_array):
+        targets = RecordForm(np.asarray, n_targets)
+        if by_group:
+            placed = in_memory(form(X), y=y, groups=np.arange(30))
+            records = groups_of(placed, GroupForm(np.asarray, targets.columns))
+        else:
+            records = in_memory(form(X), y=y).joined(targets)
+        query = RegressionQuery(
+            records, clip_norm=C, scale=scale, by_group=by_group, adjacency="add_remove"
+        )
+        answers.append(query.products(0.5, 0.75).answer(1e-9))
+        np.testing.assert_allclose(query.products(0.5, 0.75).answer(0.0), Z.T @ V, atol=1e-12)
+    np.testing.assert_array_equal(*answers)
+    np.testing.assert_allclose(1e-9 * answers[0], Z.T @ V, atol=1e-3)
+
+
+def test_wide_groups_stay_sparse():
+    """Rows of words of one person, as arrays, would take 80 GB."""
+    X = sp.csr_array((np.full(200, 0.1), (np.arange(100).repeat(2), np.arange(200))), (100, 10**8))
+    batch = Groups(X, 50, {"y": np.ones((100, 1))})
+    assert sp.issparse(with_bias(batch, 0.5).rows)
+    np.testing.assert_array_equal(with_bias(batch, 0.5).rows[:, [10**8]].toarray(), 0.5)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
