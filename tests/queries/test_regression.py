@@ -7,7 +7,15 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.units import GroupForm, groups_of, in_memory
-from skdp.data.views import Groups, Mapped, RecordForm, RowScale, TargetScale, with_bias
+from skdp.data.views import (
+    Groups,
+    Mapped,
+    RecordForm,
+    RowScale,
+    TargetScale,
+    kept_columns,
+    with_bias,
+)
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.testing import check_sensitivity
@@ -120,6 +128,19 @@ def test_bound_of_products_is_reached(case):
         assert least < ratio <= 1, (adjacency, ratio)
 
 
+@pytest.mark.parametrize("release", ["products", "regression"])
+def test_opposite_targets_longer_than_their_rows(release):
+    """In the corner of their box they are longer than the ball: they are cut to it."""
+    X, y = np.full((1, 3), C / math.sqrt(3)), np.full((1, 2), 1e12)
+    pair = [
+        getattr(query_of(X, Y, TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
+        for Y in (y, -y)
+    ]
+    step = pair[0].bound.l2 / 2e8
+    moved = np.linalg.norm((pair[0].answer(step) - pair[1].answer(step)).astype(float))
+    assert 0.85 < moved / pair[0].bound.l2_steps(step) <= 1
+
+
 def test_brute_force_of_products():
     """The change between records of any lengths, whose biases were rounded apart."""
     rng = np.random.default_rng(0)
@@ -206,6 +227,10 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     kept = Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
     records = in_memory(form(X), y=y).joined(RecordForm(np.asarray, 1))
     query = RegressionQuery(records, clip_norm=C, scale=BALL, adjacency="add_remove").selected(kept)
+    alone = [kept_columns(form(X[i : i + 1]), kept) for i in range(len(X))]
+    np.testing.assert_array_equal(
+        dense(kept_columns(form(X), kept)), np.vstack([dense(row) for row in alone])
+    )
     whole = query.regression(0.5, 1.0).answer(1e-12)
     one_by_one = sum(
         RegressionQuery(
