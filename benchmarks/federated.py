@@ -348,13 +348,7 @@ def audit():
     show("Realised mu / claimed mu", ("T", "F", "adjacency", "route", "ratio"), rows, note)
 
 
-SECTIONS = {
-    "energy": energy,
-    "figure": figure,
-    "scale": scale,
-    "traffic": traffic,
-    "audit": audit,
-}
+SECTIONS = {"energy": energy, "figure": figure, "scale": scale, "traffic": traffic, "audit": audit}
 
 
 def tables(full):

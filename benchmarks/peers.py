@@ -165,10 +165,7 @@ def run_ours(X, k, epsilons, n_fits, **options):
     return run
 
 
-OURS = {
-    "DPPCA, add_remove": {},
-    "DPPCA, replace": {"adjacency": "replace"},
-}
+OURS = {"DPPCA, add_remove": {}, "DPPCA, replace": {"adjacency": "replace"}}
 
 
 # -- data ------------------------------------------------------------------------------------------

@@ -28,8 +28,5 @@ def leading_values(X, k):
 def r2(model, X, best):
     """Return what the plan of a regression expects, by epsilon."""
     X = X - X.mean(axis=0)
-    facts = {
-        "spectrum": np.maximum(np.linalg.eigvalsh(X.T @ X), 0.0),
-        "signal": best,
-    }
+    facts = {"spectrum": np.maximum(np.linalg.eigvalsh(X.T @ X), 0.0), "signal": best}
     return lambda e: best * (1 - model.set_params(epsilon=e).plan(*X.shape, **facts).error)

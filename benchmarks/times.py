@@ -84,21 +84,13 @@ def sparse_pairs(threads):
     """Return (name, ours, scikit-learn's class) for CSR rows."""
     return [
         ("DPTruncatedSVD", DPTruncatedSVD(K, n_jobs=threads), TruncatedSVD(K)),
-        (
-            "DPPCA, not centred",
-            DPPCA(K, center="none", n_jobs=threads),
-            TruncatedSVD(K),
-        ),
+        ("DPPCA, not centred", DPPCA(K, center="none", n_jobs=threads), TruncatedSVD(K)),
         (
             "DPStandardScaler",
             DPStandardScaler(with_mean=False, n_jobs=threads),
             StandardScaler(with_mean=False),
         ),
-        (
-            "DPLowRankFactorizer",
-            DPLowRankFactorizer(K),
-            TruncatedSVD(K),
-        ),
+        ("DPLowRankFactorizer", DPLowRankFactorizer(K), TruncatedSVD(K)),
     ]
 
 

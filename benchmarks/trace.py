@@ -370,11 +370,6 @@ def tables(full):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", UserWarning)
-    sections = {
-        "time": timing,
-        "labels": labels,
-        "ratings": ratings,
-        "accuracy": accuracy,
-    }
+    sections = {"time": timing, "labels": labels, "ratings": ratings, "accuracy": accuracy}
     for name in sys.argv[1:] or ["accuracy"]:
         sections[name]()

@@ -248,10 +248,7 @@ def column_bounds(
     low, high = _low_and_high(value, _widest(estimator))
     if any(end.ndim and end.size != n_features for end in (low, high)):
         _refuse(estimator, name, value, f" for {n_features} columns")
-    return (
-        np.broadcast_to(low, (n_features,)).copy(),
-        np.broadcast_to(high, (n_features,)).copy(),
-    )
+    return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
 
 
 def _widest(estimator: Any) -> float:

@@ -24,9 +24,7 @@ from sklearn.utils import get_tags
 import skdp
 from skdp.exceptions import PrivacyError
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy import (
-    PrivacyBudget,
-)
+from skdp.privacy import PrivacyBudget
 from skdp.privacy.accounting import losses as accounting
 from skdp.recommend import DPRecommender
 from skdp.testing import record_transcript, seeded_entropy

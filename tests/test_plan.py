@@ -217,10 +217,7 @@ def of_matrix(estimator, n, shape):
     plan = estimator.plan(n, shape, signal=1.0)
     own = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
     best = r2_score(y, own.fit(X, y).predict(X))
-    return (
-        plan.error,
-        lambda: 1 - r2_score(y, refit(estimator).fit(X, y).predict(X)) / best,
-    )
+    return (plan.error, lambda: 1 - r2_score(y, refit(estimator).fit(X, y).predict(X)) / best)
 
 
 def of_users(estimator, n, d, m):

@@ -223,10 +223,7 @@ class RowNumbers(Numbers):
     """A private number of each row, kept where the rows are for the steps of one search."""
 
     def __init__(
-        self,
-        source: AnyRows,
-        compute: Callable[[Block], FloatArray],
-        n_jobs: int | None = None,
+        self, source: AnyRows, compute: Callable[[Block], FloatArray], n_jobs: int | None = None
     ) -> None:
         alone = partial(_alone, compute=compute)
         columns = RowColumns(source, alone, "numbers", n_jobs=n_jobs)

@@ -378,9 +378,7 @@ def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
         yield with_rows(given, on_columns(rows, kept))
 
 
-def rows_of_records(
-    blocks: Iterable[Zipped | Groups], kept: Kept | None
-) -> Iterator[Any]:
+def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN.
 
     Groups stay whole, and their targets have no part in it.

@@ -534,10 +534,7 @@ class SecureAggregator:
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        config: AggregationConfig,
-        run_id: bytes | None = None,
+        self, transport: Transport, config: AggregationConfig, run_id: bytes | None = None
     ) -> None:
         self.run_id = os.urandom(16) if run_id is None else wire.check_run_id(run_id)
         self.config = config

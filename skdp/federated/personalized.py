@@ -22,14 +22,7 @@ from skdp.queries.columns import ColumnQuery, RankQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, SecondMoment, UserDirections, View
-from skdp.solvers.user_heads import (
-    ClassMeans,
-    HeadNorms,
-    HeadRule,
-    Heads,
-    HeadVotes,
-    MeanHead,
-)
+from skdp.solvers.user_heads import ClassMeans, HeadNorms, HeadRule, Heads, HeadVotes, MeanHead
 
 # The fit of a personalised model over devices: what the server asks, and what they answer.
 #
@@ -283,11 +276,7 @@ SIGNATURES: dict[type, _clients.Signatures] = {
         "user_coef_sum": (is_whitener, is_orthonormal, _LEVEL, is_level_bound),
     },
     NumberQuery: {"kept_below": (_clients.is_number,)},
-    ColumnQuery: {
-        "count": (),
-        "grid": (is_grid,),
-        "distances": (_clients.is_center, is_grid),
-    },
+    ColumnQuery: {"count": (), "grid": (is_grid,), "distances": (_clients.is_center, is_grid)},
     RankQuery: {"ranks": (is_points,)},
 }
 

@@ -7,7 +7,4 @@ matplotlib (``pip install skdp[plot]``).
 
 from skdp.plotting._released import ScoreDisplay, SpectrumDisplay
 
-__all__ = [
-    "ScoreDisplay",
-    "SpectrumDisplay",
-]
+__all__ = ["ScoreDisplay", "SpectrumDisplay"]

@@ -473,11 +473,7 @@ class ScoreDisplay:
         words["bbox"] = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
         return [
             self.ax_.annotate(
-                self._name(j),
-                middle,
-                middle + room * axes[:, j],
-                arrowprops=arrow,
-                **words,
+                self._name(j), middle, middle + room * axes[:, j], arrowprops=arrow, **words
             )
             for j in longest
             if lengths[j] > 0.2 * lengths.max()

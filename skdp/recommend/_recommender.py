@@ -9,14 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import (
-    check_matrix,
-    check_rows,
-    checked,
-    mapped,
-    public_units,
-    stacked_rows,
-)
+from skdp._inputs import check_matrix, check_rows, checked, mapped, public_units, stacked_rows
 from skdp._limits import MOST_DENSE
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.median_search import (
-    SMALLEST,
-    AsksGrid,
-    Likelihood,
-    log2_bins,
-    roundest,
-    steps,
-)
+from skdp.solvers.median_search import SMALLEST, AsksGrid, Likelihood, log2_bins, roundest, steps
 from skdp.solvers.postprocess import drawn, released_count
 
 FloatArray = NDArray[np.float64]

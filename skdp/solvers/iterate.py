@@ -230,13 +230,7 @@ PASSES = {"power": (16, 8), "alternating": (6, 2), "deflation": (4, 4)}
 
 
 def alternate(
-    ask: Any,
-    start: FloatArray,
-    k: int,
-    share: float,
-    *,
-    law: str,
-    n_iter: int | str,
+    ask: Any, start: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 

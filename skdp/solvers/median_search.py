@@ -294,11 +294,7 @@ def raised_level(count_above: Asks, lowest: float, goal: float, share: float) ->
 
 
 def _lowest(
-    count_above: Asks,
-    grid: FloatArray,
-    goal: float,
-    share: float,
-    margin: float = 0.0,
+    count_above: Asks, grid: FloatArray, goal: float, share: float, margin: float = 0.0
 ) -> float:
     low, high = 0, len(grid) - 1
     steps = math.ceil(math.log2(len(grid)))

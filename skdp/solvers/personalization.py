@@ -40,10 +40,7 @@ from skdp.solvers.local_fits import (
     shrunk_means,
     transposed,
 )
-from skdp.solvers.postprocess import (
-    normal_equations,
-    solve_normal_equations,
-)
+from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
 # A linear model of all users, where their own models start.

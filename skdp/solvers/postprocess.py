@@ -163,11 +163,7 @@ def _minka_score(v: FloatArray, k: int, n: float) -> float:
 
 
 def count_components(
-    rule: int | float | str | None,
-    variances: FloatArray,
-    n: float,
-    limit: int,
-    total: float = 0.0,
+    rule: int | float | str | None, variances: FloatArray, n: float, limit: int, total: float = 0.0
 ) -> int:
     """Turn an `n_components` rule into a number, from public numbers and released variances.
 

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
-from skdp.solvers.linalg import (
-    Directions,
-    PairMoment,
-    leading_pairs,
-    wigner,
-    without_direction,
-)
+from skdp.solvers.linalg import Directions, PairMoment, leading_pairs, wigner, without_direction
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.spectral import averaged, kept_columns
 

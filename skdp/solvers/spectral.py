@@ -28,12 +28,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import (
-    leading_pairs,
-    orthonormal,
-    top_eigenpairs,
-    wigner,
-)
+from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import shares_shown
 
@@ -248,13 +243,7 @@ def largest_term(clip_norm: float, scale: float = math.inf) -> float:
 
 
 def _tangent_product(
-    ask: Any,
-    V: FloatArray,
-    share: float,
-    noise: RowNoise,
-    level: float,
-    *,
-    scale: float,
+    ask: Any, V: FloatArray, share: float, noise: RowNoise, level: float, *, scale: float
 ) -> tuple[FloatArray, float]:
     """Release the product at V, its terms clipped to suit the noise: (answer, noise scale)."""
     query = ask.tangent(V, scale)
@@ -279,11 +268,7 @@ def gram_subspace(
 
 
 def power_subspace(
-    ask: Any,
-    start: FloatArray,
-    k: int,
-    shares: Sequence[float],
-    noise: RowNoise,
+    ask: Any, start: FloatArray, k: int, shares: Sequence[float], noise: RowNoise
 ) -> FloatArray:
     """Return the leading k-dimensional subspace by power steps from a public start.
 

@@ -126,12 +126,7 @@ def release_place(
 
 
 def release_whitening(
-    ask: Any,
-    shape: tuple[int, int],
-    n: float,
-    rank_share: float,
-    share: float,
-    radius: float = 0.0,
+    ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float, radius: float = 0.0
 ) -> Whitening | None:
     """Learn the design: a private median of the sizes, and one release of both moments.
 

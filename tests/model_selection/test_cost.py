@@ -28,12 +28,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 import skdp
 from skdp.exceptions import PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
-from skdp.model_selection import (
-    DPGridSearchCV,
-    IndependentKFold,
-    WithinGroupKFold,
-    search_cost,
-)
+from skdp.model_selection import DPGridSearchCV, IndependentKFold, WithinGroupKFold, search_cost
 from skdp.model_selection._splitters import held_by
 from skdp.privacy.accounting.losses import (
     Loss,

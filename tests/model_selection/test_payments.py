@@ -13,12 +13,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
-from sklearn.ensemble import (
-    BaggingRegressor,
-    StackingRegressor,
-    VotingClassifier,
-    VotingRegressor,
-)
+from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingClassifier, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_selection import RFECV, SequentialFeatureSelector
 from sklearn.model_selection import (

@@ -360,8 +360,7 @@ def test_derived_classes():
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
-    "first",
-    [DPStandardScaler(bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)],
+    "first", [DPStandardScaler(bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)]
 )
 def test_a_finite_row_that_overflows_is_no_error(first, dtype):
     X = np.full((2000, 4), 0.5, dtype)

@@ -23,11 +23,7 @@ from skdp import (
     PrivacyError,
     PrivacyLedger,
 )
-from skdp.model_selection import (
-    DPGridSearchCV,
-    DPRandomizedSearchCV,
-    make_private_scorer,
-)
+from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.model_selection._cost import budget_for
 from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsilon
 from skdp.preprocessing import RowClipper
@@ -35,12 +31,7 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.noise.words import SeededSource
-from skdp.testing import (
-    epsilon_lower_bound,
-    record_transcript,
-    seeded_entropy,
-    transcript_audit,
-)
+from skdp.testing import epsilon_lower_bound, record_transcript, seeded_entropy, transcript_audit
 from tools.checks import parametrize_with_dp_checks
 from tools.fit_checks import check_receipt
 from tools.outcomes import fitted_attributes

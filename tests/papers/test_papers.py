@@ -10,12 +10,7 @@ import scipy.sparse as sp
 from skdp import DPLowRankFactorizer, DPPersonalizedRegressor, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions, make_user_tasks
 from skdp.exceptions import PrivacyError
-from skdp.papers import (
-    PersonalizedRegression,
-    PowerDeflation,
-    PowerMethod,
-    SketchFactorizer,
-)
+from skdp.papers import PersonalizedRegression, PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.papers._base import PublishedQuery, published_bound
 from skdp.papers._jain_2021 import _Equations, _Pairs
 from skdp.papers._upadhyay_2018 import published_factors

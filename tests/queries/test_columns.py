@@ -5,14 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import (
-    HIGHEST,
-    LOWEST,
-    WHOLE,
-    CountsIn,
-    coded_columns,
-    codes_of,
-)
+from skdp.data.numbers import HIGHEST, LOWEST, WHOLE, CountsIn, coded_columns, codes_of
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity

@@ -147,7 +147,7 @@ def test_brute_force_of_products():
     for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01)):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound, best = claimed.within(1.0, BALL).products(c, t).bound.l2, 0.0
-        a, b = (rng.choice([-1.0, 1.0], (2, 4000)) * rng.random((2, 4000)) ** [[0.1], [0.1]])
+        a, b = rng.choice([-1.0, 1.0], (2, 4000)) * rng.random((2, 4000)) ** [[0.1], [0.1]]
         l, k = c * rng.random((2, 4000)) ** 0.2  # noqa: E741
         x, v = rng.random((2, 2, 4000)) ** 0.1
         squares = (x[0] ** 2 + l**2) * ((t * v[0]) ** 2 + l**2)

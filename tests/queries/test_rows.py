@@ -65,10 +65,7 @@ REGRESSIONS = {
     "targets": lambda q: q.targets().moments(np.zeros(1), np.ones(1), 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
 }
-RELEASES = {
-    "row": ROWS | COLUMNS | REGRESSIONS,
-    "group": ROWS | COLUMNS | REGRESSIONS,
-}
+RELEASES = {"row": ROWS | COLUMNS | REGRESSIONS, "group": ROWS | COLUMNS | REGRESSIONS}
 each_release = pytest.mark.parametrize(
     ("unit", "name"), [(unit, name) for unit, names in RELEASES.items() for name in names]
 )

@@ -14,11 +14,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.records import RecordQuery
 from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import (
-    Neighbours,
-    NumberQuery,
-    whole_steps,
-)
+from skdp.queries.sums import Neighbours, NumberQuery, whole_steps
 from skdp.queries.users import UserQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 

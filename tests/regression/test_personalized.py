@@ -17,12 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp.data.units import UserRows
-from skdp.exceptions import (
-    PrivacyError,
-    PrivacyUnitWarning,
-    PrivacyWarning,
-    UtilityWarning,
-)
+from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning, UtilityWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger

@@ -7,13 +7,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import PairMoment, wigner
-from skdp.solvers.recommend import (
-    Items,
-    Route,
-    fit_filter,
-    own_of,
-    residual_factors,
-)
+from skdp.solvers.recommend import Items, Route, fit_filter, own_of, residual_factors
 
 
 def signal_of(size):

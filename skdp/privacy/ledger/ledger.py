@@ -265,10 +265,7 @@ class PrivacyLedger:
                 self._withdraw()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None = None,
-        *_: object,
+        self, kind: type[BaseException] | None, error: BaseException | None = None, *_: object
     ) -> None:
         try:
             if not self._is_open():

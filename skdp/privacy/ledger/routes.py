@@ -655,11 +655,7 @@ def _in_calls(
 
 @contextmanager
 def _parts_draw_on(
-    parts: Sequence[Any],
-    reservation: Reservation,
-    ledgers: tuple[str, ...],
-    file: str,
-    kind: str,
+    parts: Sequence[Any], reservation: Reservation, ledgers: tuple[str, ...], file: str, kind: str
 ) -> Iterator[None]:
     key = ReservationKey(ledgers, reservation.token, file, kind)
     before = [vars(part).get("_reservation_key") for part in parts]
