@@ -423,12 +423,12 @@ def product_directions(
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
-    cross = products[:-1, :-1] - np.outer(sums, means)
+    cross = (products[:-1, :-1] - np.outer(sums, means)) / noise  # no square of it is extreme
     size, unit = np.abs(sums), noise / bias
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.ones_like(sums)
     squares = weight * clip_norm**2 * clear / float(clear.sum())
-    filters = 1 / (squares + alpha + CLEAR * noise)
-    along, noises = filters**2 * squares, noise**2 * (1 + (means / bias) ** 2)
+    filters = 1 / (1 + squares / (alpha + CLEAR * noise))
+    along, noises = filters**2 * squares, 1 + (means / bias) ** 2
     share = np.maximum(1 - along.sum() * noises / (along @ cross**2 + 1e-300), 0.0)
     left, sizes, _ = np.linalg.svd(filters[:, None] * cross, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]

@@ -19,6 +19,7 @@ from skdp.solvers.postprocess import (
     steadied,
     true_forms,
 )
+from skdp.solvers.spectral import product_directions
 
 RNG = np.random.default_rng(0)
 
@@ -334,3 +335,17 @@ def test_a_class_without_records_has_its_noise_as_total():
     assert found.shown.tolist() == [True, True, True, False]
     assert found.totals[3] > 1.0
     assert np.isfinite(reweighted(noisy, found, 1 / found.totals).cross).all()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 1e300])
+def test_directions_are_the_same_in_any_unit(alpha):
+    """Of rows and targets; a penalty above everything leaves a direction of some length."""
+    products = np.random.default_rng(0).standard_normal((41, 3)) * 50
+    products[:, -1] = 100.0
+    plain = product_directions(products, 3.0, alpha, 0.3, 1.0, True)
+    assert plain.near > 0
+    for unit in (2.0**-200, 2.0**200):
+        units = 3.0 * unit**2, alpha if alpha > 1 else alpha * unit**2, 0.3 * unit, unit
+        scaled = product_directions(products * unit**2, *units, True)
+        np.testing.assert_allclose(scaled.share, plain.share)
+        np.testing.assert_allclose(scaled.near, plain.near * unit)
