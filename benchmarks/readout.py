@@ -11,6 +11,10 @@ one record under add_remove, and are calibrated exactly for (epsilon, 1e-6):
 - "adassp": a third each for the smallest eigenvalue, X'X and X'y, and a penalty from the noisy
   smallest eigenvalue (Wang 2018), with exact Gaussian noise in place of his constants.
 - "one release": ours, solved plainly: what the joint release alone gives.
+
+Texts are made: words of Zipf's law, of which each class has some more often. Beside the classifier
+stand the nearest class means: noisy sums of the rows of each class (95% of the budget) over noisy
+totals, the noise taken off the squares of the means.
 """
 
 import math
@@ -19,9 +23,11 @@ import time
 import warnings
 
 import numpy as np
+import scipy.sparse as sp
 from report import show, shown
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier
 from skdp.privacy import mu_from_epsilon_delta
@@ -153,13 +159,81 @@ def digits_table(repeats=9, epsilons=EPSILONS):
     show(title, ["epsilon", *epsilons], rows)
 
 
+def texts(n, d, n_classes, seed, lift=2.5, words=60):
+    """Rows of norm 1, labels, and targets: how many words a text has, as a logarithm."""
+    rng = np.random.default_rng(seed)
+    labels, own = rng.integers(0, n_classes, n), rng.integers(0, n_classes, d)
+    tilted = (rng.random(d) < 0.3) & (np.arange(d) >= 20)
+    laws = np.where(tilted & (own == np.arange(n_classes)[:, None]), lift, 1.0)
+    laws /= np.arange(2, d + 2)
+    counts = np.maximum(rng.lognormal(math.log(words) - 0.2, 0.6, n), 3).astype(int)
+    drawn = [
+        rng.choice(d, m, p=laws[label] / laws[label].sum())
+        for label, m in zip(labels, counts, strict=True)
+    ]
+    places = (np.repeat(np.arange(n), counts), np.concatenate(drawn))
+    X = sp.csr_array((np.ones(counts.sum()), places), shape=(n, d))
+    return normalize(X), labels, np.log(counts)
+
+
+def class_means(X, y, n_classes, epsilon, rng):
+    """Nearest class means from noisy sums of rows of norm 1 and noisy totals."""
+    mu, d = mu_from_epsilon_delta(epsilon, DELTA), X.shape[1]
+    scale = 1 / (mu * math.sqrt(0.95))
+    sums = np.stack([X[y == label].sum(axis=0) for label in range(n_classes)])
+    sums = sums + scale * rng.standard_normal(sums.shape)
+    totals = np.bincount(y, minlength=n_classes) + rng.standard_normal(n_classes) / (
+        mu * math.sqrt(0.05)
+    )
+    means = sums / np.maximum(totals, 10)[:, None]
+    squares = np.sum(means**2, axis=1) - d * (scale / np.maximum(totals, 10)) ** 2
+    return lambda X: np.argmax(X @ means.T - squares / 2, axis=1)
+
+
+def texts_table(n, d, n_classes, repeats=9, epsilons=EPSILONS):
+    def classifier(X, y, n_classes, epsilon, rng):
+        return DPRidgeClassifier(epsilon=epsilon, classes=range(n_classes)).fit(X, y).predict
+
+    methods = {"nearest class means": class_means, "DPRidgeClassifier": classifier}
+    rows = {"RidgeClassifier, not private": [], **{name: [] for name in methods}, "DPRidge, R2": []}
+    train, test = slice(0, n), slice(n, None)
+    problems = [texts(n + 2000, d, n_classes, seed) for seed in range(repeats)]
+    plain = np.median(
+        [RidgeClassifier().fit(X[train], y[train]).score(X[test], y[test]) for X, y, _ in problems]
+    )
+    for epsilon in epsilons:
+        rows["RidgeClassifier, not private"].append(f"{plain:.3f}")
+        for name, fit in methods.items():
+            rows[name].append([])
+            for seed, (X, y, _) in enumerate(problems):
+                rng = np.random.default_rng(1000 + seed)
+                predict = fit(X[train], y[train], n_classes, epsilon, rng)
+                rows[name][-1].append(np.mean(predict(X[test]) == y[test]))
+        rows["DPRidge, R2"].append(
+            [
+                r2(DPRidge(epsilon=epsilon).fit(X[train], z[train]).predict, (X[test], z[test]))
+                for X, _, z in problems
+            ]
+        )
+    shown = [
+        [name, *(v if isinstance(v, str) else f"{max(np.median(v), -9.99):.3f}" for v in values)]
+        for name, values in rows.items()
+    ]
+    title = f"{n} made texts, {d} columns, {n_classes} classes: accuracy, median of {repeats}"
+    note = "Last line: R2 of the logarithm of the number of words."
+    show(title, ["epsilon", *epsilons], shown, note)
+
+
 PROBLEMS = ((5000, 10), (20000, 20), (20000, 50), (100000, 50))
+TEXTS = ((2000, 300, 2), (4000, 4000, 2), (8000, 8000, 4))
 
 
 def quality(problems=PROBLEMS, **options):
     for n, d in problems:
         regression_table(f"n={n}, d={d}", lambda seed, n=n, d=d: synthetic(n, d, seed), **options)
     digits_table(**options)
+    for n, d, n_classes in TEXTS:
+        texts_table(n, d, n_classes, **options)
 
 
 def seconds(functions, repeats=7):
