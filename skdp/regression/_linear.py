@@ -293,9 +293,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _directions(self, ask, clip_norm, scale, share):
         """Release the products of all columns with the targets; return directions of them."""
-        bias = self._bias * clip_norm
-        target = _TARGET * math.hypot(clip_norm, bias)
-        answer = ask.within(clip_norm, scale).products(bias, target, share=share)
+        bias = LinearBase._bias * clip_norm  # products need less noise than sums, targets are long
+        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=share)
         public = float(self.alpha), bias, clip_norm, self.fit_intercept
         return product_directions(answer.value, answer.noise_scale, *public)
 
