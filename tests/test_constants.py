@@ -147,6 +147,7 @@ def larger_fits():
         "trace": (skdp.DPTraceRegressor(1, matrix_shape=(4, 3)), (X, y), {}),
         "density": (skdp.DPScoreDensity(classes=[0, 1, 2]), (X[:, :2], labels), {}),
         "ridge of many columns": (skdp.DPRidge(), (histories(900, 4500), y), {}),
+        "ridge of some columns": (skdp.DPRidge(), (histories(900, 120), y), {}),
         "ridge of few rows": (skdp.DPRidge(), (X[:60], y[:60] + 1e4), {}),
         "ratings": (skdp.DPTraceRegressor(1, matrix_shape=(20, 13)), ratings(), {}),
         "search of recommenders": (
