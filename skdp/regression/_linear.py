@@ -281,7 +281,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         length, known = clip_norm, {}
-        if few and left:  # below the least that the search may have meant noise falls with signal
+        if few and left:
+            # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
+            # as much from what long rows say as from the noise.
             length = _ALIKE * clip_norm
             found = self._directions(ask, length, scale, shares["sums"])
             kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
@@ -293,7 +295,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _directions(self, ask, clip_norm, scale, share):
         """Release the products of all columns with the targets; return directions of them."""
-        bias = LinearBase._bias * clip_norm  # products need less noise than sums, targets are long
+        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
         answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=share)
         public = float(self.alpha), bias, clip_norm, self.fit_intercept
         return product_directions(answer.value, answer.noise_scale, *public)

@@ -388,7 +388,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
 # Directions of regression in more columns than a moment can hold.
 
 
-class Directions(NamedTuple):
+class RegressionDirections(NamedTuple):
     """Where sums of products with the targets point.
 
     Attributes
@@ -414,7 +414,7 @@ class Directions(NamedTuple):
 
 def product_directions(
     products: FloatArray, noise: float, alpha: float, bias: float, clip_norm: float, centered: bool
-) -> Directions:
+) -> RegressionDirections:
     """Return directions of regression in all columns, from a released [X, c]'[V, c].
 
     Where rows fill few of many columns, squares of a column are about as its sum, and products of
@@ -435,4 +435,4 @@ def product_directions(
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
-    return Directions(basis, center, near, share, sums)
+    return RegressionDirections(basis, center, near, share, sums)
