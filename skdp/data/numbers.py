@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from skdp._limits import CACHED, MEMORY
 from skdp.data import views
 from skdp.data.blocks import (
-    BLOCK_ROWS,
     AnyRows,
     Block,
     RemoteRows,
@@ -52,10 +51,13 @@ def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], 
 
 
 @dataclass(frozen=True)
-class _CachedHere:
+class CachedHere:
+    """Arrays of parts that are here."""
+
     made: list[tuple[RowSource, Any]]
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        """Return the sum of ``work(array)``."""
         return np.asarray(sum(in_threads(work, [made for _, made in self.made])))
 
 
@@ -66,7 +68,7 @@ def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
 
 def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
     if not is_remote(source):
-        return _CachedHere(each_part(cast(RowSource, source), make, n_jobs))
+        return CachedHere(each_part(cast(RowSource, source), make, n_jobs))
     # Sources that cannot keep anything compute it again for each sum.
     keep: Callable[..., Kept] = getattr(source, "keep", partial(RemoteView, source))
     return keep(make)
@@ -174,12 +176,12 @@ class RowColumns:
     @property
     def cached_here(self) -> bool:
         """Whether they were made, and lie here."""
-        return isinstance(self._kept, _CachedHere)
+        return isinstance(self._kept, CachedHere)
 
     def with_columns(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
         kept = self._made()
-        if isinstance(kept, _CachedHere):
+        if isinstance(kept, CachedHere):
             parts = [views.ZippedRows(part, made) for part, made in kept.made]
             return views.sources_in_turn(parts, self._source.n_features)
         zipped: AnyRows = cast(Any, self._source).zipped(kept)
@@ -192,7 +194,7 @@ class RowColumns:
     def median(self, name: str) -> float:
         """Return the median of a public column (0 of none), computed where the rows are."""
         kept = self._made()
-        if isinstance(kept, _CachedHere):
+        if isinstance(kept, CachedHere):
             return _median(np.concatenate([made[name] for _, made in kept.made]))
         return float(kept.reduce(itemgetter(name), np.append, _median))
 
@@ -219,15 +221,12 @@ def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[Flo
     return (compute(block),)
 
 
-class RowNumbers(Numbers):
-    """A private number of each row, kept where the rows are for the steps of one search."""
-
-    def __init__(
-        self, source: AnyRows, compute: Callable[[Block], FloatArray], n_jobs: int | None = None
-    ) -> None:
-        alone = partial(_alone, compute=compute)
-        columns = RowColumns(source, alone, "numbers", n_jobs=n_jobs)
-        super().__init__(columns, itemgetter("numbers"))
+def row_numbers(
+    source: AnyRows, compute: Callable[[Block], FloatArray], n_jobs: int | None = None
+) -> Numbers:
+    """Return a private number of each row, kept where the rows are for the steps of a search."""
+    alone = partial(_alone, compute=compute)
+    return RowColumns(source, alone, "numbers", n_jobs=n_jobs).numbers(itemgetter("numbers"))
 
 
 # Counts of the entries of columns at public grid points.
@@ -235,53 +234,40 @@ class RowNumbers(Numbers):
 
 ShortArray = NDArray[np.int16]
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
-_COARSE = 17  # bits of a float32 that a code leaves out: 7 significant ones are left
-LOWEST, HIGHEST = 1 - 2**15, 2**15 - 1  # beyond all codes
+HIGHEST = 2**15 - 1  # beyond all codes; its negative is below them
+_JOINED = 2**17  # rows whose codes lie in one array: long columns are counted in fewer steps
 
 
 def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
     """Return where numbers lie on a public grid of floats about a public centre, in order.
 
-    Even codes are the points of the grid, odd ones what lies between two of them; 0 is the centre,
-    and the code of a negative distance is that of the positive one, negated.
+    It has 8 significant bits, the upper half of a float32: a code stands for a point of the grid
+    and all that lies between it and the next one away from the centre. 0 is the centre, and the
+    code of a negative distance is that of the positive one, negated.
     """
     with np.errstate(all="ignore"):
         far = np.empty(numbers.shape, np.float32)
-        bits = np.subtract(numbers, about, out=far, casting="same_kind").view(np.int32)
-        sign = bits >> 31
-        bits &= 2**31 - 1
-        bits ^= sign
-        bits -= sign
-        floors = np.right_shift(bits, _COARSE, out=sign)
-        bits += 2**_COARSE - 1
-        bits >>= _COARSE
-        bits += floors
-        return np.asarray(bits.astype(np.int16))
+        if about.any():
+            np.subtract(numbers, about, out=far, casting="same_kind")
+        else:
+            far[...] = numbers
+    bits = far.view(np.int32)
+    bits >>= 16
+    codes = bits.astype(np.int16)
+    sign = codes >> 15
+    codes &= HIGHEST
+    codes ^= sign
+    codes -= sign
+    return codes
 
 
-class _Codes(NamedTuple):
-    """Codes of the entries of some rows, column by column.
-
-    Attributes
-    ----------
-    columns : sequence of arrays
-        Of the stored entries of each column, upwards.
-    not_stored : array
-        How many entries of each column are zeros that are not stored.
-    each : int
-        How many rows each group has: of rows, 1.
-    """
-
-    columns: Sequence[ShortArray]
-    not_stored: NDArray[np.int64]
-    each: int
+# Codes of rows, or groups, whose values are all finite, of shape (d, rows), or of sparse rows as a
+# CSR array; and how many rows each group has, which is 1 of rows.
+Coded = tuple[Any, int]
 
 
-def _coded(block: Any, about: FloatArray) -> tuple[Any, int]:
-    """Return the codes of a block, and how many rows each group has; the block may be overwritten.
-
-    Rows and groups with a value that is not finite are left out.
-    """
+def _coded(block: Any, about: FloatArray) -> Coded:
+    """Return the codes of a block, which may be overwritten then."""
     whole = views.whole_groups(block)
     rows = views.rows_of(whole)
     if sp.issparse(rows):
@@ -293,50 +279,40 @@ def _coded(block: Any, about: FloatArray) -> tuple[Any, int]:
     return codes, views.rows_each(whole)
 
 
-def _sorted_codes(coded: Sequence[tuple[Any, int]]) -> _Codes:
-    """Join the codes of alike blocks, and sort each column: short integers, in linear time."""
-    codes, each = [one for one, _ in coded], coded[0][1]
-    if sp.issparse(codes[0]):
-        stored = sp.vstack(codes, format="csc")
-        columns = [stored.data[a:b] for a, b in itertools.pairwise(stored.indptr)]
-        not_stored = stored.shape[0] - np.diff(stored.indptr)
-    else:
-        columns = list(np.hstack(codes))
-        not_stored = np.zeros(len(columns), np.int64)
-    for column in columns:
-        column.sort(kind="stable")
-    return _Codes(columns, not_stored, each)
+def _joined_codes(alike: list[Coded]) -> Coded:
+    of = [codes for codes, _ in alike]
+    return sp.vstack(of, format="csr") if sp.issparse(of[0]) else np.hstack(of), alike[0][1]
 
 
 @dataclass
 class _CodedPart:
-    """The columns of a part, those of its first rows kept: as many as memory allows."""
+    """The codes of a part, those of its first rows kept: as many as memory allows."""
 
     part: RowSource
     about: FloatArray
     room: int  # codes
 
     def __post_init__(self) -> None:
-        self.kept: list[_Codes] = []
-        self.n_blocks, blocks = 0, pieces_of(self.part)
+        self.kept: list[Coded] = []
+        self._n_blocks, blocks = 0, pieces_of(self.part)
         while self.room > 0 and (first := next(blocks, None)) is not None:
             alike = [_coded(first, self.about)]
-            if not isinstance(first, views.Groups):  # few stored numbers are many rows: a loop less
-                most, stored = min(BLOCK_ROWS * first.shape[1], self.room), first.size
+            if not isinstance(first, views.Groups):
+                most, stored = min(_JOINED * first.shape[1], self.room), first.size
                 while stored < most and (block := next(blocks, None)) is not None:
                     alike.append(_coded(block, self.about))
                     stored += block.size
-            self.kept.append(_sorted_codes(alike))
-            self.n_blocks += len(alike)
-            self.room -= sum(map(len, self.kept[-1].columns))
+            self.kept.append(_joined_codes(alike))
+            self._n_blocks += len(alike)
+            self.room -= self.kept[-1][0].size
 
-    def blocks(self) -> Iterator[_Codes]:
-        """Yield the columns of all rows; those that were not kept are made again."""
-        yield from self.kept
-        if self.room > 0:
-            return
-        for block in itertools.islice(pieces_of(self.part), self.n_blocks, None):
-            yield _sorted_codes([_coded(block, self.about)])
+    def blocks(self, kept: bool | None) -> Iterator[Coded]:
+        """Yield the codes of the rows that are kept, of the others, made again, or of both."""
+        if kept is not False:
+            yield from self.kept
+        if not kept and self.room <= 0:
+            for block in itertools.islice(pieces_of(self.part), self._n_blocks, None):
+                yield _coded(block, self.about)
 
 
 def coded_columns(source: AnyRows, about: FloatArray, n_jobs: int | None) -> Kept:
@@ -347,37 +323,63 @@ def coded_columns(source: AnyRows, about: FloatArray, n_jobs: int | None) -> Kep
 
 @dataclass(frozen=True)
 class CountsIn:
-    """Counts of the entries of columns with codes from `low` to `high`, for pairs of each column.
+    """Counts of the entries of columns with codes up to `high` (d, m), or of distances up to it.
 
-    `zero` is the code of 0 in each column. It holds public numbers alone, so that it can travel.
+    `zero` is the code of 0 in each column. `kept` says whether the rows that parts keep are
+    counted, the others, or both (None). It holds public numbers alone, so that it can travel.
     """
 
-    low: ShortArray
     high: ShortArray
     zero: ShortArray
+    distances: bool
+    kept: bool | None = None
 
     @classmethod
     def of(cls, points: FloatArray, about: FloatArray, *, distances: bool) -> CountsIn:
         """Count what is at most each point, or no farther from the centre.
 
-        The last two pairs hold all entries, and those that equal the centre, if distances count.
+        Two points more count all entries, and those that equal the centre, if distances count.
         """
-        codes = codes_of(points, np.zeros((len(about), 1)) if distances else about[:, None])
-        beyond = np.tile([HIGHEST, 0 if distances else LOWEST], (len(about), 1))
+        zero = codes_of(np.zeros(len(about)), about)
+        about = np.zeros((len(about), 1)) if distances else about[:, None]
+        codes = codes_of(points, about)
+        seen = (np.abs(codes).astype(np.int32) << 16).view(np.float32)
+        codes -= (codes < 0) & (seen < about - points)  # what begins below a point is above it
+        beyond = np.tile([HIGHEST, 0 if distances else -HIGHEST], (len(about), 1))
         high = np.hstack([codes, beyond.astype(np.int16)])
-        low = -high if distances else np.full_like(high, LOWEST)
-        return cls(low, high, codes_of(np.zeros(len(about)), about))
+        return cls(high, zero, distances)
+
+    def at(self, which: NDArray[np.intp]) -> CountsIn:
+        """Return the same at some points of each column (d, j), for the rows that are kept."""
+        high = np.take_along_axis(self.high, which, axis=1)
+        return CountsIn(high, self.zero, self.distances, kept=True)
 
     def __call__(self, part: _CodedPart) -> NDArray[np.int64]:
-        """Return the counts, of shape (d, pairs)."""
-        low, high, zero = self.low, self.high, self.zero[:, None]
-        total = np.zeros(low.shape, np.int64)
-        for block in part.blocks():
-            each = zip(block.columns, low, high, strict=True)
-            counts = np.array(
-                [c.searchsorted(b, "right") - c.searchsorted(a, "left") for c, a, b in each]
-            )
-            if block.not_stored.any():
-                counts += block.not_stored[:, None] * ((low <= zero) & (zero <= high))
-            total += counts * (WHOLE // block.each)
+        """Return the counts, of shape (d, m)."""
+        total = np.zeros(self.high.shape, np.int64)
+        for codes, each in part.blocks(self.kept):
+            count = self._of_stored if sp.issparse(codes) else self._of_columns
+            total += count(codes) * (WHOLE // each)
         return total
+
+    def _of_columns(self, codes: ShortArray) -> NDArray[np.int64]:
+        """Compare what is kept with the few points of one question; sort others, in linear time."""
+        out = np.empty(self.high.shape, np.int64)
+        for column, high, counts in zip(codes, self.high, out, strict=True):
+            column = np.abs(column) if self.distances else column
+            if self.kept:
+                counts[:] = [np.count_nonzero(column <= one) for one in high]
+            else:
+                counts[:] = np.sort(column, kind="stable").searchsorted(high, "right")
+        return out
+
+    def _of_stored(self, codes: Any) -> NDArray[np.int64]:
+        """Count stored entries point by point, and the zeros that are not stored."""
+        (n, d), zero, stored = codes.shape, self.zero, codes.data
+        if self.distances:
+            zero, stored = np.abs(zero), np.abs(stored)
+        out, none = [], n - np.bincount(codes.indices, minlength=d)
+        for high in self.high.T:
+            inside = codes.indices[stored <= high[codes.indices]]
+            out.append(np.bincount(inside, minlength=d) + none * (zero <= high))
+        return np.stack(out, axis=1)

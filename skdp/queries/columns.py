@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import WHOLE, CountsIn, Kept, coded_columns
+from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, coded_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -62,7 +63,7 @@ class RankQuery(SumQuery):
         about = points[:, points.shape[1] // 2] if center is None else center
         self._columns = partial(columns, about)
         self._work = CountsIn.of(points, about, distances=center is not None)
-        self._counts: NDArray[np.int64] | None = None
+        self._known: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
         """Return, for each column, half of the entries at most a point minus half of those above.
@@ -72,15 +73,11 @@ class RankQuery(SumQuery):
         integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
         and after a change.
         """
-        d, m = self._work.high.shape
-        which = np.minimum(np.maximum(which, 0), m - 3)
+        which = np.minimum(np.maximum(which, 0), self._work.high.shape[1] - 3)
 
         def answer(step: float) -> NDArray[Any]:
-            if self._counts is None:
-                counts = self._columns().sum_parts(self._work)
-                self._counts = checked_total(counts, (d, m), "int64")
-            near = self._counts[np.arange(d), which]
-            excess = 2 * near - self._counts[:, -2] - self._counts[:, -1]
+            near, both = self._counts(which)
+            excess = 2 * near - both
             if step == 0.0:
                 return np.asarray(excess / (2 * WHOLE))
             half = round(0.5 / step)
@@ -90,6 +87,24 @@ class RankQuery(SumQuery):
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
 
         return Bounded(self._bound, answer)
+
+    def _counts(self, which: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return counts at the points, and those of all entries and of the centre together.
+
+        Rows that are kept here are compared with each point; others are passed over once for all.
+        """
+        columns, (d, m) = self._columns(), self._work.high.shape
+        here = isinstance(columns, CachedHere)
+        if self._known is None:
+            work = replace(self._work, kept=False) if here else self._work
+            self._known = checked_total(columns.sum_parts(work), (d, m), "int64")
+            if here:
+                ends = self._work.at(np.tile([m - 2, m - 1], (d, 1)))
+                self._known[:, -2:] += columns.sum_parts(ends)
+        near = self._known[np.arange(d), which]
+        if here:
+            near = near + columns.sum_parts(self._work.at(which[:, None]))[:, 0]
+        return near, self._known[:, -2] + self._known[:, -1]
 
     @cached_property
     def _bound(self) -> Bound:
@@ -162,7 +177,8 @@ class ColumnQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             def of_piece(block: Any) -> NDArray[Any]:
                 whole = whole_groups(block)
-                parts = _standard(rows_of(whole), center, size, b)
+                unit = step if rows_each(whole) == 1 else 0.0
+                parts = _standard(rows_of(whole), center, size, b, unit)
                 w, squares = (_mean(part, whole, step) for part in parts)
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
@@ -170,7 +186,7 @@ class ColumnQuery(GroupQuery):
             def of_stored(block: Any) -> NDArray[Any]:
                 rows = finite_only(block)
                 zeros = of_piece(np.zeros((1, d)))
-                parts = _standard(rows.data, center[rows.indices], size[rows.indices], b)
+                parts = _standard(rows.data, center[rows.indices], size[rows.indices], b, step)
                 stored = np.bincount(rows.indices, minlength=d)
                 sums = [
                     _summed_by(part, rows.indices, d, step) + (rows.shape[0] - stored) * zero
@@ -196,50 +212,49 @@ def moments_change(neighbours: Neighbours, d: int, c: float, b: float) -> float:
 
 
 def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
-    """Return the mean over the rows of each group, in no order; floats at step 0."""
+    """Return the mean over the rows of each group, in steps and in no order; floats at step 0."""
     m = rows_each(block)
     if m == 1:
         return values
     if step == 0.0:
         return np.asarray(group_sums(values, block) / m)
-    return np.asarray(group_sums(np.rint(values * WHOLE).astype(np.int64), block) / (m * WHOLE))
+    sums = group_sums(np.rint(values * WHOLE).astype(np.int64), block)
+    return np.asarray(sums / (m * WHOLE) / step)
 
 
-def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float) -> Any:
-    """Return w and b (w^2 - 1/2); the next call of this thread overwrites them."""
-    finite = np.isfinite(size)
-    cut, shift = np.where(finite, 1.0, np.inf), np.where(finite, 0.5, 0.0)
+def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float, step: float) -> Any:
+    """Return w and b (w^2 - 1/2) in steps (as they are at 0); the next call overwrites them."""
+    unit, finite = step or 1.0, np.isfinite(size)
+    cut, shift = np.where(finite, 1 / unit, np.inf), np.where(finite, b / 2 / unit, 0.0)
     if finite.all():  # single numbers are faster
-        cut, shift = np.array(1.0), np.array(0.5)
+        cut, shift = np.array(1 / unit), np.array(b / 2 / unit)
     w = _SCRATCH.values.shaped(rows.shape)
     about = rows
     if center.any():
         about = np.subtract(rows, center, out=w)
-    np.divide(about, np.where(finite, size, 1.0), out=w)
+    steps = np.where(finite, size, 1.0) * unit
+    np.divide(about, np.maximum(steps, np.finfo(np.float64).tiny), out=w)  # by no 0
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
+    squares *= b * unit
     squares -= shift
-    squares *= b
     return w, squares
 
 
 def _summed(values: FloatArray, step: float) -> NDArray[Any]:
-    """Return the sum of the rows of a block, each rounded to steps, which overwrites them.
+    """Return the sum of the rows of a block in steps, each rounded, which overwrites them.
 
-    Sums of the integers of a block are exact as floats.
+    Sums of the integers of a block are exact as floats, in any order.
     """
     if step == 0.0:
         return np.asarray(values.sum(axis=0))
-    values /= step
-    return np.asarray(np.rint(values, out=values).sum(axis=0).astype(np.int64))
+    return np.asarray((np.ones(len(values)) @ np.rint(values, out=values)).astype(np.int64))
 
 
 def _summed_by(values: FloatArray, columns: NDArray[Any], d: int, step: float) -> NDArray[Any]:
-    """Return sums of some entries by column, each entry rounded to steps, which overwrites them."""
-    if step == 0.0:
-        return np.bincount(columns, values, d)
-    values /= step
-    return np.bincount(columns, np.rint(values, out=values), d).astype(np.int64)
+    """Return sums by column of some entries in steps, each rounded, which overwrites them."""
+    sums = np.bincount(columns, np.rint(values, out=values) if step else values, d)
+    return sums.astype(np.int64) if step else sums
 
 
 _SCRATCH = ScratchOfThread()

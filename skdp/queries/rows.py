@@ -29,7 +29,7 @@ from skdp.data.integers import (
     length_unit,
     row_map,
 )
-from skdp.data.numbers import Numbers, RowNumbers, restricted, selected_columns
+from skdp.data.numbers import Numbers, restricted, row_numbers, selected_columns
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import (
     FINE,
@@ -75,7 +75,7 @@ class RowQuery(GroupQuery):
         finite = math.isfinite(self.clip_norm)
         near = self.clip_norm * ROW_UNIT if finite else length_unit(self.n_features)
         measure = partial(views.group_lengths, unit=math.inf if by_group else near)
-        self._norms: Numbers = RowNumbers(self._source, measure, n_jobs)
+        self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
 
     @property

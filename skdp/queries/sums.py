@@ -44,7 +44,7 @@ from skdp.data.integers import (
     rows_and_squares,
     wide_map,
 )
-from skdp.data.numbers import RowNumbers
+from skdp.data.numbers import row_numbers
 from skdp.data.units import GroupRows
 from skdp.data.views import GroupMap, rows_each
 from skdp.exceptions import PrivacyError
@@ -199,7 +199,7 @@ class NumberQuery(SumQuery):
 
     Parameters
     ----------
-    numbers : RowNumbers, or an object with its method `sum`
+    numbers : Numbers, or an object with its method `sum`
         The numbers, wherever they are.
     name : str
         First word of the releases.
@@ -389,7 +389,7 @@ class TangentQuery(SumQuery):
         self._split = Split(self._grid, self._removed, gap, rounding, GRID_BITS)
         self._float_split = Split(self._V, self._removed, 0.0, 0.0, 0)
         self.clip_norm = clip_norm
-        self._sizes = RowNumbers(source, self._measured())
+        self._sizes = row_numbers(source, self._measured())
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
 
     def _measured(self) -> Callable[[Any], FloatArray]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from skdp._limits import WIDER
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
-from skdp.data.numbers import RowNumbers, restricted
+from skdp.data.numbers import restricted, row_numbers
 from skdp.data.units import Batch, UserRows, one_row_each, one_target_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
@@ -185,7 +185,7 @@ class UserQuery(SumQuery):
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = RowNumbers(self._source, quietly(of_good_users(self._of_scaled(local), ())))
+        numbers = row_numbers(self._source, quietly(of_good_users(self._of_scaled(local), ())))
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:

@@ -1,11 +1,13 @@
 """Column moments, and ranks of the points of public grids among entries."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import HIGHEST, LOWEST, WHOLE, CountsIn, coded_columns, codes_of
+from skdp.data.numbers import HIGHEST, WHOLE, CountsIn, coded_columns, codes_of
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -116,7 +118,8 @@ def test_a_group_adds_the_mean_of_its_rows(step):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("center", [np.zeros(7), np.linspace(-1.0, 2.0, 7)])
-def test_stored_entries_are_counted_like_all_entries(center, dtype):
+@pytest.mark.parametrize("distances", [False, True])
+def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
     """What is not stored is 0; a row with one value that is not finite counts in no column."""
     rng = np.random.default_rng(0)
     X = sp.random(300, 7, density=0.3, format="csr", random_state=0).astype(dtype)
@@ -124,49 +127,55 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
     small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
     X.data[100:102] = small, large
-    low, high = np.sort(rng.integers(LOWEST, HIGHEST, (2, 7, 9)).astype(np.int16), axis=0)
-    low[:, 0] = high[:, 0] = 0
-    count = CountsIn(low, high, codes_of(np.zeros(7), center))
+    high = rng.integers(0 if distances else -HIGHEST, HIGHEST, (7, 9)).astype(np.int16)
+    high[:, 0] = 0
+    count = CountsIn(high, codes_of(np.zeros(7), center), distances)
     stored, full = (coded_columns(row_source(rows), center, 1) for rows in (X, X.toarray()))
-    assert np.array_equal(stored.sum_parts(count), full.sum_parts(count))
+    expected = stored.sum_parts(count)
+    assert np.array_equal(full.sum_parts(count), expected)
+    for which in rng.integers(0, 9, (3, 7, 2)):  # compared, where all points are looked up
+        some = full.sum_parts(count.at(which))
+        assert np.array_equal(some, np.take_along_axis(expected, which, axis=1))
+        assert np.array_equal(stored.sum_parts(count.at(which)), some)
 
 
-def test_codes_follow_the_order_of_numbers_and_show_the_grid_exactly():
+def test_codes_follow_the_order_of_numbers_from_each_point_of_the_grid_to_the_next():
     rng = np.random.default_rng(0)
-    grid = np.ldexp(rng.integers(64, 128, 500) / 64, rng.integers(-120, 120, 500))
+    grid = np.ldexp(rng.integers(128, 256, 500) / 128, rng.integers(-120, 120, 500))
     grid = np.unique(np.concatenate([grid, -grid, [0.0]]))
-    near = np.concatenate([grid * (1 - 1e-3), grid, grid * (1 + 1e-3), [-0.0, 1e300, -1e300]])
-    near.sort()
+    near = np.concatenate([grid * (1 - 1e-6), grid, grid * (1 + 1e-3), [-0.0, 1e300, -1e300]])
+    order = np.argsort(near)
     codes = codes_of(near, np.zeros(len(near)))
-    assert (np.diff(codes.astype(int)) >= 0).all()
+    assert (np.diff(codes[order].astype(int)) >= 0).all()
     assert np.array_equal(codes_of(-near, np.zeros(len(near))), -codes)
-    of_grid = codes_of(grid, np.zeros(len(grid)))
-    assert (of_grid % 2 == 0).all()
-    assert np.isin(codes[~np.isin(near, grid)][1:-1] % 2, [1]).all()
-    assert codes.min() > LOWEST
-    assert codes.max() < HIGHEST
+    before, at, after = codes[: 3 * len(grid)].astype(int).reshape(3, -1)
+    assert np.array_equal(at, after)
+    assert np.array_equal(before, at - np.sign(grid))
+    assert np.abs(codes).max() < HIGHEST
     one = int(codes_of(np.ones(1), np.zeros(1))[0])
-    assert codes_of(np.array([1999.0, 2000.0, 2001.0]), np.full(3, 2000.0)).tolist() == [
-        -one,
-        0,
-        one,
-    ]
+    shifted = codes_of(np.array([1999.0, 2000.0, 2001.0]), np.full(3, 2000.0))
+    assert shifted.tolist() == [-one, 0, one]
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
 @pytest.mark.parametrize("memory", [0, 2_000, 12_000, 10**9])
-def test_rows_beyond_the_memory_are_sorted_again_and_counted_alike(monkeypatch, memory, n_jobs):
+def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, memory, n_jobs):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", memory)
-    monkeypatch.setattr("skdp.data.blocks.BLOCK_ROWS", 250)  # of which some are sorted together
+    monkeypatch.setattr("skdp.data.blocks.BLOCK_ROWS", 250)
+    monkeypatch.setattr("skdp.data.numbers._JOINED", 600)
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
     kept = coded_columns(DenseRows(X), center, n_jobs)
     far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
-    expected = WHOLE * (far.T[:, :, None] <= points).sum(axis=1)
+    beyond = np.maximum(points * (1 + 2**-7), 1e-50)  # the next point of the grid
+    expected = WHOLE * (far.T[:, :, None] < beyond).sum(axis=1)
     high = np.tile(codes_of(points, np.zeros(4)), (4, 1))
+    count = CountsIn(high, codes_of(np.zeros(4), center), distances=True)
     for _ in range(2):
-        counts = kept.sum_parts(CountsIn(-high, high, codes_of(np.zeros(4), center)))
-        assert np.array_equal(counts, expected)
+        assert np.array_equal(kept.sum_parts(count), expected)
+        which = np.tile(np.arange(4), (4, 1))
+        parts = (kept.sum_parts(one) for one in (count.at(which), replace(count, kept=False)))
+        assert np.array_equal(sum(parts), expected)
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
@@ -177,7 +186,7 @@ def test_one_pass_answers_all_questions_of_a_grid():
             Counted.passes += 1
             return super().blocks()
 
-    X = np.random.default_rng(0).standard_normal((500, 4))
+    X = np.rint(4 * np.random.default_rng(0).standard_normal((500, 4))) / 4 + 0.125
     X[7, 2], X[30, 0] = np.nan, np.inf
     good = X[np.isfinite(X).all(axis=1)]
     ask = ColumnQuery(Counted(X), adjacency="add_remove").grid(POINTS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from skdp.data.blocks import row_source
-from skdp.data.numbers import RowNumbers
+from skdp.data.numbers import row_numbers
 from skdp.data.units import GroupRows, UserRows, in_memory
 from skdp.data.views import RecordForm, TargetScale
 from skdp.queries.columns import ColumnQuery
@@ -101,7 +101,7 @@ def users_of(X, adjacency):
 
 def first_of(X):
     """The first number of each row."""
-    return RowNumbers(row_source(X), lambda block: rows_of(block)[:, 0])
+    return row_numbers(row_source(X), lambda block: rows_of(block)[:, 0])
 
 
 def records_of(X, adjacency):
