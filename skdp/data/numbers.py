@@ -241,16 +241,13 @@ _JOINED = 2**17  # rows whose codes lie in one array: long columns are counted i
 def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
     """Return where numbers lie on a public grid of floats about a public centre, in order.
 
-    It has 8 significant bits, the upper half of a float32: a code stands for a point of the grid
-    and all that lies between it and the next one away from the centre. 0 is the centre, and the
-    code of a negative distance is that of the positive one, negated.
+    Numbers and centre count as float32, and so does their difference, whose upper half is the code:
+    it stands for a point of 8 significant bits and all that lies between it and the next one away
+    from the centre. 0 is the centre, and the code of a negative distance is that of the positive
+    one, negated.
     """
     with np.errstate(all="ignore"):
-        far = np.empty(numbers.shape, np.float32)
-        if about.any():
-            np.subtract(numbers, about, out=far, casting="same_kind")
-        else:
-            far[...] = numbers
+        far = numbers.astype(np.float32, copy=False) - about.astype(np.float32)
     bits = far.view(np.int32)
     bits >>= 16
     codes = bits.astype(np.int16)
@@ -261,76 +258,96 @@ def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
     return codes
 
 
-# Codes of rows, or groups, whose values are all finite, of shape (d, rows), or of sparse rows as a
-# CSR array; and how many rows each group has, which is 1 of rows.
-Coded = tuple[Any, int]
+# Columns of rows, or groups, whose values are all finite: an array of shape (d, rows), or sparse
+# rows as a CSR array; and how many rows each group has, which is 1 of rows.
+Stored = tuple[Any, int]
 
 
-def _coded(block: Any, about: FloatArray) -> Coded:
-    """Return the codes of a block, which may be overwritten then."""
+def _columns_of(block: Any, space: NDArray[np.float32] | None = None) -> Stored:
+    """Return the columns of a block as float32, in `space` if given; it may be overwritten then."""
     whole = views.whole_groups(block)
     rows = views.rows_of(whole)
-    if sp.issparse(rows):
-        parts = codes_of(rows.data, about[rows.indices]), rows.indices.copy(), rows.indptr.copy()
-        return sp.csr_array(parts, shape=rows.shape), 1
-    codes, step = np.empty(rows.shape[::-1], np.int16), max(1, CACHED // rows.shape[1])
-    for i in range(0, len(rows), step):
-        codes[:, i : i + step] = codes_of(rows[i : i + step], about).T
-    return codes, views.rows_each(whole)
+    with np.errstate(all="ignore"):
+        if sp.issparse(rows):
+            parts = rows.data.astype(np.float32), rows.indices.copy(), rows.indptr.copy()
+            return sp.csr_array(parts, shape=rows.shape), 1
+        columns = np.empty(rows.shape[::-1], np.float32) if space is None else space[:, : len(rows)]
+        step = max(1, CACHED // rows.shape[1])
+        for i in range(0, len(rows), step):
+            columns[:, i : i + step] = rows[i : i + step].astype(np.float32).T
+    return columns, views.rows_each(whole)
 
 
-def _joined_codes(alike: list[Coded]) -> Coded:
-    of = [codes for codes, _ in alike]
-    return sp.vstack(of, format="csr") if sp.issparse(of[0]) else np.hstack(of), alike[0][1]
+def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
+    """Return the codes of columns, in `space` if given, some at a time: they stay in a cache."""
+    columns, each = stored
+    if sp.issparse(columns):
+        codes = codes_of(columns.data, about[columns.indices])
+        parts = codes, columns.indices, columns.indptr
+        return sp.csr_array(parts, shape=columns.shape), each
+    codes = np.empty(columns.shape, np.int16) if space is None else space
+    step = max(1, CACHED // max(1, columns.shape[1]))
+    for i in range(0, len(columns), step):
+        some = slice(i, i + step)
+        codes[some] = codes_of(columns[some], about[some, None])
+    return codes, each
 
 
 @dataclass
-class _CodedPart:
-    """The codes of a part, those of its first rows kept: as many as memory allows."""
+class _ColumnsPart:
+    """The columns of a part, those of its first rows kept: as many as memory allows."""
 
     part: RowSource
-    about: FloatArray
-    room: int  # codes
+    room: int  # numbers
 
     def __post_init__(self) -> None:
-        self.kept: list[Coded] = []
-        self._n_blocks, blocks = 0, pieces_of(self.part)
-        while self.room > 0 and (first := next(blocks, None)) is not None:
-            alike = [_coded(first, self.about)]
-            if not isinstance(first, views.Groups):
-                most, stored = min(_JOINED * first.shape[1], self.room), first.size
-                while stored < most and (block := next(blocks, None)) is not None:
-                    alike.append(_coded(block, self.about))
-                    stored += block.size
-            self.kept.append(_joined_codes(alike))
-            self._n_blocks += len(alike)
-            self.room -= self.kept[-1][0].size
+        self._kept: list[Stored] = []
+        self._codes: list[Stored] = []  # of these, about one centre
+        self._about: FloatArray | None = None
+        self._n_blocks, left = 0, self.part.n_rows()
+        space, end = np.empty((0, 0), np.float32), 0
+        for block in itertools.takewhile(lambda _: self.room > 0, pieces_of(self.part)):
+            n, d = block.shape
+            if not isinstance(block, np.ndarray):
+                self._kept.append(_columns_of(block))
+            else:
+                if end + n > space.shape[1]:
+                    space, end = np.empty((d, max(n, min(_JOINED, left))), np.float32), 0
+                    self._kept.append((space, 1))
+                end += _columns_of(block, space[:, end:])[0].shape[1]
+                self._kept[-1] = space[:, :end], 1
+            self._n_blocks, left = self._n_blocks + 1, left - n
+            self.room -= n * d
 
-    def blocks(self, kept: bool | None) -> Iterator[Coded]:
-        """Yield the codes of the rows that are kept, of the others, made again, or of both."""
+    def codes(self, about: FloatArray, kept: bool | None) -> Iterator[Stored]:
+        """Yield the codes of the rows that are kept, of the others, read again, or of both."""
         if kept is not False:
-            yield from self.kept
+            if self._about is None or not np.array_equal(self._about, about):
+                spaces = [codes for codes, _ in self._codes] or [None] * len(self._kept)
+                each = zip(self._kept, spaces, strict=True)
+                self._codes, self._about = [_coded(one, about, at) for one, at in each], about
+            yield from self._codes
         if not kept and self.room <= 0:
             for block in itertools.islice(pieces_of(self.part), self._n_blocks, None):
-                yield _coded(block, self.about)
+                yield _coded(_columns_of(block), about)
 
 
-def coded_columns(source: AnyRows, about: FloatArray, n_jobs: int | None) -> Kept:
-    """Keep the codes of columns where the rows are, to be counted (`CountsIn`)."""
-    room = MEMORY // 2 // effective_n_jobs(n_jobs)
-    return _keep(source, partial(_CodedPart, about=about, room=room), n_jobs)
+def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
+    """Keep columns where the rows are, to be counted about any centre (`CountsIn`)."""
+    room = MEMORY // 4 // effective_n_jobs(n_jobs)
+    return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 
 @dataclass(frozen=True)
 class CountsIn:
     """Counts of the entries of columns with codes up to `high` (d, m), or of distances up to it.
 
-    `zero` is the code of 0 in each column. `kept` says whether the rows that parts keep are
-    counted, the others, or both (None). It holds public numbers alone, so that it can travel.
+    Codes are those about a centre (d,). `kept` says whether the rows that parts keep are counted,
+    the others, or both (None). It holds public numbers alone, so that it can travel.
     """
 
+    about: FloatArray
     high: ShortArray
-    zero: ShortArray
     distances: bool
     kept: bool | None = None
 
@@ -340,24 +357,24 @@ class CountsIn:
 
         Two points more count all entries, and those that equal the centre, if distances count.
         """
-        zero = codes_of(np.zeros(len(about)), about)
-        about = np.zeros((len(about), 1)) if distances else about[:, None]
-        codes = codes_of(points, about)
+        center = np.zeros((len(about), 1)) if distances else about[:, None]
+        codes = codes_of(points, center)
+        with np.errstate(all="ignore"):
+            far = points.astype(np.float32) - center.astype(np.float32)
         seen = (np.abs(codes).astype(np.int32) << 16).view(np.float32)
-        codes -= (codes < 0) & (seen < about - points)  # what begins below a point is above it
+        codes -= (codes < 0) & (seen < -far)  # what begins below a point is above it
         beyond = np.tile([HIGHEST, 0 if distances else -HIGHEST], (len(about), 1))
-        high = np.hstack([codes, beyond.astype(np.int16)])
-        return cls(high, zero, distances)
+        return cls(about, np.hstack([codes, beyond.astype(np.int16)]), distances)
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
         high = np.take_along_axis(self.high, which, axis=1)
-        return CountsIn(high, self.zero, self.distances, kept=True)
+        return CountsIn(self.about, high, self.distances, kept=True)
 
-    def __call__(self, part: _CodedPart) -> NDArray[np.int64]:
+    def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
         total = np.zeros(self.high.shape, np.int64)
-        for codes, each in part.blocks(self.kept):
+        for codes, each in part.codes(self.about, self.kept):
             count = self._of_stored if sp.issparse(codes) else self._of_columns
             total += count(codes) * (WHOLE // each)
         return total
@@ -375,7 +392,11 @@ class CountsIn:
 
     def _of_stored(self, codes: Any) -> NDArray[np.int64]:
         """Count stored entries point by point, and the zeros that are not stored."""
-        (n, d), zero, stored = codes.shape, self.zero, codes.data
+        (n, d), stored, zero = (
+            codes.shape,
+            codes.data,
+            codes_of(np.zeros(len(self.about)), self.about),
+        )
         if self.distances:
             zero, stored = np.abs(zero), np.abs(stored)
         out, none = [], n - np.bincount(codes.indices, minlength=d)

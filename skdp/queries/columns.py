@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
-from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, coded_columns
+from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
 from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
@@ -39,7 +39,7 @@ class RankQuery(SumQuery):
     rows : RowSource or RemoteRows
         The private rows, or batches of groups of them.
     columns : callable
-        Returns their columns as they are seen about a public number.
+        Returns their columns.
     points : array of shape (d, m)
         Public, for each column.
     center : array of shape (d,) or None
@@ -54,14 +54,14 @@ class RankQuery(SumQuery):
     def __init__(
         self,
         rows: Any,
-        columns: Callable[[FloatArray], Kept],
+        columns: Callable[[], Kept],
         points: FloatArray,
         center: FloatArray | None = None,
         **options: Any,
     ) -> None:
         super().__init__(rows, **options)
         about = points[:, points.shape[1] // 2] if center is None else center
-        self._columns = partial(columns, about)
+        self._columns = columns
         self._work = CountsIn.of(points, about, distances=center is not None)
         self._known: NDArray[np.int64] | None = None
 
@@ -109,7 +109,7 @@ class RankQuery(SumQuery):
     @cached_property
     def _bound(self) -> Bound:
         """The bound of each question; its proof is in `ranks`."""
-        d, slack = len(self._work.zero), self.neighbours.units / 2 + _ROUNDED
+        d, slack = len(self._work.about), self.neighbours.units / 2 + _ROUNDED
         l2, root = self.neighbours.array(math.sqrt(d) / 2), math.sqrt(d)
         name = "column_centered_ranks"
         return Bound(name, (d,), l2, slack=slack * root, l1=l2 * root, l1_slack=slack * d)
@@ -141,7 +141,7 @@ class ColumnQuery(GroupQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
-    _seen: tuple[FloatArray, Kept] | None = None
+    _stored: Kept | None = None
 
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
@@ -151,11 +151,10 @@ class ColumnQuery(GroupQuery):
         """Return how distances from a public centre compare with a public grid."""
         return self._derived(RankQuery, self._source, self._columns, points, center)
 
-    def _columns(self, about: FloatArray) -> Kept:
-        """Keep the columns as they are seen about a public number, until another one is asked."""
-        if self._seen is None or not np.array_equal(self._seen[0], about):
-            self._seen = about, coded_columns(self._source, about, self.n_jobs)
-        return self._seen[1]
+    def _columns(self) -> Kept:
+        """Keep the columns for all questions."""
+        self._stored = self._stored or stored_columns(self._source, self.n_jobs)
+        return self._stored
 
     def moments(
         self, center: FloatArray, size: FloatArray, c: float, b: float = SQUARE_WEIGHT

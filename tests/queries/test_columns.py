@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import HIGHEST, WHOLE, CountsIn, coded_columns, codes_of
+from skdp.data.numbers import HIGHEST, WHOLE, CountsIn, codes_of, stored_columns
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -129,8 +129,8 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
     X.data[100:102] = small, large
     high = rng.integers(0 if distances else -HIGHEST, HIGHEST, (7, 9)).astype(np.int16)
     high[:, 0] = 0
-    count = CountsIn(high, codes_of(np.zeros(7), center), distances)
-    stored, full = (coded_columns(row_source(rows), center, 1) for rows in (X, X.toarray()))
+    count = CountsIn(center, high, distances)
+    stored, full = (stored_columns(row_source(rows), 1) for rows in (X, X.toarray()))
     expected = stored.sum_parts(count)
     assert np.array_equal(full.sum_parts(count), expected)
     for which in rng.integers(0, 9, (3, 7, 2)):  # compared, where all points are looked up
@@ -165,12 +165,12 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
     monkeypatch.setattr("skdp.data.numbers._JOINED", 600)
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
-    kept = coded_columns(DenseRows(X), center, n_jobs)
+    kept = stored_columns(DenseRows(X), n_jobs)
     far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
     beyond = np.maximum(points * (1 + 2**-7), 1e-50)  # the next point of the grid
     expected = WHOLE * (far.T[:, :, None] < beyond).sum(axis=1)
     high = np.tile(codes_of(points, np.zeros(4)), (4, 1))
-    count = CountsIn(high, codes_of(np.zeros(4), center), distances=True)
+    count = CountsIn(center, high, distances=True)
     for _ in range(2):
         assert np.array_equal(kept.sum_parts(count), expected)
         which = np.tile(np.arange(4), (4, 1))
