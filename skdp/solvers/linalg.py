@@ -236,4 +236,4 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
         M = sp.csr_array(M)  # most of it is zero: a product reads less
     values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")
-    return values[order].astype(np.float64), vectors[:, order].astype(np.float64)
+    return values[order].astype(np.float64), orthonormal(vectors[:, order].astype(np.float64))

@@ -60,12 +60,11 @@ _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectru
 class _Noisy:
     """A moment with noise of known scale, and its leading eigenpairs.
 
-    With `rough` eigenpairs are found in single precision: they are judged, and not used.
+    Eigenpairs of what is judged, and not used, may be found in single precision of any size.
     """
 
-    def __init__(self, moment: FloatArray, noise_scale: float, *, rough: bool = False) -> None:
-        self.moment, self.noise_scale = moment, noise_scale
-        self._rough = rough
+    def __init__(self, moment: FloatArray, noise_scale: float, kind: type = np.float64) -> None:
+        self.moment, self.noise_scale, self._kind = moment, noise_scale, kind
         self._pairs: tuple[FloatArray, FloatArray] | None = None
 
     def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
@@ -78,8 +77,7 @@ class _Noisy:
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs of another moment, in the same precision."""
         unit = _unit_of(moment)
-        kind = np.float32 if self._rough else np.float64
-        values, vectors = leading_pairs((moment / unit).astype(kind), k)
+        values, vectors = leading_pairs((moment / unit).astype(self._kind), k, rough=True)
         return unit * values.astype(np.float64), vectors.astype(np.float64)
 
 
@@ -133,7 +131,7 @@ def _scores(
         moment = A + _SPLIT * (Z + Z.T) / 2
     else:
         moment = longer * part(rng, 1 / longer)
-    half = _Noisy(moment, noise_scale * math.sqrt(longer), rough=True)
+    half = _Noisy(moment, noise_scale * math.sqrt(longer), np.float32)
     half.pairs(_WIDER * k)
     other = A - (moment - A) / _SPLIT**2
     return np.array([np.sum(V * (other @ V)) for V in (way(half, k) for way in candidates)])
@@ -169,7 +167,9 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     diagonal = np.maximum(np.diag(A.moment), 0.0)
     off = A.moment.copy()
     np.fill_diagonal(off, 0.0)
-    found = wigner(*A.pairs_of(off, _WIDER * k), A.noise_scale / math.sqrt(2))
+    found = wigner(*A.pairs_of(off, k), A.noise_scale / math.sqrt(2))
+    if len(found.values) == k:  # there may be more above the noise
+        found = wigner(*A.pairs_of(off, _WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
