@@ -283,22 +283,12 @@ class DenseRows(_RangeOfRows):
         return self._X[i:j]
 
 
-def _is_canonical(block: Any) -> bool:
-    """Whether indices increase strictly inside each row (computed: the flag may lie)."""
-    rises = np.diff(block.indices) > 0
-    ends = block.indptr[1:-1]
-    rises[ends[(ends > 0) & (ends < block.indices.size)] - 1] = True  # a new row may start lower
-    return bool(rises.all())
-
-
 def _canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
-    if _is_canonical(block):
-        return block
-    block = block.copy()
-    block.has_canonical_format = False
-    block.has_sorted_indices = False
-    block.sum_duplicates()
+    block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
+    if not block.has_canonical_format:  # found out here: what a matrix of others says may be wrong
+        block = block.copy()
+        block.sum_duplicates()
     return block
 
 
@@ -584,22 +574,32 @@ def column_sums(rows: Block) -> FloatArray:
 
 def unpacked(rows: Block) -> Block:
     """Return nearly full CSR rows as an array, whose products are faster."""
-    if sp.issparse(rows) and rows.nnz > 0.1 * rows.shape[0] * rows.shape[1]:
-        return rows.toarray()
-    return rows
+    return rows.toarray() if sp.issparse(rows) and _full(rows.nnz, math.prod(rows.shape)) else rows
+
+
+def _full(stored: Any, size: int) -> Any:
+    return stored > 0.1 * size
 
 
 def block_gram(rows: Block) -> FloatArray:
-    """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays."""
+    """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays.
+
+    Leading columns that are nearly full, as where columns are chosen by their sums, are an array.
+    """
     rows = unpacked(rows)
-    width = BLOCK // max(1, rows.shape[1])
-    if not sp.issparse(rows) or rows.shape[1] <= width:
-        return dense(rows.T @ rows)
-    gram = np.empty((rows.shape[1], rows.shape[1]), rows.dtype)
-    columns = rows.tocsc()
-    for start in range(0, len(gram), max(1, width)):
-        band = slice(start, start + max(1, width))
-        gram[band] = dense(columns[:, band].T @ rows)
+    if not sp.issparse(rows):
+        return np.asarray(rows.T @ rows)
+    (n, d), width = rows.shape, max(1, BLOCK // max(1, rows.shape[1]))
+    gram = np.empty((d, d), rows.dtype)
+    first = int(np.argmin(_full(np.bincount(rows.indices, minlength=d + 1), n)))
+    if first:
+        gram[:first] = rows[:, :first].toarray().T @ rows
+        gram[first:, :first] = gram[:first, first:].T
+        rows = rows[:, first:]
+    columns, rest = rows.tocsc(), gram[first:, first:]
+    for start in range(0, d - first, width):
+        band = slice(start, start + width)
+        rest[band] = dense(columns[:, band].T @ rows)
     return gram
 
 

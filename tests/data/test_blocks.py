@@ -52,11 +52,12 @@ def test_no_rows_and_empty_rows(make):
             assert not numbers.any()
 
 
-def test_a_wide_sparse_gram_is_that_of_the_rows(monkeypatch):
-    rows = sp.random_array((60, 23), density=0.2, rng=0, format="csr")
-    rows.data = np.rint(10 * rows.data)
+@pytest.mark.parametrize("full", [0, 2, 40])
+def test_a_wide_sparse_gram_is_that_of_the_rows(full, monkeypatch):
+    dense = np.rint(10 * sp.random_array((60, 40), density=0.04, rng=0).toarray())
+    dense[:, :full] += 3
+    rows = sp.csr_array(dense)
     monkeypatch.setattr(blocks, "BLOCK", 90)
-    dense = rows.toarray()
     np.testing.assert_array_equal(blocks.block_gram(rows), dense.T @ dense)
 
 
