@@ -37,7 +37,8 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     V = np.ascontiguousarray(V, np.float64)  # which a product of few columns likes better
     unit = _powers_of_columns(V)
     high, low = _halves(np.ldexp(V, GRID_BITS - unit), bits)
-    out = np.empty((n, V.shape[1]))
+    both, k = np.hstack([high, low]), V.shape[1]
+    out = np.empty((n, k))
     size = max(16, CACHED // max(1, d))
     # Fresh memory for each block costs as much as the products.
     scaled, whole = np.empty((2, min(n, size), d))
@@ -48,10 +49,8 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
             exponents = _powers(rows)
             values = rows_times_powers(rows, GRID_BITS - exponents, memory)
             first, second = _halves(values, bits, whole[: len(rows)])
-            total = first @ low  # by themselves: BLAS is faster with little
-            total += second @ high
-            total *= 2.0**-bits
-            total += first @ high
+            products = first @ both
+            total = (second @ high + products[:, k:]) * 2.0**-bits + products[:, :k]
             _scaled(total, exponents, unit - 2 * GRID_BITS, out[i : i + size])
     return out
 
