@@ -413,32 +413,22 @@ def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
 
 
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
-    """Return the moments about means that are drawn to the centres, as much as noise moves them.
+    """Return the moments about a mean of the targets that is drawn to 0, as far as noise moves it.
 
     `mean` is that of the targets under wider bounds, where there is one. Both count by their noise;
-    what the moments cut off is none, and is added as far as it stands clear of it. Nothing is
-    expected of the d means of the columns but their common size (James and Stein).
+    what the moments cut off is none, and is added as far as it stands clear of it.
     """
     if not released.bias or released.noise == 0.0:
         return released
-    n, weight = released.weight, released.weight * released.bias
-    both, noise = released.target_mean, released.cross_noise / weight
+    n, both = released.weight, released.target_mean
+    noise = released.cross_noise / (n * released.bias)
     if mean is not None:
         part = 1 / (1 + (mean.noise_scale / noise) ** 2)
         both, noise = both + part * (mean.value - both), noise * np.sqrt(1 - part)
-    near_target = drawn(both, noise)
-    apart = 0.0 if mean is None else drawn(mean.value - near_target, mean.noise_scale + noise)
-    square = max(float(released.row_mean @ released.row_mean), 1e-300)
-    spare = max(len(released.row_mean) - 2, 0) * (released.noise / weight) ** 2
-    near = released.row_mean * max(0.0, 1 - spare / square)
-    scatter = released.scatter + n * np.outer(released.row_mean, released.row_mean)
-    cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
-    return released._replace(
-        scatter=scatter - n * np.outer(near, near),
-        cross=cross - n * np.outer(near, near_target),
-        row_mean=near,
-        target_mean=near_target + apart,
-    )
+    near = drawn(both, noise)
+    apart = 0.0 if mean is None else drawn(mean.value - near, mean.noise_scale + noise)
+    cross = released.cross + n * np.outer(released.row_mean, released.target_mean - near)
+    return released._replace(cross=cross, target_mean=near + apart)
 
 
 class Solution(NamedTuple):
