@@ -235,7 +235,7 @@ def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
     enough = min(d, BLOCK // d)  # next to the square moment that each block adds to
-    return int(np.clip(BLOCK // (2 * d), max(16, enough), BLOCK_ROWS))
+    return min(max(BLOCK // (2 * d), 16, enough), BLOCK_ROWS)
 
 
 class _RangeOfRows:

@@ -407,6 +407,16 @@ def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) ->
             yield np.where(good_records(block)[:, None], block.targets - center, np.nan)
 
 
+def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArray) -> Iterator[Any]:
+    """Yield rows next to targets, as both are seen above; rows of a group all have its target."""
+    scratch = Scratch()  # of this pass: another one of the thread may be under way
+    for block in blocks:
+        (rows,), (targets,) = rows_of_records([block], kept), targets_of_records([block], center)
+        parts = dense(rows_of(rows)), np.repeat(targets, rows_each(block), axis=0)
+        out = scratch.shaped((len(parts[0]), len(center) + rows.shape[1]))
+        yield with_rows(rows, np.concatenate(parts, axis=1, out=out))
+
+
 def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     """Whether row and targets are finite; looked at once, where a column remembers it."""
     seen = block.columns.get(CHECKED)

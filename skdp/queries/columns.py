@@ -45,6 +45,8 @@ class RankQuery(SumQuery):
     center : array of shape (d,) or None
         Public: distances from it are ranked, and what equals it is left out. None ranks the entries
         themselves, seen about the point in the middle.
+    weights : array of shape (d,) or None
+        Public: what the ranks of each column are multiplied by, if not by 1.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -52,14 +54,11 @@ class RankQuery(SumQuery):
     """
 
     def __init__(
-        self,
-        rows: Any,
-        columns: Callable[[], Kept],
-        points: FloatArray,
-        center: FloatArray | None = None,
-        **options: Any,
-    ) -> None:
+        self, rows: Any, columns: Callable[[], Kept], points: FloatArray,
+        center: FloatArray | None = None, weights: FloatArray | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(rows, **options)
+        self._weights = np.ones(len(points)) if weights is None else weights
         about = points[:, points.shape[1] // 2] if center is None else center
         self._columns = columns
         self._work = CountsIn.of(points, about, distances=center is not None)
@@ -68,10 +67,11 @@ class RankQuery(SumQuery):
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
         """Return, for each column, half of the entries at most a point minus half of those above.
 
-        `which` numbers a point of each column. An entry adds 1/2, -1/2 or nothing to its column; a
-        row an array of norm sqrt(d)/2, and a group the mean of what its rows add: no more. Its
-        integer parts are whole multiples of 2^-30, so that the sum alone is rounded: by 1/2 before
-        and after a change.
+        `which` numbers a point of each column. An entry adds w/2, -w/2 or nothing to its column of
+        weight w; a row an array of norm |w|/2 for the vector w of weights, and a group the mean of
+        what its rows add: no more. Replaced rows may lie on other sides in all columns: |w|. A
+        weight is rounded to steps, by 1/2 at most. The parts of a group are whole multiples of
+        2^-30, so that the sum alone is rounded: by 1/2 before and after a change.
         """
         which = np.minimum(np.maximum(which, 0), self._work.high.shape[1] - 3)
 
@@ -79,9 +79,9 @@ class RankQuery(SumQuery):
             near, both = self._counts(which)
             excess = 2 * near - both
             if step == 0.0:
-                return np.asarray(excess / (2 * WHOLE))
-            half = round(0.5 / step)
-            most = 2**61 // half
+                return np.asarray(self._weights * excess / (2 * WHOLE))
+            half = np.rint(0.5 / step * self._weights).astype(np.int64)
+            most = 2**61 // np.maximum(half, 1)
             whole, part = np.divmod(excess, WHOLE)
             whole = np.minimum(np.maximum(whole, -most), most) * half
             return np.asarray(whole + np.rint(part / WHOLE * half).astype(np.int64))
@@ -109,10 +109,11 @@ class RankQuery(SumQuery):
     @cached_property
     def _bound(self) -> Bound:
         """The bound of each question; its proof is in `ranks`."""
-        d, slack = len(self._work.about), self.neighbours.units / 2 + _ROUNDED
-        l2, root = self.neighbours.array(math.sqrt(d) / 2), math.sqrt(d)
+        d, slack = len(self._weights), self.neighbours.units / 2 + _ROUNDED
+        l2 = self.neighbours.array(float(np.linalg.norm(self._weights)) / 2)
+        l1 = self.neighbours.array(float(np.abs(self._weights).sum()) / 2)
         name = "column_centered_ranks"
-        return Bound(name, (d,), l2, slack=slack * root, l1=l2 * root, l1_slack=slack * d)
+        return Bound(name, (d,), l2, slack=slack * math.sqrt(d), l1=l1, l1_slack=slack * d)
 
 
 _ROUNDED = 1.01  # of a sum before and after, and what floats add to that
@@ -142,14 +143,20 @@ class ColumnQuery(GroupQuery):
     """
 
     _stored: Kept | None = None
+    _weights: FloatArray | None = None
+
+    def weighted(self, weights: FloatArray) -> ColumnQuery:
+        """Return the same columns; their ranks are multiplied by public weights."""
+        return self._with(_weights=weights)
 
     def grid(self, points: FloatArray) -> RankQuery:
         """Return how entries compare with the points of a public grid, of shape (d, m)."""
-        return self._derived(RankQuery, self._source, self._columns, points)
+        return self.distances(None, points)
 
-    def distances(self, center: FloatArray, points: FloatArray) -> RankQuery:
+    def distances(self, center: FloatArray | None, points: FloatArray) -> RankQuery:
         """Return how distances from a public centre compare with a public grid."""
-        return self._derived(RankQuery, self._source, self._columns, points, center)
+        public = self._columns, points, center, self._weights
+        return self._derived(RankQuery, self._source, *public)
 
     def _columns(self) -> Kept:
         """Keep the columns for all questions."""

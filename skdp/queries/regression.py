@@ -84,22 +84,12 @@ class RegressionQuery(GroupQuery):
     """
 
     def __init__(
-        self,
-        records: blocks.AnyRows,
-        *,
-        clip_norm: float,
-        scale: views.TargetScale,
-        row_scale: views.RowScale | None = None,
-        kept: views.Kept | None = None,
-        by_group: bool = False,
-        adjacency: str,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(records, by_group=by_group, adjacency=adjacency, n_jobs=n_jobs)
+        self, records: blocks.AnyRows, *, clip_norm: float, scale: views.TargetScale,
+        row_scale: views.RowScale | None = None, kept: views.Kept | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(records, **options)
         self.clip_norm = float(clip_norm)
-        self.scale = scale
-        self.row_scale = row_scale
-        self.kept = kept
+        self.scale, self.row_scale, self.kept = scale, row_scale, kept
         d = records.n_features if kept is None else len(kept)
         self._rows = restricted(records, partial(views.rows_of_records, kept=kept), d)
         measure = partial(_lengths, scale=row_scale, kept=kept)
@@ -117,6 +107,15 @@ class RegressionQuery(GroupQuery):
         view = partial(views.targets_of_records, center=self.scale.nearest)
         targets = restricted(self._source, view, len(self.scale.size))
         return self._derived(ColumnQuery, targets)
+
+    def places(self) -> ColumnQuery:
+        """Return the query over the columns of rows next to those of the targets.
+
+        A record, or a group, that is bad in one of them adds nothing to any.
+        """
+        view = partial(views.rows_and_targets, kept=self.kept, center=self.scale.nearest)
+        size = self._rows.n_features + len(self.scale.size)
+        return self._alike(ColumnQuery, restricted(self._source, view, size))
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
@@ -347,14 +346,9 @@ class LossQuery(SumQuery):
     units, count_name = "units", "loss_count"
 
     def __init__(
-        self,
-        losses: Callable[[], FloatArray],
-        n_rows: Callable[[], int],
-        bounds: tuple[float, float],
-        *,
-        adjacency: str,
-        owners: NDArray[np.intp] | None = None,
-    ) -> None:
+        self, losses: Callable[[], FloatArray], n_rows: Callable[[], int],
+        bounds: tuple[float, float], *, adjacency: str, owners: NDArray[np.intp] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(_Losses(losses, n_rows, owners), adjacency=adjacency)
         self._low, self._high = bounds
 

@@ -18,7 +18,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import CUT, Columns, find_places
+from skdp.solvers.columns import CUT, find_kinds
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import normal_equations, released_count
 from skdp.solvers.spectral import product_directions
@@ -30,48 +30,22 @@ from skdp.solvers.spectral import product_directions
 _MODEL = ("regression_moments", "sums")
 
 
-class Targets(NamedTuple):
-    """Where targets were found.
+def find_targets(found, find, middle, share, rest):
+    """Search until most targets are seen: return them, the share of that search, and what is left.
 
-    Attributes
-    ----------
-    columns : Columns
-        Of the last search.
-    share : float
-        That search had.
-    left : float
-        Of the budget of the model; 0 where all of it went into the search.
-    needed : int
-        Records that the first search needed.
+    They were `found` at a first share; `rest` is what the model would have. A model about a centre
+    that nobody saw is worse than the mean of the targets. If records are many enough to be seen a
+    second search has half of the rest. Else all that is left goes into `middle`, where they lie,
+    which is predicted alone (None: models without an intercept, or with public bounds, go on as
+    they are). What it needs is then what the first search needed.
     """
-
-    columns: Columns
-    share: float
-    left: float
-    needed: int
-
-
-def find_targets(
-    find: Callable[..., Columns],
-    middle: Callable[[float], Columns] | None,
-    share: float,
-    rest: float,
-) -> Targets:
-    """Search until most targets are seen; `rest` is what the model would have.
-
-    A model about a centre that nobody saw is worse than the mean of the targets. If records are
-    many enough to be seen a second search has half of the rest. Else all that is left goes into
-    `middle`, where they lie, which is predicted alone (None: models without an intercept, or with
-    public bounds, go on as they are).
-    """
-    found = find(share)
     needed = found.needed
     if _most_undetected(found) and needed <= found.n:
         share = rest = rest / 2
         found = find(share)
     if middle is None or not _most_undetected(found):
-        return Targets(found, share, rest, needed)
-    return Targets(middle(rest), share, 0.0, needed)
+        return found, share, rest
+    return middle(rest)._replace(needed=needed), share, 0.0
 
 
 def _most_undetected(columns):
@@ -99,13 +73,13 @@ def left_for_model(shares, left):
     return shares | left_over | {"target_mean": kept}
 
 
-def target_scale(targets, radius, given=None, *, centered):
+def target_scale(columns, radius, given=None, *, centered):
     """Return the box of the targets about their centres, within the one that is given, if any."""
-    center = targets.columns.center if given is None else targets.columns.center + given.nearest
+    center = columns.center if given is None else columns.center + given.nearest
     low, high = center - radius, center + radius
     if given is not None:
         low, high = np.maximum(low, given.low), np.minimum(high, given.high)
-        found = (low < high) & ~_undetected(targets.columns)
+        found = (low < high) & ~_undetected(columns)
         low, high = np.where(found, (low, high), (given.low, given.high))
     return TargetScale.in_box(low, high, centered=centered)
 
@@ -123,14 +97,13 @@ def target_mean(ask, columns, part, share):
     return Answer(means, np.where(columns.found, radius * sums.noise_scale / columns.n, math.inf))
 
 
-def warn_undetected_targets(estimator, targets):
+def warn_undetected_targets(estimator, columns, left):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
-    undetected, needed = _undetected(targets.columns), targets.columns.needed
-    outcome, category = "and took a guess", PartialSignalWarning
-    if not targets.left:
-        undetected, needed, category = np.ones_like(undetected), targets.needed, NoSignalWarning
+    undetected, outcome, category = _undetected(columns), "and took a guess", PartialSignalWarning
+    if not left:
+        undetected, category = np.ones_like(undetected), NoSignalWarning
         outcome = "so that only a centre was released, and every prediction is that centre"
-    base.warn_undetected_columns(estimator, undetected, needed,
+    base.warn_undetected_columns(estimator, undetected, columns.needed,
         outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
     )  # fmt: skip
 
@@ -252,9 +225,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units, exact = self._public_units(d), session.budget.exact
+        units, exact, places = self._public_units(d), session.budget.exact, ()
         if learns:
-            found = find_places(ask.columns(), d, shares["columns"], n, centered=self.fit_intercept)
+            found, *places = self._places(ask, (d, q), shares, n)
             n = found.n if math.isfinite(found.n) else n
         if n is None and not exact:  # of rows up to any length, less half of all
             each = shares["clip_norm"] / (QUESTIONS + 1)
@@ -276,8 +249,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
         left, mean = model_share(shares), None
         if hasattr(self, "target_bounds"):
-            targets = ask.targets(), (d, q), shares
-            scale, left, mean = self._target_scale(session, *targets, n, scale)
+            targets = ask.targets(), (d, q), shares, n
+            scale, left, mean = self._target_scale(session, *targets, scale, *places)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         length, known = clip_norm, {}
@@ -292,6 +265,13 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
         return Released(moments, clip_norm, scale, mean, kept, units)
+
+    def _places(self, ask, sizes, shares, n):
+        """Return where columns lie, and targets that are learnt, from one search of both."""
+        names = ("columns", "target_bounds")[: 1 + hasattr(self, "target_bounds")]
+        asked = ask.columns() if len(names) == 1 else ask.places()
+        parts = [shares[name] for name in names]
+        return find_kinds(asked, sizes[: len(names)], parts, n, centered=self.fit_intercept)
 
     def _directions(self, ask, clip_norm, scale, share):
         """Release the products of all columns with the targets; return directions of them."""

@@ -25,7 +25,7 @@ from skdp.exceptions import (
 )
 from skdp.queries.users import UserQuery
 from skdp.regression._plans import PersonalPlans
-from skdp.solvers.columns import CUT, FARTHEST, find_places
+from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
     Count,
@@ -273,7 +273,7 @@ def _target_unit(estimator, ask, query, shares):
 def _place(estimator, ask, query, d, share):
     """Release where columns (or targets) of one row of each user lie."""
     n = float(query.n_rows) if estimator.adjacency == "replace" else None
-    return find_places(ask, d, share, n, centered=estimator.fit_intercept)
+    return find_columns(ask, d, share, n, centered=estimator.fit_intercept)
 
 
 def warn_of_verdict(estimator, base, helped):

@@ -19,7 +19,7 @@ from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
-from skdp.solvers.columns import find_centers, find_places
+from skdp.solvers.columns import find_centers, find_columns
 from skdp.solvers.postprocess import solve_normal_equations, steadied
 
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
@@ -211,37 +211,35 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             "target_bounds_": (released.scale.low, released.scale.high),
         }
 
-    def _target_scale(self, session, ask, shape, shares, n, given):
+    def _target_scale(self, session, ask, shape, shares, n, given, found=None):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        They lie within public ones, if these are `given`; targets are counted from where these are
-        nearest to 0. Next to them what the search leaves for the model, and the mean under wider
-        bounds.
+        They were `found` with the columns, or are searched for here. They lie within public ones,
+        if these are `given`; targets are counted from where these are nearest to 0. Next to them
+        what the search leaves for the model, and the mean under wider bounds.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
         (d, q), centered = shape, self.fit_intercept
         if session.budget.exact:
             return given or TargetScale.in_ball(math.inf, q), _linear.model_share(shares), None
-        targets = _linear.find_targets(
-            lambda share: find_places(ask, q, share, n, centered=centered),
-            partial(find_centers, ask, q) if centered and given is None else None,
-            shares["target_bounds"],
-            _linear.model_share(shares),
-        )
+        find = partial(find_columns, ask, q, n=n, centered=centered)
+        middle = partial(find_centers, ask, q) if centered and given is None else None
+        share, rest = shares["target_bounds"], _linear.model_share(shares)
+        columns, share, rest = _linear.find_targets(found or find(share), find, middle, share, rest)
         if given is None:
-            _linear.warn_undetected_targets(self, targets)
-        columns, left = targets.columns, _linear.left_for_model(shares, targets.left)
-        if not targets.left:
-            return _linear.target_scale(targets, columns.spread, centered=True), 0.0, None
-        part = max(left["regression_moments"], shares["target_bounds"]) / targets.share
+            _linear.warn_undetected_targets(self, columns, rest)
+        if not rest:
+            return _linear.target_scale(columns, columns.spread, centered=True), 0.0, None
+        left = _linear.left_for_model(shares, rest)
+        part = max(left["regression_moments"], shares["target_bounds"]) / share
         radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
-        scale, mean = _linear.target_scale(targets, radius, given, centered=centered), None
+        scale, mean = _linear.target_scale(columns, radius, given, centered=centered), None
         if centered:
-            share, moved = left["target_mean"], given.nearest if given else 0.0
-            mean = _linear.target_mean(ask, columns, share / targets.share, share)
+            of_mean, moved = left["target_mean"], given.nearest if given else 0.0
+            mean = _linear.target_mean(ask, columns, of_mean / share, of_mean)
             mean = Answer(mean.value + columns.center + moved - scale.center, mean.noise_scale)
-        return scale, targets.left, mean
+        return scale, rest, mean
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

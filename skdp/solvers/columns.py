@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +44,9 @@ class AsksColumns(Protocol):
 
     def distances(self, center: FloatArray, points: FloatArray) -> AsksGrid:
         """Narrow the question to a public grid of distances from a centre."""
+
+    def weighted(self, weights: FloatArray) -> AsksColumns:
+        """Multiply ranks by public weights."""
 
     def moments(
         self, center: FloatArray, size: FloatArray, count_weight: float, *, share: float
@@ -121,34 +125,49 @@ class ColumnMoments(NamedTuple):
 
 
 def find_columns(
-    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False
+    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False, **how: bool
 ) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
     it is public. Medians may lie `far`, thousands of scales from 0: they are looked for longer.
+    Models without an intercept have columns about 0, that are not `centered`.
     """
-    count, rest = _PARTS["count"][0] * share, share
-    if n is None:
-        n, rest = released_count(*ask.count(share=count)), share - count
-    names = _MEDIANS + far * _FARTHER * ("nearer",)
-    unit = rest / math.fsum(_PARTS[name][0] for name in (*names, "scale", "part", "raise"))
-    return _about(ask, _medians(ask, d, unit, names), unit, n)
+    return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * _FARTHER * ("nearer",), **how)[0]
 
 
-def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find how far the entries of each column reach from 0, for models without an intercept."""
-    zero = np.zeros(d)
-    seen = _Medians(zero, np.full(d, SMALLEST), log2_bins(np.ones(d)))
-    names = [name for name in _PARTS if name not in ("count", *_MEDIANS)]
-    about = _about(ask, seen, share / math.fsum(_PARTS[name][0] for name in names), 1.0)
-    return about._replace(n=math.inf)
+def find_kinds(
+    ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
+    passes: Sequence[str] = _MEDIANS, *, centered: bool = True,
+) -> list[Columns]:  # fmt: skip
+    """Find where columns of several kinds lie in one search; each shows what it would alone.
+
+    Alone, the noise of d columns is in proportion to (d / share)^(1/2). Ranks that are multiplied
+    by w = (share / d)^(1/2), so that d w^2 adds up to the shares, have noise in proportion to 1 at
+    all shares together: over w, that of each kind alone. (Laplace noise would need w^2.) The first
+    kind pays for the count; columns about 0, of models without an intercept, need none.
+    """
+    if centered and n is None:
+        count = _PARTS["count"][0] * shares[0]
+        n, shares = released_count(*ask.count(share=count)), (shares[0] - count, *shares[1:])
+    weights = np.sqrt(np.divide(shares, shares[0]) / np.divide(sizes, sizes[0]))
+    if len(sizes) > 1:
+        ask = ask.weighted(np.repeat(weights, sizes))
+    names = *(passes if centered else ()), "scale", "part", "raise"
+    unit = math.fsum(shares) / math.fsum(_PARTS[name][0] for name in names)
+    zero = np.zeros(sum(sizes))
+    first = log2_bins(zero + 1.0, sizes)
+    if n is not None and centered:
+        return _about(ask, _medians(ask, first, unit, passes), unit, n, weights)
+    about = _about(ask, _Medians(zero, zero + SMALLEST, first), unit, 1.0, weights)
+    return [columns._replace(n=math.inf) for columns in about]
 
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
     names = _MEDIANS + _FARTHER * ("nearer",)
-    seen = _medians(ask, d, share / math.fsum(_PARTS[name][0] for name in names), names)
+    unit = share / math.fsum(_PARTS[name][0] for name in names)
+    seen = _medians(ask, log2_bins(np.ones(d), (d,)), unit, names)
     found = np.ones(d, bool)
     return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
 
@@ -176,10 +195,10 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
     return ask, questions, part * unit
 
 
-def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...]) -> _Medians:
+def _medians(ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str]) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
-    first = log2_bins(np.ones(d))
-    first.search(*_asked(ask.distances(np.zeros(d), first.points), passes[0], unit))
+    about = ask.distances(np.zeros(len(first.points)), first.points)
+    first.search(*_asked(about, passes[0], unit))
     # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
     likelihood = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
     for name in passes[1:]:
@@ -189,29 +208,29 @@ def _medians(ask: AsksColumns, d: int, unit: float, passes: tuple[str, ...]) -> 
     a, b = last.low_end(0.25), last.high_end(0.75)
     # What spans log2 bins says no more than its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
-    here = (last.low_end(0.25) <= 0) & (last.high_end(1 - 0.25) >= 0)
-    center = np.where(here, 0.0, roundest(*ends))
+    center = np.where((a <= 0) & (b >= 0), 0.0, roundest(*ends))
     near = np.maximum(b, center) - np.minimum(a, center)
     near = np.maximum(near, np.abs(center) * 2.0**-12 + SMALLEST)
     return _Medians(center, near, first)
 
 
-def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
-    """Return scales about released centres.
+def _about(
+    ask: AsksColumns, seen: _Medians, unit: float, n: float, weights: FloatArray
+) -> list[Columns]:
+    """Return scales about released centres, for each kind.
 
     A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
     many entries lie far outside, it is raised.
     """
-    center, d = seen.center, len(seen.center)
+    center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
     middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
-    likelihood = log2_bins(base)
+    likelihood = log2_bins(base, kinds)
     likelihood.follow(seen.about_zero, center == 0)
     # A scale lies at most three log2 bins below what is open of the median.
     likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
-    found = likelihood.found()
-    size = likelihood.zoomed(16)
+    found, size = likelihood.found(), likelihood.zoomed(16)
     # The last point counts all.
     points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
@@ -221,16 +240,21 @@ def _about(ask: AsksColumns, seen: _Medians, unit: float, n: float) -> Columns:
     spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
-    needed = likelihood.enough()
     # A spread within what is open of the centre may be nothing but a distance from the median.
-    least = 2 * differ.noise_scale / n
-    filled = np.clip(2 * differ.value / n + least, min(least, 1.0), 1.0)
+    half = np.repeat(weights, kinds) * n / 2
+    least = differ.noise_scale / half
+    filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
-    unseen = ~found & (center == 0)
-    if unseen.any():  # many rare dummies: guesses are log2 bins apart, and columns are alike
-        deviation[unseen] = np.exp(np.median(np.log(deviation[unseen])))
-    placed = seen.near <= spread
-    return Columns(center, spread, found, n, noise, needed, placed, deviation)
+    unseen, placed = ~found & (center == 0), seen.near <= spread
+    out, stop = [], 0
+    for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
+        at = slice(stop, stop := stop + of_kind)
+        if unseen[at].any():  # many rare dummies: guesses are log2 bins apart, columns are alike
+            alike = deviation[at]
+            alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
+        known = n, noise / weight, likelihood.enough(weight)
+        out.append(Columns(center[at], spread[at], found[at], *known, placed[at], deviation[at]))
+    return out
 
 
 def _raised(
@@ -306,10 +330,3 @@ def column_moments(
     spread = np.hypot(noise_scale / weights.square, n_noise / 2) / n
     variance = np.maximum(square - w * w, spread)
     return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n)
-
-
-def find_places(
-    ask: AsksColumns, d: int, share: float, n: float | None, *, centered: bool
-) -> Columns:
-    """Return where columns lie: about a released centre, or about 0."""
-    return find_columns(ask, d, share, n) if centered else columns_about_zero(ask, d, share)

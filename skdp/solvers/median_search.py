@@ -40,7 +40,9 @@ _SIGNIFICANT_RANK = 3.0  # deviations: it says on which side of a threshold the 
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
-    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+    """Divide rows by their sums, in place."""
+    rows /= rows.sum(axis=1, keepdims=True)
+    return rows
 
 
 class Likelihood:
@@ -52,19 +54,26 @@ class Likelihood:
         Upwards in each column. Cell i ends at point i; the last cell lies beyond all of them.
     prior : array of shape (m + 1,)
         Of the cells.
-    shared : bool
-        Whether columns share what they show: they scatter about a common place, nobody knows how
-        far.
+    kinds : sequence of int
+        How many columns are of each kind, in their order: those of one share what they show. They
+        scatter about a common place, nobody knows how far.
     """
 
-    def __init__(self, points: FloatArray, prior: FloatArray, *, shared: bool = False) -> None:
+    def __init__(self, points: FloatArray, prior: FloatArray, kinds: Sequence[int] = ()) -> None:
         d = len(points)
-        self.points, self._prior = points, prior / prior.sum()
-        self.posterior = np.tile(self._prior, (d, 1))
+        self.points, self._prior, self.kinds = points, prior / prior.sum(), kinds
+        self._set(np.repeat(self._prior[None], d, axis=0))
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
         self._logs, self._possible = np.zeros(self.posterior.shape), np.ones(1)
-        self._known: list[IntArray] = []
-        self._kernels = _kernels(len(prior)) if shared and d > 1 else None
+        self._columns, self._cells = np.arange(d), np.arange(len(prior))
+        self._known = np.zeros(points.shape, bool)
+        self._kernels: FloatArray | None = None
+        if kinds and d > 1:
+            self._kernels, self._log_prior = _kernels(len(prior)), np.log(self._prior)
+            self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
+
+    def _set(self, posterior: FloatArray) -> None:
+        self.posterior, self._reached = posterior, posterior.cumsum(axis=1)
 
     def search(self, ask: AsksGrid, questions: int, share: float) -> Likelihood:
         """Ask about the median of what is likely, a fixed number of times.
@@ -72,41 +81,37 @@ class Likelihood:
         At the very median an answer is that of an empty column: no point is asked about twice, and
         what lies next to a known one says little.
         """
-        columns, last = np.arange(len(self.points)), self.points.shape[1] - 1
+        columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
         for _ in range(questions):
-            cells = (self.posterior.cumsum(axis=1)[:, None] < np.array(_ORDER)[:, None]).sum(axis=2)
-            near = np.hstack([cells, cells[:, :1] + _NEXT])
+            cells = (self._reached[:, None] < order).sum(axis=2)
+            near = np.concatenate((cells, cells[:, :1] + _NEXT), axis=1)
             near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
-            known = np.zeros(near.shape, bool)
-            for asked in self._known:
-                known |= asked[:, None] == near
-            which = near[columns, known.argmin(axis=1)]
-            self._known.append(which)
+            which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
+            self._known[columns, which] = True
             self._learn(which, ask.ranks(which, share=share / questions))
         return self
 
     def _learn(self, which: IntArray, answer: Answer) -> None:
         self.noise_scale = max(answer.noise_scale, 0.01)  # of a number: no noise divides by 0
-        z = np.atleast_1d(answer.value) / self.noise_scale
+        z = answer.value / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
-        below = np.arange(self.posterior.shape[1]) <= which[:, None]
-        logs = np.where(below, log_ndtr(z)[:, None], log_ndtr(-z)[:, None])
-        self._logs += logs + z[:, None] ** 2 / 2
+        below, above = log_ndtr((z, -z)) + z**2 / 2
+        self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
         self._update()
 
     def _update(self) -> None:
         """Of numbers that are many or few, or none to be seen: these add as much to each cell."""
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
-        likelihood += np.exp(-np.clip(most, 0, -_LEAST))
+        likelihood += np.exp(np.maximum(np.minimum(-most, 0), _LEAST))
         likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
-            logs = np.log(totals).sum(axis=0) + np.log(np.tile(prior, len(_SCATTER)))
-            weights = np.exp(logs - logs.max())
-            prior = (weights / weights.sum() / totals) @ self._kernels.T
-        self.posterior = _normalised(likelihood * prior)
+            logs = self._of_kinds @ np.log(totals) + np.tile(self._log_prior, len(_SCATTER))
+            weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
+            prior = (self._of_kinds.T @ weights / totals) @ self._kernels.T
+        self._set(_normalised(likelihood * prior))
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
         """Take over what was learnt of the same cells of some columns."""
@@ -116,27 +121,26 @@ class Likelihood:
 
     def exclude(self, low: FloatArray) -> None:
         """Take cells for next to impossible that end below a step from the middle."""
-        steps = np.arange(self.posterior.shape[1]) - self.points.shape[1] // 2
+        steps = self._cells - self.points.shape[1] // 2
         self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
     def cell(self, q: float) -> IntArray:
         """Return the cell of each column in which q of the posterior is reached."""
-        cells = (self.posterior.cumsum(axis=1) < q).sum(axis=1)
-        return np.asarray(np.minimum(cells, self.posterior.shape[1] - 1))
+        return np.asarray((self._reached < q).sum(axis=1))
 
     def low_end(self, q: float) -> FloatArray:
         """Return where that cell begins."""
-        return np.asarray(self.points[np.arange(len(self.points)), np.maximum(self.cell(q) - 1, 0)])
+        return np.asarray(self.points[self._columns, np.maximum(self.cell(q) - 1, 0)])
 
     def high_end(self, q: float) -> FloatArray:
         """Return where that cell ends: entries that equal it are counted in."""
         last = self.points.shape[1] - 1
-        return np.asarray(self.points[np.arange(len(self.points)), np.minimum(self.cell(q), last)])
+        return np.asarray(self.points[self._columns, np.minimum(self.cell(q), last)])
 
     def narrow(self) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell."""
-        off = np.abs(np.arange(self.posterior.shape[1]) - self.cell(0.5)[:, None])
+        off = np.abs(self._cells - self.cell(0.5)[:, None])
         return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
 
     def found(self) -> NDArray[np.bool_]:
@@ -147,20 +151,23 @@ class Likelihood:
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         return np.asarray(self.narrow() & (low | high) | low & high)
 
-    def enough(self) -> int:
-        """Return about how many numbers show their median: each half of them must be clear."""
-        return math.ceil(2 * CLEAR * self.noise_scale)
+    def enough(self, weight: float = 1.0) -> int:
+        """Return about how many numbers show their median: each half of them must be clear.
+
+        `weight` is what ranks were multiplied by.
+        """
+        return math.ceil(2 * CLEAR * self.noise_scale / weight)
 
     def zoomed(self, cells: int = 64) -> Likelihood:
         """Return the same in cells that are about equally likely, between round numbers."""
-        q = np.linspace(0, 1, cells + 1)
+        q = np.arange(cells + 1) / cells
         q[-1] = 2.0
-        ends = self.low_end(_TAILS), self.high_end(1 - _TAILS)
+        low, high = self.low_end(_TAILS)[:, None], self.high_end(1 - _TAILS)[:, None]
         beyond = np.hstack([self.points[:, :1], self.points, self.points[:, -1:]])
-        reached = np.pad(self.posterior.cumsum(axis=1), ((0, 0), (1, 0)))
+        reached = np.hstack([np.zeros((len(beyond), 1)), self._reached])
         reached += 1e-12 * np.arange(beyond.shape[1])
         between = [np.interp(q, p, edges) for p, edges in zip(reached, beyond, strict=True)]
-        at = np.clip(between, *(end[:, None] for end in ends))
+        at = np.minimum(np.maximum(between, low), high)
         return Likelihood(roundest(at[:, :-1], at[:, 1:]), np.ones(cells + 1))
 
 
@@ -173,11 +180,11 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
     return np.asarray(np.where((number > low) & (number <= high), number, high))
 
 
-def log2_bins(unit: FloatArray) -> Likelihood:
+def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
     """Return sizes in each column, powers of two in these units: half of the prior is mild."""
     mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
     prior = 0.5 * mild / mild.sum() + 0.5 / len(mild)
-    return Likelihood(unit[:, None] * _POWERS, prior, shared=True)
+    return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 
 
 def steps(radius: FloatArray, cells: int = 64) -> Likelihood:

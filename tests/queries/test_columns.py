@@ -14,12 +14,16 @@ from skdp.testing import check_sensitivity
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])
 POINTS = np.array([[-3.0, 0.0, 1.0], [0.5, 1.0, 2.0], [-2.0, 0.5, 46.0], [-1e-9, 5.0, 2.0**40]])
-WHICH = np.array([2, 2, 1, 0])
+WHICH, WEIGHTS = np.array([2, 2, 1, 0]), np.array([1.0, 5.5, 0.3, 2.0])
 RELEASES = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
     "sums alone": lambda q: q.moments(CENTER, SIZE, 0.0, 0.0),
     "distances": lambda q: q.distances(CENTER, POINTS).ranks(np.full(4, 2)),
     "grid": lambda q: q.grid(POINTS).ranks(WHICH),
+    "weighted distances": lambda q: (
+        q.weighted(WEIGHTS).distances(CENTER, POINTS).ranks(np.full(4, 2))
+    ),
+    "weighted grid": lambda q: q.weighted(WEIGHTS).grid(POINTS).ranks(WHICH),
 }
 
 
@@ -99,6 +103,18 @@ def test_numbers_count_all_entries_of_good_rows():
     answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
     assert answers == [[-2.0, -1.0], [-1.0, 1.0], [0.0, 2.0]]
     assert ask.ranks(np.array([0, 2])).answer(0.25).tolist() == [-8, 8]
+
+
+@pytest.mark.parametrize("step", [0.0, 2.0**-10])
+def test_ranks_are_multiplied_by_public_weights(step):
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    plain = query("add_remove")(rows)
+    for ask in (lambda q: q.grid(POINTS), lambda q: q.distances(CENTER, POINTS)):
+        ranks, weighted = (
+            ask(q).ranks(WHICH).answer(step) * (step or 1.0)
+            for q in (plain, plain.weighted(WEIGHTS))
+        )
+        np.testing.assert_allclose(weighted, WEIGHTS * ranks, atol=0.51 * step * len(rows))
 
 
 @pytest.mark.parametrize("step", [0.0, 2.0**-10])

@@ -1,5 +1,6 @@
 """The joint release of a regression: its bound holds for hostile records, and is reached."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from skdp.data.views import (
     kept_columns,
     with_bias,
 )
+from skdp.privacy.gate.bounds import gaussian_step
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.testing import check_sensitivity
@@ -322,6 +324,7 @@ QUESTIONS = {
     "lengths": lambda q: q.lengths().kept_below(1.0),
     "column ranks": lambda q: q.columns().grid(np.ones((2, 1))).ranks(np.zeros(2, int)),
     "column moments": lambda q: q.columns().moments(np.ones(2), np.ones(2), 0.5),
+    "column and target ranks": lambda q: q.places().grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
     "regression": lambda q: q.regression(0.5, 1.0),
@@ -367,6 +370,42 @@ def test_units_that_may_make_no_number_are_looked_at(center, size, high):
     unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), -1.0, np.array([1.0, high]))
     assert not unit.keeps_finite
     assert RowScale(unit.center[:1], unit.size[:1], -1.0, unit.high[:1]).keeps_finite
+
+
+PLACES = {
+    "grid": lambda q: q.grid(np.zeros((3, 1))).ranks(np.zeros(3, int)),
+    "distances": lambda q: q.distances(np.zeros(3), np.ones((3, 1))).ranks(np.zeros(3, int)),
+}
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 1.0, 4.0), (1.0, 1.0, 0.3)])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("ask", PLACES)
+def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency, weights):
+    """All records of few values, and groups of two, against nothing or against each other."""
+    record = itertools.product((-2.0, 0.5), (-2.0, 0.5), (-2.0, 0.5, np.nan))
+    units = [np.array(some) for some in itertools.product(record, repeat=each)]
+    shared, columns = [[0.5, -2.0, -2.0]] * 3, RecordForm(np.asarray, 1).columns
+
+    def bounded(unit):
+        Z, ids = np.vstack([shared, unit]), np.append(np.arange(3), np.full(len(unit), 7))
+        placed = in_memory(Z[:, :2], y=Z[:, 2:], **({"groups": ids} if each > 1 else {}))
+        if each > 1:
+            records = groups_of(placed, GroupForm(np.asarray, columns))
+        else:
+            records = placed.joined(RecordForm(np.asarray, 1))
+        how = {"by_group": each > 1, "adjacency": adjacency}
+        query = RegressionQuery(records, clip_norm=C, scale=BALL, **how)
+        return PLACES[ask](query.places().weighted(np.array(weights)))
+
+    asked = [bounded(unit) for unit in (np.zeros((0, 3)), *units)]
+    bound, step = asked[0].bound, gaussian_step(asked[0].bound, 0.3)
+    assert {one.bound for one in asked} == {bound}
+    moved = np.array([one.answer(step) for one in asked])
+    before = moved if adjacency == "replace" else moved[:1]
+    change = np.sqrt(((moved[:, None] - before) ** 2.0).sum(axis=2)).max() / bound.l2_steps(step)
+    assert 0.97 <= change <= 1
 
 
 def test_the_targets_of_a_group_are_those_of_its_middle_row():

@@ -322,6 +322,20 @@ def texts(n=6000, d=4096, words=15, seed=0):
     return normalize(sp.csr_array((np.ones(columns.size), places), shape=(n, d))), y
 
 
+@pytest.mark.parametrize("given", ["auto", (-1e3, 1e3)])
+@pytest.mark.parametrize(("adjacency", "count"), [("add_remove", 1), ("replace", 0)])
+def test_columns_and_targets_are_searched_for_in_the_same_releases(adjacency, count, given):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 4)) + 3.0
+    model = DPRidge(epsilon=5.0, adjacency=adjacency, target_bounds=given)
+    names = [line.name for line in model.fit(X, 5 * X[:, :2]).releases_]
+    rest = {"norm_centered_rank": 7, "column_moments": 1, "regression_moments": 1}
+    counts = {"count": count, "column_centered_ranks": 27} | rest
+    assert {name: names.count(name) for name in {*names, "count"}} == counts
+    (searched,) = {line.sensitivity for line in model.releases_ if "ranks" in line.name}
+    assert (2 if adjacency == "replace" else 1) < searched < 3
+
+
 def both_sides(model, X, y):
     return np.mean([np.mean(model.predict(X[y == label]) == label) for label in (False, True)])
 

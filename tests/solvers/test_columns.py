@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.columns import MomentWeights, column_moments, find_centers, find_columns
+from skdp.solvers.columns import (
+    MomentWeights,
+    column_moments,
+    find_centers,
+    find_columns,
+    find_kinds,
+)
 from tools.gate import Noisy
 
 
@@ -14,7 +20,11 @@ class Entries(Noisy):
 
     def __init__(self, X, noise, rng):
         super().__init__(noise, rng)
-        self.X = X
+        self.X, self.weights = X, np.ones(X.shape[1])
+
+    def weighted(self, weights):
+        self.weights = weights
+        return self
 
     def count(self, *, share):
         return self._noisy(np.array(float(len(self.X))), share)
@@ -37,7 +47,31 @@ class _Ranks:
     def ranks(self, which, *, share):
         thresholds = self.points[np.arange(len(which)), which]
         below = np.where(self.numbers <= thresholds, 0.5, -0.5)
-        return self.entries._noisy((below * self.seen).sum(axis=0), share)
+        ranks = self.entries.weights * (below * self.seen).sum(axis=0)
+        length = np.linalg.norm(self.entries.weights) / np.sqrt(ranks.size)
+        return self.entries.noisy(ranks, share, length * self.entries.noise / np.sqrt(share))
+
+
+@pytest.mark.parametrize("n", [None, 2000.0])
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("shares", [(0.2, 0.06), (0.1, 0.4)])
+def test_kinds_that_are_searched_at_once_have_the_noise_of_their_own_searches(shares, centered, n):
+    """And lie where they lie alone: none takes the scale of the other kind for its own."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 6)) * [1, 2, 1, 2, 3e5, 6e5]
+    apart, asked = [X[:, :4], X[:, 4:]], Entries(X, math.sqrt(6), rng)
+    joint = find_kinds(asked, (4, 2), shares, n, centered=centered)
+    assert sum(asked.shares) == pytest.approx(sum(shares))
+    for columns, part, share in zip(joint, apart, shares, strict=True):
+        count = n or (2000.0 if columns is joint[1] else None)
+        ask = Entries(part, math.sqrt(part.shape[1]), rng)
+        alone = find_columns(ask, part.shape[1], share, count, centered=centered)
+        assert columns.noise == pytest.approx(alone.noise)
+        assert columns.needed == pytest.approx(alone.needed, abs=1)
+        for one in (columns, alone):
+            assert one.found.all()
+            assert np.abs(np.log2(one.deviation / part.std(axis=0))).max() < 1
+            assert np.abs(one.center).max() < part.std()
 
 
 @pytest.mark.thorough

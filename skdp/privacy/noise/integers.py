@@ -332,12 +332,10 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
     flat = np.empty(math.prod(shape), dtype=np.int64)
     table, spare = _gaussian_table(), _Spare(words)
+    powers = (TABLE_SIGMA // 2) ** np.arange(levels - 1, -1, -1)
     for part in _chunks(flat):
         drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
-        part[:] = drawn[0]
-        for level in drawn[1:]:
-            part *= TABLE_SIGMA // 2
-            part += level
+        np.matmul(powers, drawn, out=part)
     return flat.reshape(shape)
 
 
