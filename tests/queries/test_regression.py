@@ -403,6 +403,8 @@ def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency
     bound, step = asked[0].bound, gaussian_step(asked[0].bound, 0.3)
     assert {one.bound for one in asked} == {bound}
     moved = np.array([one.answer(step) for one in asked])
+    bad = [i for i, unit in enumerate(units, 1) if np.isnan(unit).any()]
+    np.testing.assert_array_equal(moved[bad], np.tile(moved[0], (len(bad), 1)))
     before = moved if adjacency == "replace" else moved[:1]
     change = np.sqrt(((moved[:, None] - before) ** 2.0).sum(axis=2)).max() / bound.l2_steps(step)
     assert 0.97 <= change <= 1
