@@ -20,66 +20,45 @@ from skdp.data.blocks import is_dask_array
 from skdp.exceptions import PrivacyWarning, warn_caller
 
 
-class ScoredRegressorMixin(RegressorMixin):
-    """A regressor that is scored by R squared; of few rows, or rows without users, it is poor."""
+class _Scored:
+    """A model whose score is poor on few rows, or on rows without users."""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.regressor_tags.poor_score = True
+        (tags.regressor_tags or tags.classifier_tags).poor_score = True
         return tags
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination; on private rows it is not covered.
+        """Return R squared, or the accuracy of labels; on private rows it is not covered.
 
         Parameters
         ----------
         X : {array-like, sparse matrix}, or what else `predict` takes
             Rows.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets, or labels.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows.
 
         Returns
         -------
         score : float
-            R squared.
+            The larger the better; 1 at best.
         """
         return self._compared(y, _whole(self.predict(X)), sample_weight)
+
+
+class ScoredRegressorMixin(_Scored, RegressorMixin):
+    """A regressor that is scored by R squared."""
 
     def _compared(self, y, predicted, weight):
         y = check_targets(self, y)
         return r2_score(y, predicted, sample_weight=_checked_weight(self, weight))
 
 
-class ScoredClassifierMixin(ClassifierMixin):
+class ScoredClassifierMixin(_Scored, ClassifierMixin):
     """A classifier that is scored by its accuracy; a label that is no class is missed."""
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.poor_score = True
-        return tags
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy; on private rows it is not covered.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix}, or what else `predict` takes
-            Rows.
-        y : array-like of shape (n_samples,)
-            Labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
-
-        Returns
-        -------
-        score : float
-            Accuracy.
-        """
-        return self._compared(y, _whole(self.predict(X)), sample_weight)
 
     def _compared(self, y, predicted, weight):
         check_kind(self, y)
