@@ -368,7 +368,7 @@ class CountsIn:
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
-        high = np.take_along_axis(self.high, which, axis=1)
+        high = self.high[np.arange(len(which))[:, None], which]
         return CountsIn(self.about, high, self.distances, kept=True)
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
@@ -382,12 +382,16 @@ class CountsIn:
     def _of_columns(self, codes: ShortArray) -> NDArray[np.int64]:
         """Compare what is kept with the few points of one question; sort others, in linear time."""
         out = np.empty(self.high.shape, np.int64)
-        for column, high, counts in zip(codes, self.high, out, strict=True):
-            column = np.abs(column) if self.distances else column
+        step = max(1, CACHED // max(1, codes.shape[1]))
+        for some in (slice(i, i + step) for i in range(0, len(codes), step)):
+            columns, high = codes[some], self.high[some]
+            columns = np.abs(columns) if self.distances else columns
             if self.kept:
-                counts[:] = [np.count_nonzero(column <= one) for one in high]
+                for counts, points in zip(out[some].T, high.T, strict=True):
+                    counts[:] = [np.count_nonzero(row) for row in columns <= points[:, None]]
             else:
-                counts[:] = np.sort(column, kind="stable").searchsorted(high, "right")
+                columns = np.sort(columns, axis=1, kind="stable")
+                out[some] = [c.searchsorted(h, "right") for c, h in zip(columns, high, strict=True)]
         return out
 
     def _of_stored(self, codes: Any) -> NDArray[np.int64]:
