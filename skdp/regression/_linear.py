@@ -108,13 +108,12 @@ def warn_undetected_targets(estimator, columns, left):
     )  # fmt: skip
 
 
-# Rows of more columns than a moment is best of: it holds the columns of the largest sums, and the
-# directions of products with the targets, which are released for all columns before.
+# Rows of more columns than a moment is best of: it holds the columns of the largest products with
+# the targets, which are released for all columns before, and the directions of these products.
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 30
 _SUMS = 0.7  # of the budget: most classes of texts differ in many columns, a little in each
-_DIRECTION = 0.25  # clip norms: how long the median row is made in directions
 _ALL = 3.0  # times as many columns: a moment of all of them takes no products before it
 
 
@@ -281,11 +280,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return product_directions(answer.value, answer.noise_scale, *public)
 
     def _kept(self, ask, clip_norm, found, size, share):
-        """Return the columns of the largest sums, and directions in which rows are as long."""
-        order, none = np.argsort(-np.abs(found.sums), kind="stable"), np.arange(0)
+        """Return the columns of the largest products, and directions about as long as the bias."""
+        order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
-        length = find_between(ranks, (found.near / 2, 16 * found.near), 4, share)
-        unit = _DIRECTION * clip_norm / length
+        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, share)
         return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit)
 
     def _clip_norm(self, session, ask, share, d, wider):

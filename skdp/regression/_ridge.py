@@ -34,8 +34,9 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     whose row is longer than `clip_norm` are weighted down as a whole. The second moments of the
     records are released once, with noise; the solution is computed from them. Of more columns than
     that can show (sparse rows, or more than 1500 columns) products with the targets are released
-    before: the moments are those of the largest columns and of the directions of all. It is the
-    private last step of a pipeline. Not covered: ``predict`` and ``score`` on private rows.
+    before: the moments are those of columns where these are largest, and of directions of all.
+    It is the private last step of a pipeline. Not covered: ``predict`` and ``score`` on private
+    rows.
 
     Parameters
     ----------

@@ -63,8 +63,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     (see `privacy_unit`), whatever the data are: a label is one unit vector, records whose row is
     longer than `clip_norm` are weighted down as a whole, and their second moments are released
     once, with noise. Of more columns than that can show (sparse rows, or more than 1500 columns)
-    products with the labels are released before: the moments are those of the largest columns and
-    of the directions of all. Not covered: ``predict`` and ``score`` on private rows.
+    products with the labels are released before: the moments are those of the columns where these
+    are largest, and of directions of all. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------

@@ -357,7 +357,7 @@ class NormalEquations(NamedTuple):
     share : array of shape (q,) or float
         About which part of what all columns explain those of `scatter` can.
     directions : int
-        How many of the columns, the last ones, are directions, which bear `alpha` alone.
+        How many of the columns, the last ones, are directions, which are fitted first.
     """
 
     scatter: FloatArray
@@ -449,7 +449,8 @@ class Solution(NamedTuple):
         About how much of that variance the noise of means takes away again, by the intercepts: the
         mean of a square of one normal number.
     traces : array of shape (q,)
-        Of the matrix that takes released products with a target to its coefficients.
+        Of the matrix that takes released products with a target to its coefficients; next to
+        directions before their length is fitted, as warnings would be too many with it.
     """
 
     coefficients: FloatArray
@@ -474,16 +475,18 @@ def solve_normal_equations(
     Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
     weighted by m, is what is lost of the explainable variance.
 
-    Directions are fitted first, with `alpha` alone; the columns explain what these leave.
+    Directions are fitted first; the columns explain what these leave.
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shortens all that it finds, next to intercepts that it leaves: where anything is seen,
-    and no directions were fitted, the length of the whole is fitted again, w'b without the noise
-    over w'Aw, by 1 or more. The larger of m and lambda stands for A: w knows its noise, so that
-    neither is enough by itself.
+    It also shortens all that it finds in columns, next to intercepts and directions: where anything
+    is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
+    of m and lambda stands for A: w knows its noise, so that neither is enough by itself. What
+    directions leave in b has the noise of their products too. It also has what targets of variance
+    1 and rows have in common by chance: columns were chosen for that, from the same rows.
     """
-    A, B, ahead, along = _without_directions(released, alpha, flat)
+    penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
+    A, B, ahead, along = _without_directions(released, penalty, flat)
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
@@ -499,12 +502,13 @@ def solve_normal_equations(
     linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
     kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
     if flat:
-        penalty = alpha + released.noise * math.sqrt(2 * len(g))
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
+        noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)
+        fitted = float(np.sum(filters * (g**2 - noises) * seen))
+        fitted -= float(filters[:, 0] @ np.maximum(values, 0.0)) if len(few) else 0.0
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
-        filters *= 1.0 if len(few) else max(1.0, fitted / max(square, 1e-300))
-        found = filters * g
+        length = max(1.0, fitted / max(square, 1e-300))
+        found, filters = length * filters * g, filters * (1.0 if len(few) else length)
         seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
@@ -514,7 +518,7 @@ def solve_normal_equations(
 
 
 def _without_directions(
-    released: NormalEquations, alpha: float, flat: bool
+    released: NormalEquations, penalty: float, flat: bool
 ) -> tuple[FloatArray, ...]:
     """Return scatter and cross of the columns without what the directions say of them.
 
@@ -525,7 +529,7 @@ def _without_directions(
     m = len(A) - k
     values, V = np.linalg.eigh(A[m:, m:])
     edge = released.noise * math.sqrt(2 * k)
-    inverse = (V / (np.maximum(values + edge, edge) + alpha)) @ V.T
+    inverse = (V / (np.maximum(values + edge, edge) + penalty)) @ V.T
     # Squared errors pay for noise (James and Stein); labels do not, and take the length as it is.
     sure = 1 - (not flat) * k * released.cross_noise**2 / (np.sum(B[m:] ** 2, axis=0) + 1e-300)
     ahead, along = inverse @ A[m:, :m], inverse @ B[m:] * np.maximum(sure, 0.0)

@@ -401,15 +401,15 @@ class RegressionDirections(NamedTuple):
         About how far rows are from there.
     share : array of shape (q,)
         Which part of the variance along them, for each target, is no noise.
-    sums : array of shape (d,)
-        Of the columns.
+    contrasts : array of shape (d,)
+        How long the products of each column with the targets are, about the means.
     """
 
     basis: FloatArray
     center: FloatArray
     near: float
     share: FloatArray
-    sums: FloatArray
+    contrasts: FloatArray
 
 
 def product_directions(
@@ -435,4 +435,4 @@ def product_directions(
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
-    return RegressionDirections(basis, center, near, share, sums)
+    return RegressionDirections(basis, center, near, share, np.linalg.norm(cross, axis=1))

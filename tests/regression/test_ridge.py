@@ -423,6 +423,19 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
     assert names.count("regression_products") == 1
 
 
+@pytest.mark.thorough
+def test_classes_of_wide_rows_that_lie_across_common_factors():
+    """Directions hold the factors too: .71 by columns of the largest sums next to them."""
+    rng = np.random.default_rng(1)
+    n, d = 3000, 2500
+    y = rng.integers(0, 2, n)
+    factors = rng.standard_normal((6, d)) * np.exp(rng.standard_normal((6, 1)))
+    own = rng.standard_normal((2, d)) * (rng.random(d) < 0.1)
+    X = rng.standard_normal((n, 6)) @ factors + rng.standard_normal((n, d)) + 0.6 * own[y]
+    model = DPRidgeClassifier(epsilon=10.0, classes=[0, 1]).fit(X[:2000], y[:2000])
+    assert model.score(X[2000:], y[2000:]) > 0.9
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_directions_of_sparse_rows_explain_targets_of_many_columns():
     X, y = topics(5000, 2500, 2, 2)
