@@ -55,7 +55,9 @@ def _by_unit(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArra
         except np.linalg.LinAlgError:
             found = _one_by_one(routine, *given)
         good = np.logical_and.reduce([good, *map(_finite, found)])
-    return found if good.all() else tuple(np.where(_aligned(good, A), A, 0.0) for A in found)
+    if good.all():
+        return found
+    return tuple(np.where(good.reshape(-1, *[1] * (A.ndim - 1)), A, 0.0) for A in found)
 
 
 def _one_by_one(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArray, ...]:
@@ -75,7 +77,3 @@ def _one_by_one(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatA
 
 def _finite(A: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(A).all(axis=tuple(range(1, A.ndim))))
-
-
-def _aligned(good: NDArray[np.bool_], A: FloatArray) -> NDArray[np.bool_]:
-    return good.reshape(-1, *[1] * (A.ndim - 1))

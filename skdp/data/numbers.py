@@ -283,8 +283,7 @@ def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
     columns, each = stored
     if sp.issparse(columns):
         codes = codes_of(columns.data, about[columns.indices])
-        parts = codes, columns.indices, columns.indptr
-        return sp.csr_array(parts, shape=columns.shape), each
+        return sp.csr_array((codes, columns.indices, columns.indptr), columns.shape), each
     codes = np.empty(columns.shape, np.int16) if space is None else space
     step = max(1, CACHED // max(1, columns.shape[1]))
     for i in range(0, len(columns), step):
@@ -363,8 +362,8 @@ class CountsIn:
             far = points.astype(np.float32) - center.astype(np.float32)
         seen = (np.abs(codes).astype(np.int32) << 16).view(np.float32)
         codes -= (codes < 0) & (seen < -far)  # what begins below a point is above it
-        beyond = np.tile([HIGHEST, 0 if distances else -HIGHEST], (len(about), 1))
-        return cls(about, np.hstack([codes, beyond.astype(np.int16)]), distances)
+        beyond = np.full((len(about), 2), (HIGHEST, 0 if distances else -HIGHEST), np.int16)
+        return cls(about, np.hstack([codes, beyond]), distances)
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""

@@ -96,10 +96,10 @@ class RankQuery(SumQuery):
         columns, (d, m) = self._columns(), self._work.high.shape
         here = isinstance(columns, CachedHere)
         if self._known is None:
-            work = replace(self._work, kept=False) if here else self._work
-            self._known = checked_total(columns.sum_parts(work), (d, m), "int64")
+            others = columns.sum_parts(replace(self._work, kept=False if here else None))
+            self._known = checked_total(others, (d, m), "int64")
             if here:
-                ends = self._work.at(np.tile([m - 2, m - 1], (d, 1)))
+                ends = self._work.at(np.full((d, 2), (m - 2, m - 1)))
                 self._known[:, -2:] += columns.sum_parts(ends)
         near = self._known[np.arange(d), which]
         if here:

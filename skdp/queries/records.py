@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -426,10 +427,6 @@ def _target_sizes(columns: Columns, center: float) -> FloatArray:
     return np.abs(centred(columns, center))
 
 
-def _moment_sizes(columns: Columns) -> FloatArray:
-    return columns["moment_sizes"]
-
-
 @dataclass(frozen=True)
 class _Moments:
     """Second moments of a block in units of `unit`, records scaled down to sizes of `level`."""
@@ -606,7 +603,7 @@ class RecordQuery(SumQuery):
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
         return self._below(
-            self.moment_sizes.numbers(_moment_sizes),
+            self.moment_sizes.numbers(itemgetter("moment_sizes")),
             threshold,
             "measurement_gram_norm_centered_rank",
         )

@@ -270,11 +270,6 @@ def _rows_first(A: FloatArray) -> FloatArray:
     return np.ascontiguousarray(transposed(A))
 
 
-def _prior_rows(penalty: FloatArray, variance: float) -> FloatArray:
-    """How many rows the prior of an intercept counts for; without coefficients it stands alone."""
-    return np.where(np.isinf(penalty), 1.0, penalty) / variance
-
-
 class Basis:
     """Orthonormal columns P (n, m, r) of each user, and what all fits make of them, once."""
 
@@ -376,7 +371,8 @@ class RidgePath:
         BY, B1 = left[:, :-1], left[:, -1]
         if variance == 0 or Y.shape[1] == 1:  # one row cannot tell its intercept
             return _rows_first(BY), diagonal, np.zeros(BY.shape[:2])
-        inner = B1.sum(axis=1) + _prior_rows(penalty, variance)
+        # The prior of an intercept counts for some rows; without coefficients it stands alone.
+        inner = B1.sum(axis=1) + np.where(np.isinf(penalty), 1.0, penalty) / variance
         weight = (1.0 / np.maximum(inner, 1e-300))[:, None]
         intercept = weight * BY.sum(axis=2)
         BY = BY - B1[:, None] * intercept[:, :, None]
