@@ -348,8 +348,8 @@ def tables(full):
     def passing():
         note = (
             "A release that is not listed reads what an earlier one kept. A norm is measured again "
-            "where the centre of the rows is another one, and columns are seen about three public "
-            "numbers: 0, about their medians, and the centres that are released."
+            "where the centre of the rows is another one; columns are kept, and seen about all "
+            "centres from there."
         )
         show(
             "passes over the rows of a default fit", ["estimator", "passes", "for"], passes(), note

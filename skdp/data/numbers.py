@@ -259,7 +259,7 @@ def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
 
 
 # Columns of rows, or groups, whose values are all finite: an array of shape (d, rows), or sparse
-# rows as a CSR array; and how many rows each group has, which is 1 of rows.
+# ones as a CSC array; and how many rows each group has, which is 1 of rows.
 Stored = tuple[Any, int]
 
 
@@ -269,8 +269,7 @@ def _columns_of(block: Any, space: NDArray[np.float32] | None = None) -> Stored:
     rows = views.rows_of(whole)
     with np.errstate(all="ignore"):
         if sp.issparse(rows):
-            parts = rows.data.astype(np.float32), rows.indices.copy(), rows.indptr.copy()
-            return sp.csr_array(parts, shape=rows.shape), 1
+            return sp.csc_array(rows.astype(np.float32)), 1
         columns = np.empty(rows.shape[::-1], np.float32) if space is None else space[:, : len(rows)]
         step = max(1, CACHED // rows.shape[1])
         for i in range(0, len(rows), step):
@@ -282,8 +281,8 @@ def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
     """Return the codes of columns, in `space` if given, some at a time: they stay in a cache."""
     columns, each = stored
     if sp.issparse(columns):
-        codes = codes_of(columns.data, about[columns.indices])
-        return sp.csr_array((codes, columns.indices, columns.indptr), columns.shape), each
+        codes = codes_of(columns.data, np.repeat(about, np.diff(columns.indptr)))
+        return sp.csc_array((codes, columns.indices, columns.indptr), columns.shape), each
     codes = np.empty(columns.shape, np.int16) if space is None else space
     step = max(1, CACHED // max(1, columns.shape[1]))
     for i in range(0, len(columns), step):
@@ -395,15 +394,13 @@ class CountsIn:
 
     def _of_stored(self, codes: Any) -> NDArray[np.int64]:
         """Count stored entries point by point, and the zeros that are not stored."""
-        (n, d), stored, zero = (
-            codes.shape,
-            codes.data,
-            codes_of(np.zeros(len(self.about)), self.about),
-        )
+        stored, zero = codes.data, codes_of(np.zeros(len(self.about)), self.about)
         if self.distances:
             zero, stored = np.abs(zero), np.abs(stored)
-        out, none = [], n - np.bincount(codes.indices, minlength=d)
-        for high in self.high.T:
-            inside = codes.indices[stored <= high[codes.indices]]
-            out.append(np.bincount(inside, minlength=d) + none * (zero <= high))
-        return np.stack(out, axis=1)
+        lengths = np.diff(codes.indptr).astype(np.int64)
+        out = (zero[:, None] <= self.high) * (codes.shape[0] - lengths[:, None])
+        reached = np.zeros(len(stored) + 1, np.int64)
+        for counts, high in zip(out.T, self.high.T, strict=True):
+            np.cumsum(stored <= np.repeat(high, lengths), out=reached[1:])
+            counts += np.diff(reached[codes.indptr])
+        return np.asarray(out)
