@@ -74,10 +74,14 @@ class Injector:
         self.at, self.fault, self.seen, self.done = at, fault, Counter(), False
 
     def _enter(self, frame, event, arg):
-        return self._line if _traced(frame.f_code) else None
+        """With a place to strike, only its function is followed."""
+        wanted = frame.f_code == self.at[0] if self.at else _traced(frame.f_code)
+        return self._line if wanted else None
 
     def _line(self, frame, event, arg):
-        if event == "line" and _does_something(frame.f_code, frame.f_lasti):
+        if event != "line" or (self.at and frame.f_lineno != self.at[1]):
+            return self._line
+        if _does_something(frame.f_code, frame.f_lasti):
             if frame.f_code.co_name == "__del__":
                 return None  # what goes wrong there is thrown away
             place = frame.f_code, frame.f_lineno
