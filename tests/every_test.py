@@ -1,5 +1,6 @@
 """Plugin of each process that runs tests: a fixed run of hypothesis, noise by name, two tiers."""
 
+import functools
 import gc
 import os
 import zlib
@@ -22,6 +23,11 @@ CHOSEN = set(_CHOSEN_FILE.read_text().splitlines()) if _CHOSEN_FILE.exists() els
 # The same examples on every run and machine; no test fails because a machine is slow.
 hypothesis.settings.register_profile("skdp", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("skdp")
+
+
+# Signatures do not change, and scikit-learn reads them again whenever parameters are asked for.
+_names = sklearn.base.BaseEstimator._get_param_names.__func__
+sklearn.base.BaseEstimator._get_param_names = classmethod(functools.cache(_names))
 
 
 def pytest_configure(config):
