@@ -18,7 +18,7 @@ from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise
 from skdp.testing._transcripts import fresh, replaced
-from tools import checks
+from tools import checks, data
 from tools.fit_checks import ordinary
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -38,6 +38,7 @@ SIZES = {
     "FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
     "_SPLIT_COLUMNS": 2, "_MOST_WORK": 2,
 }  # fmt: skip
+ROWS = 20  # are enough blocks of these sizes
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it",
@@ -80,6 +81,7 @@ def small_sizes():
     with ExitStack() as stack:
         for module, name in bound_sizes():
             stack.enter_context(replaced(module, name, lambda _, value=SIZES[name]: value))
+        stack.enter_context(replaced(data, "ROWS", lambda _: ROWS))
         yield
 
 

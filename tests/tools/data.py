@@ -31,6 +31,9 @@ STORED: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
+ROWS = 40  # of test data, or twice the features
+
+
 class Settings(NamedTuple):
     """What the tools need to know of an estimator, all of it public."""
 
@@ -48,7 +51,7 @@ def settings_of(estimator) -> Settings:
     d = math.prod(shape) if shape is not None else max(5, k + 2)
     unit = getattr(estimator, "privacy_unit", "row")
     adjacency = getattr(estimator, "adjacency", "add_remove")
-    return Settings(unit, adjacency, d, max(40, 2 * d))
+    return Settings(unit, adjacency, d, max(ROWS, 2 * d))
 
 
 CONTRASTS: dict[str, Callable[..., dict[str, dict[str, FitData]]]] = {}
