@@ -238,8 +238,8 @@ def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float, 
     about = rows
     if center.any():
         about = np.subtract(rows, center, out=w)
-    steps = np.where(finite, size, 1.0) * unit
-    np.divide(about, np.maximum(steps, np.finfo(np.float64).tiny), out=w)  # by no 0
+    steps, floats = np.where(finite, size, 1.0) * unit, np.finfo(np.float64)
+    np.divide(about, np.clip(steps, floats.tiny, floats.max), out=w)  # not 0/0, nor inf/inf
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
     squares *= b * unit
