@@ -249,8 +249,7 @@ def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
     with np.errstate(all="ignore"):
         far = numbers.astype(np.float32, copy=False) - about.astype(np.float32)
     bits = far.view(np.int32)
-    bits >>= 16
-    codes = bits.astype(np.int16)
+    codes = np.right_shift(bits, 16, out=bits).astype(np.int16)
     sign = codes >> 15
     codes &= HIGHEST
     codes ^= sign
@@ -303,11 +302,12 @@ class _ColumnsPart:
         self._codes: list[Stored] = []  # of these, about one centre
         self._about: FloatArray | None = None
         self._n_blocks, left = 0, self.part.n_rows()
-        space, end = np.empty((0, 0), np.float32), 0
+        space, end = np.empty((0, 0), np.float32), 1  # no room: not even for no rows
         for block in itertools.takewhile(lambda _: self.room > 0, pieces_of(self.part)):
             n, d = block.shape
             if not isinstance(block, np.ndarray):
                 self._kept.append(_columns_of(block))
+                end = space.shape[1] + 1  # the last one kept is no part of the space
             else:
                 if end + n > space.shape[1]:
                     space, end = np.empty((d, max(n, min(_JOINED, left))), np.float32), 0
@@ -315,7 +315,7 @@ class _ColumnsPart:
                 end += _columns_of(block, space[:, end:])[0].shape[1]
                 self._kept[-1] = space[:, :end], 1
             self._n_blocks, left = self._n_blocks + 1, left - n
-            self.room -= n * d
+            self.room -= n * d * views.rows_each(block)
 
     def codes(self, about: FloatArray, kept: bool | None) -> Iterator[Stored]:
         """Yield the codes of the rows that are kept, of the others, read again, or of both."""

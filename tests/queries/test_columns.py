@@ -88,6 +88,15 @@ def test_moments_are_the_sums():
     np.testing.assert_allclose(exact, expected)
 
 
+@pytest.mark.parametrize("step", [2.0**-10, 1e3])
+def test_no_overflow_becomes_a_moment(step):
+    """What lies beyond all floats from the centre is cut, however large size and step are."""
+    X, size, center = np.array([[-1.7e308]]), np.array([1.7e308]), np.array([1.7e308])
+    bounded = ColumnQuery(X, adjacency="add_remove").moments(center, size, 0.5)
+    change = np.linalg.norm(bounded.answer(step))
+    assert change <= bounded.bound.l2 / step + bounded.bound.slack
+
+
 def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, 3.1], [-8.0, np.inf], [1e300, -1e300]])
     points = np.array([[0.5, 2.0, 0.25], [2.0, 4.0, 1.0]])
@@ -192,6 +201,40 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
         which = np.tile(np.arange(4), (4, 1))
         parts = (kept.sum_parts(one) for one in (count.at(which), replace(count, kept=False)))
         assert np.array_equal(sum(parts), expected)
+
+
+class RowsInBlocks:
+    """A source of one's own that hands out these blocks."""
+
+    def __init__(self, *blocks):
+        self._blocks, self.n_features = blocks, blocks[0].shape[1]
+
+    def n_rows(self):
+        return sum(block.shape[0] for block in self._blocks)
+
+    def parts(self, n):
+        return [self]
+
+    def blocks(self):
+        return iter(self._blocks)
+
+
+def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
+    one = np.full((1, 2), 1.0)
+    blocks = one[:0], sp.csr_array(2 * one), one[:0], one, sp.csr_array(3 * one), 4 * one, one[:0]
+    ask = ColumnQuery(RowsInBlocks(*blocks), adjacency="add_remove")
+    ask = ask.grid(np.tile([1.0, 2.0, 3.0, 4.0], (2, 1)))
+    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(4)]
+    assert answers == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+def test_the_rows_of_groups_take_the_memory_that_there_is(monkeypatch):
+    """All of a group: those of the second batch are read again in each pass."""
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * 2 * 100)
+    monkeypatch.setattr("skdp.data.units.CACHED", 2 * 100)
+    source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
+    (part,) = (part for _, part in stored_columns(source, 1).made)
+    assert sum(columns.shape[1] for columns, _ in part._kept) == 100
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
