@@ -8,7 +8,6 @@ Entries of columns are counted at public grid points.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -248,8 +247,7 @@ def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
     """
     with np.errstate(all="ignore"):
         far = numbers.astype(np.float32, copy=False) - about.astype(np.float32)
-    bits = far.view(np.int32)
-    codes = np.right_shift(bits, 16, out=bits).astype(np.int16)
+    codes = np.right_shift(far.view(np.int32), 16, out=far.view(np.int32)).astype(np.int16)
     sign = codes >> 15
     codes &= HIGHEST
     codes ^= sign
@@ -292,7 +290,10 @@ def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
 
 @dataclass
 class _ColumnsPart:
-    """The columns of a part, those of its first rows kept: as many as memory allows."""
+    """The columns of a part, kept if memory allows.
+
+    All or none: other passes may yield the rows in another order, so that one counted twice.
+    """
 
     part: RowSource
     room: int  # numbers
@@ -301,10 +302,14 @@ class _ColumnsPart:
         self._kept: list[Stored] = []
         self._codes: list[Stored] = []  # of these, about one centre
         self._about: FloatArray | None = None
-        self._n_blocks, left = 0, self.part.n_rows()
+        left = self.part.n_rows()
         space, end = np.empty((0, 0), np.float32), 1  # no room: not even for no rows
-        for block in itertools.takewhile(lambda _: self.room > 0, pieces_of(self.part)):
+        for block in pieces_of(self.part):
             n, d = block.shape
+            self.room -= views.rows_of(block).size + d
+            if self.room < 0:
+                self._kept = []
+                break
             if not isinstance(block, np.ndarray):
                 self._kept.append(_columns_of(block))
                 end = space.shape[1] + 1  # the last one kept is no part of the space
@@ -314,25 +319,24 @@ class _ColumnsPart:
                     self._kept.append((space, 1))
                 end += _columns_of(block, space[:, end:])[0].shape[1]
                 self._kept[-1] = space[:, :end], 1
-            self._n_blocks, left = self._n_blocks + 1, left - n
-            self.room -= n * d * views.rows_each(block)
+            left -= n
 
     def codes(self, about: FloatArray, kept: bool | None) -> Iterator[Stored]:
-        """Yield the codes of the rows that are kept, of the others, read again, or of both."""
+        """Yield the codes of the rows that are kept, of those read again, or of both."""
         if kept is not False:
             if self._about is None or not np.array_equal(self._about, about):
                 spaces = [codes for codes, _ in self._codes] or [None] * len(self._kept)
                 each = zip(self._kept, spaces, strict=True)
                 self._codes, self._about = [_coded(one, about, at) for one, at in each], about
             yield from self._codes
-        if not kept and self.room <= 0:
-            for block in itertools.islice(pieces_of(self.part), self._n_blocks, None):
+        if not kept and self.room < 0:
+            for block in pieces_of(self.part):
                 yield _coded(_columns_of(block), about)
 
 
 def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
     """Keep columns where the rows are, to be counted about any centre (`CountsIn`)."""
-    room = MEMORY // 4 // effective_n_jobs(n_jobs)
+    room = MEMORY // 3 // effective_n_jobs(n_jobs)
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 

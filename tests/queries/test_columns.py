@@ -204,10 +204,10 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
 
 
 class RowsInBlocks:
-    """A source of one's own that hands out these blocks."""
+    """A source of one's own; at order -1 each pass goes the other way."""
 
-    def __init__(self, *blocks):
-        self._blocks, self.n_features = blocks, blocks[0].shape[1]
+    def __init__(self, *blocks, order=1):
+        self._blocks, self.n_features, self._order = blocks, blocks[0].shape[1], order
 
     def n_rows(self):
         return sum(block.shape[0] for block in self._blocks)
@@ -216,6 +216,7 @@ class RowsInBlocks:
         return [self]
 
     def blocks(self):
+        self._blocks = self._blocks[:: self._order]
         return iter(self._blocks)
 
 
@@ -228,13 +229,22 @@ def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
     assert answers == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
 
 
-def test_the_rows_of_groups_take_the_memory_that_there_is(monkeypatch):
-    """All of a group: those of the second batch are read again in each pass."""
-    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * 2 * 100)
-    monkeypatch.setattr("skdp.data.units.CACHED", 2 * 100)
+@pytest.mark.parametrize("fits", [True, False])
+def test_all_rows_of_groups_take_memory(monkeypatch, fits):
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * (800 if fits else 799))
     source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
     (part,) = (part for _, part in stored_columns(source, 1).made)
-    assert sum(columns.shape[1] for columns, _ in part._kept) == 100
+    assert sum(columns.shape[1] for columns, _ in part._kept) == 400 * fits
+
+
+@pytest.mark.parametrize("numbers", [0, 2, 4, 8])
+def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numbers):
+    """A row source promises no order: part of the rows of one pass and the rest of another."""
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * numbers)
+    source = RowsInBlocks(*np.arange(1.0, 5.0).reshape(4, 1, 1), order=-1)
+    ask = ColumnQuery(source, adjacency="add_remove").grid(np.array([[1.0, 2.0, 3.0, 4.0]]))
+    answers = [ask.ranks(np.array([i])).answer(0.0).tolist() for i in range(4)]
+    assert answers == [[-1.0], [0.0], [1.0], [2.0]]
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
