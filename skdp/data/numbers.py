@@ -234,6 +234,7 @@ def row_numbers(
 ShortArray = NDArray[np.int16]
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
 HIGHEST = 2**15 - 1  # beyond all codes; its negative is below them
+_PIECES = 8  # of a part that does not fit into memory: what is kept of it, or not
 _JOINED = 2**17  # rows whose codes lie in one array: long columns are counted in fewer steps
 
 
@@ -290,9 +291,9 @@ def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
 
 @dataclass
 class _ColumnsPart:
-    """The columns of a part, kept if memory allows.
+    """The columns of a part, kept as far as memory allows.
 
-    All or none: other passes may yield the rows in another order, so that one counted twice.
+    All of a piece or none: another pass may yield its rows in another order, and one counted twice.
     """
 
     part: RowSource
@@ -302,24 +303,31 @@ class _ColumnsPart:
         self._kept: list[Stored] = []
         self._codes: list[Stored] = []  # of these, about one centre
         self._about: FloatArray | None = None
-        left = self.part.n_rows()
-        space, end = np.empty((0, 0), np.float32), 1  # no room: not even for no rows
-        for block in pieces_of(self.part):
+        self._others: list[RowSource] = []
+        many = self.part.n_rows() * self.part.n_features > self.room
+        for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:
+            self._kept += self._read(piece) if self.room >= 0 else []
+            self._others += [piece] if self.room < 0 else []
+
+    def _read(self, piece: RowSource) -> list[Stored]:
+        """Return the columns of a piece, or nothing if they take more than the room."""
+        kept: list[Stored] = []
+        space, end, most = np.empty((0, 0), np.float32), 1, min(_JOINED, piece.n_rows())
+        for block in pieces_of(piece):
             n, d = block.shape
             self.room -= views.rows_of(block).size + d
             if self.room < 0:
-                self._kept = []
-                break
+                return []  # all or none
             if not isinstance(block, np.ndarray):
-                self._kept.append(_columns_of(block))
+                kept.append(_columns_of(block))
                 end = space.shape[1] + 1  # the last one kept is no part of the space
-            else:
-                if end + n > space.shape[1]:
-                    space, end = np.empty((d, max(n, min(_JOINED, left))), np.float32), 0
-                    self._kept.append((space, 1))
-                end += _columns_of(block, space[:, end:])[0].shape[1]
-                self._kept[-1] = space[:, :end], 1
-            left -= n
+                continue
+            if end + n > space.shape[1]:
+                space, end = np.empty((d, max(n, most)), np.float32), 0
+                kept.append((space, 1))
+            end += _columns_of(block, space[:, end:])[0].shape[1]
+            kept[-1] = space[:, :end], 1
+        return kept
 
     def codes(self, about: FloatArray, kept: bool | None) -> Iterator[Stored]:
         """Yield the codes of the rows that are kept, of those read again, or of both."""
@@ -329,9 +337,8 @@ class _ColumnsPart:
                 each = zip(self._kept, spaces, strict=True)
                 self._codes, self._about = [_coded(one, about, at) for one, at in each], about
             yield from self._codes
-        if not kept and self.room < 0:
-            for block in pieces_of(self.part):
-                yield _coded(_columns_of(block), about)
+        for piece in self._others if not kept else ():
+            yield from (_coded(_columns_of(block), about) for block in pieces_of(piece))
 
 
 def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:

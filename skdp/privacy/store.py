@@ -214,16 +214,12 @@ def chained(before: str, record: bytes) -> str:
     return hashlib.sha256(b"%s\n%s" % (before.encode(), record)).hexdigest()
 
 
-def _follows(before: str, record: bytes | None, written: str) -> bool:
-    return record is not None and chained(before, record) == written
-
-
 def verify(rows: Iterable[tuple[int, bytes, str]], name: str, place: Place = START) -> None:
     """Refuse rows that do not go on from a place."""
     number, head = place
     for at, record, written in rows:
         number += 1
-        if at != number or not _follows(head, record, written):
+        if at != number or record is None or chained(head, record) != written:
             raise PrivacyError(
                 f"line {number} of {name}, or one before it, was changed after it was written: "
                 "what was spent is not known, and nothing may rest on it. Go back to a copy that "

@@ -231,10 +231,12 @@ def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_all_rows_of_groups_take_memory(monkeypatch, fits):
-    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * (800 if fits else 799))
+    room = 1000 if fits else 300
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 3 * room)
     source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
     (part,) = (part for _, part in stored_columns(source, 1).made)
-    assert sum(columns.shape[1] for columns, _ in part._kept) == 400 * fits
+    assert sum(columns.size for columns, _ in part._kept) == 800 * fits
+    assert bool(part._others) is not fits
 
 
 @pytest.mark.parametrize("numbers", [0, 2, 4, 8])
