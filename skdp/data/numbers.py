@@ -408,9 +408,8 @@ class CountsIn:
         stored, zero = codes.data, codes_of(np.zeros(len(self.about)), self.about)
         if self.distances:
             zero, stored = np.abs(zero), np.abs(stored)
-        lengths = np.diff(codes.indptr).astype(np.int64)
-        out = (zero[:, None] <= self.high) * (codes.shape[0] - lengths[:, None])
-        reached = np.zeros(len(stored) + 1, np.int64)
+        lengths, reached = np.diff(codes.indptr), np.zeros(len(stored) + 1, np.int64)
+        out = (zero[:, None] <= self.high) * (codes.shape[0] - lengths[:, None].astype(np.int64))
         for counts, high in zip(out.T, self.high.T, strict=True):
             np.cumsum(stored <= np.repeat(high, lengths), out=reached[1:])
             counts += np.diff(reached[codes.indptr])
