@@ -306,10 +306,10 @@ class _ColumnsPart:
         self._others: list[RowSource] = []
         many = self.part.n_rows() * self.part.n_features > self.room
         for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:
-            self._kept += self._read(piece) if self.room >= 0 else []
+            self._kept += self._columns(piece) if self.room >= 0 else []
             self._others += [piece] if self.room < 0 else []
 
-    def _read(self, piece: RowSource) -> list[Stored]:
+    def _columns(self, piece: RowSource) -> list[Stored]:
         """Return the columns of a piece, or nothing if they take more than the room."""
         kept: list[Stored] = []
         space, end, most = np.empty((0, 0), np.float32), 1, min(_JOINED, piece.n_rows())
