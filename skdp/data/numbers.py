@@ -301,13 +301,13 @@ class _ColumnsPart:
 
     def __post_init__(self) -> None:
         self._kept: list[Stored] = []
-        self._codes: list[Stored] = []  # of these, about one centre
         self._about: FloatArray | None = None
         self._others: list[RowSource] = []
         many = self.part.n_rows() * self.part.n_features > self.room
         for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:
             self._kept += self._columns(piece) if self.room >= 0 else []
             self._others += [piece] if self.room < 0 else []
+        self._codes: list[Stored] = [(None, 1)] * len(self._kept)  # about one centre
 
     def _columns(self, piece: RowSource) -> list[Stored]:
         """Return the columns of a piece, or nothing if they take more than the room."""
@@ -333,9 +333,9 @@ class _ColumnsPart:
         """Yield the codes of the rows that are kept, of those read again, or of both."""
         if kept is not False:
             if self._about is None or not np.array_equal(self._about, about):
-                spaces = [codes for codes, _ in self._codes] or [None] * len(self._kept)
-                each = zip(self._kept, spaces, strict=True)
-                self._codes, self._about = [_coded(one, about, at) for one, at in each], about
+                self._about = None  # of what is written over, also if that fails on the way
+                each = zip(self._kept, self._codes, strict=True)
+                self._codes, self._about = [_coded(one, about, at) for one, (at, _) in each], about
             yield from self._codes
         for piece in self._others if not kept else ():
             yield from (_coded(_columns_of(block), about) for block in pieces_of(piece))

@@ -249,6 +249,19 @@ def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numb
     assert answers == [[-1.0], [0.0], [1.0], [2.0]]
 
 
+def test_codes_that_a_fault_left_half_written_answer_nothing(monkeypatch):
+    kept = stored_columns(DenseRows(np.random.default_rng(0).standard_normal((50, 2))), 1)
+    centers, zero = (np.zeros(2), np.full(2, 5.0)), np.zeros((2, 1))
+    here, there = (CountsIn.of(zero, c, distances=False).at(zero.astype(int)) for c in centers)
+    expected, codes = kept.sum_parts(here), iter([np.full((1, 50), 9, np.int16)])
+    with monkeypatch.context() as patch:
+        patch.setattr("skdp.data.numbers.CACHED", 1)  # column by column: one of two is written
+        patch.setattr("skdp.data.numbers.codes_of", lambda *_: next(codes))
+        with pytest.raises(RuntimeError):
+            kept.sum_parts(there)
+    assert np.array_equal(kept.sum_parts(here), expected)
+
+
 def test_one_pass_answers_all_questions_of_a_grid():
     class Counted(DenseRows):
         passes = 0
