@@ -135,6 +135,7 @@ Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over twice as many rows stay below 2**53.
+LIMB = 20  # bits of parts of an integer whose products stay exact
 BLOCK_ROWS = 2**14  # of a block: integer products of one stay below 2**53
 
 
@@ -372,12 +373,22 @@ def pieces_of(part: RowSource) -> Iterator[Block]:
                 yield block[i : i + BLOCK_ROWS]
 
 
+def limbs_of(exact: FloatArray) -> FloatArray:
+    """Return floor(x / 2**20) and the rest, exactly: sums of either fit int64."""
+    high = np.floor(exact * 2.0**-LIMB)
+    return np.stack([high, exact - high * 2.0**LIMB])
+
+
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
-    """Add floats that hold integers, some at a time: a copy of the whole may be large."""
-    sums, values = total.reshape(-1), np.ravel(part)
-    for start in range(0, len(values), CACHED):
+    """Add floats that hold integers, some at a time: a copy of the whole may be large.
+
+    A total twice as large is one of limbs.
+    """
+    sums, values = total.reshape(-1, part.size), np.ravel(part)
+    for start in range(0, part.size, CACHED):
         piece = slice(start, start + CACHED)
-        sums[piece] += values[piece].astype(total.dtype)
+        limbs = limbs_of(values[piece]) if len(sums) > 1 else values[piece]
+        sums[:, piece] += limbs.astype(total.dtype)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT, LARGEST, WIDER
+from skdp._limits import EXACT, LARGEST, MOST_DENSE, WIDER
 from skdp.data.blocks import (
+    LIMB,
     Block,
     Scratch,
     dense,
@@ -230,7 +231,6 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 
 
 IntArray = NDArray[np.int64]
-_LIMB = 20
 
 
 class PublicMatrix:
@@ -254,6 +254,31 @@ class PublicMatrix:
         product = dense(Z @ self.integers)
         product *= self.unit
         return product
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        """What `seen` adds to a change: relative to what one unit moves V'G V, and in steps."""
+        d, k = self.integers.shape
+        return (2.0**-26 * (math.sqrt(d * k) + k), k) if d <= MOST_DENSE else (0.0, 0.0)
+
+    def seen(self, G: IntArray, ratio: float, longest: float) -> IntArray | None:
+        """Return about `ratio` V'G V for a sum G of PSD integers in two limbs, the high ones first.
+
+        One unit adds a trace of at most `longest`; G counts in parts of which that is about 2**32.
+        It is a function of G, for all below 2**65 of them: no memory holds as many rows. V = c W
+        with |W| in [1/2, 1). Two floors move W'G W / 8 by sqrt(d k) + k parts, a last one moves the
+        result by k. None: another way is needed, as V has too many rows or the ratio is too large.
+        """
+        bits = max(0, 32 - math.frexp(longest)[1])
+        scale = 2 * (GRID_BITS + 1) - bits
+        W, ratio = self.integers.T, ratio * math.ldexp(self.unit**2, scale)
+        if not (ratio <= 16 and self.rounding[1]):
+            return None
+        high, low = G[0] + (G[1] >> LIMB), _low_limb(G[1])
+        half = exact_map(W, np.ascontiguousarray(wide_map(W, high << bits, low << bits, drop=3).T))
+        shift = max(0, -math.frexp(ratio)[1])
+        factor = np.array([[math.floor(math.ldexp(ratio, GRID_BITS + shift))]], np.float64)
+        return exact_map(factor, (half + half.T).reshape(1, -1)).reshape(half.shape) >> shift
 
 
 class ExactProduct:
@@ -301,50 +326,43 @@ def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
     return rint(values)
 
 
-def _floored(grid: FloatArray, *limbs: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) modulo 2**64 for K in limbs of 20 bits, the lowest first.
+def _floored(grid: FloatArray, *limbs: IntArray, drop: int = 0) -> IntArray:
+    """Return floor(grid K / 2**(26 + drop)) modulo 2**64; K in limbs of 20 bits, the lowest first.
 
     The last limb has a sign. By Cauchy-Schwarz products of a limb with a row of the grid of norm
     below 2**27 stay below 2**53 for up to 2**12 rows of K.
     """
     low, middle, *rest = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
-    total = ((low >> _LIMB) + middle) >> (GRID_BITS - _LIMB)
+    total = ((low >> LIMB) + middle) >> (GRID_BITS + drop - LIMB)
     for place, part in enumerate(rest):
-        total += part << (2 * _LIMB - GRID_BITS + place * _LIMB)
+        total += part << (2 * LIMB - GRID_BITS - drop + place * LIMB)
     return np.asarray(total)
 
 
 def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
     """Return floor(grid K / 2**26) for any int64 K, exactly."""
-    return _floored(grid, _low_limb(K), _low_limb(K >> _LIMB), K >> (2 * _LIMB))
+    return _floored(grid, _low_limb(K), _low_limb(K >> LIMB), K >> (2 * LIMB))
 
 
 def _low_limb(K: IntArray) -> IntArray:
-    return np.asarray(K & (2**_LIMB - 1))
+    return np.asarray(K & (2**LIMB - 1))
 
 
-def wide_map(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) for K = 2**20 high + low (below 2**83), modulo 2**64.
+def wide_map(grid: FloatArray, high: IntArray, low: IntArray, drop: int = 0) -> IntArray:
+    """Return floor(grid K / 2**(26 + drop)) for K = 2**20 high + low < 2**83, modulo 2**64.
 
     K modulo 2**64 would not do: the quotient is not a function of it.
     """
-    high = high + (low >> _LIMB)
-    return _floored(
-        grid, _low_limb(low), _low_limb(high), _low_limb(high >> _LIMB), high >> (2 * _LIMB)
-    )
-
-
-def limbs_of(exact: FloatArray) -> FloatArray:
-    """Return floor(x / 2**20) and the rest, exactly: sums of either fit int64."""
-    high = np.floor(exact * 2.0**-_LIMB)
-    return np.stack([high, exact - high * 2.0**_LIMB])
+    high = high + (low >> LIMB)
+    limbs = _low_limb(low), _low_limb(high), _low_limb(high >> LIMB), high >> (2 * LIMB)
+    return _floored(grid, *limbs, drop=drop)
 
 
 def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
     """Return floor((high 2**20 + low) / 2**shift)."""
-    if shift <= _LIMB:
-        return np.asarray((high << (_LIMB - shift)) + (low >> shift))
-    return np.asarray((high + (low >> _LIMB)) >> (shift - _LIMB))
+    if shift <= LIMB:
+        return np.asarray((high << (LIMB - shift)) + (low >> shift))
+    return np.asarray((high + (low >> LIMB)) >> (shift - LIMB))
 
 
 # Matrices of wide integers in digits, and their products with public matrices: all exact.

@@ -306,22 +306,23 @@ def usual_extra(k):
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
     """Return the leading subspace (d x k) by a route.
 
-    With it, the column sums if it released them, and what shares a whole moment shows; None where
-    there is no such moment.
+    With it, the column sums if it released them, what shares a whole moment shows (None where there
+    is no such moment), and the rows to ask what it holds: those that a whole moment was of.
     """
     if route == "gram":
-        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
-        return V, None, shown
+        V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise)
+        return V, None, shown, rows
     if route == "screened" and noise.psd:
         V, sums = spectral.screened_subspace(ask, d, k, share, noise)
-        return V, sums, None
+        return V, sums, None, ask
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
     if session.budget.exact:
         each = NEGLIGIBLE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
-        return V, None, None
-    return spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise), None, None
+        return V, None, None, ask
+    V = spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise)
+    return V, None, None, ask
 
 
 def lowered(estimator, ask, noise, shares):
@@ -370,6 +371,21 @@ def rotate_by_ritz(project, V, share):
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
     return ritz_of(values, V @ Q, answer.noise_scale)
+
+
+def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING):
+    """Return Ritz values and vectors of a subspace, and the total of all rows; warn of what it is.
+
+    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`.
+    """
+    ritz = rotate_by_ritz(rows.projected_gram, V, shares["spectrum"])
+    each = shares["total_variance"] / (1 if rows is ask else 2)
+    total = rows.square_sum(share=each)
+    whole = total if rows is ask else ask.square_sum(share=each)
+    longer = max(1.0, float(whole.value) / max(float(total.value), total.noise_scale, 1e-300))
+    bias = Answer(bias.value / longer, bias.noise_scale / longer)
+    verdict = verdict_of_ritz(ritz, total, len(V), shown, bias)
+    return ritz.values * warn_of_verdict(estimator, *verdict) * longer, ritz.vectors, whole
 
 
 def ritz_of(values, vectors, noise_scale):

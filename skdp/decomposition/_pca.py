@@ -322,7 +322,7 @@ class DPPCA(
         elif self._wants_spectrum(d):
             shares = {"gram": 0.91, "count": 0.01}
         else:
-            shares = {"subspace": 0.87, "spectrum": 0.03, "total_variance": 0.01, "count": 0.01}
+            shares = {"subspace": 0.86, "spectrum": 0.03, "total_variance": 0.02, "count": 0.01}
         if self._centers() and not one_release:
             shares["center"] = 0.08
         if self._total_is_public():
@@ -381,16 +381,14 @@ class DPPCA(
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask, noise = centre.rows, centre.noise
-        V, _, shown = _base.row_subspace(
+        V, _, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        ritz = _base.rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
-        total, rank = ask.square_sum(share=shares["total_variance"]), self._rank(noise.n, d)
-        values = ritz.values * _base.warn_of_verdict(
-            self, *_base.verdict_of_ritz(ritz, total, d, shown, noise.mean_noise_bias)
+        values, vectors, total = _base.held_by(
+            self, ask, rows, V, shares, shown, noise.mean_noise_bias
         )
-        whole = float(total.value)
-        return subspace_attributes(values, ritz.vectors, whole, noise.n, rank) | {
-            "mean_": centre.mean
-        }
+        out = subspace_attributes(
+            values, vectors, float(total.value), noise.n, self._rank(noise.n, d)
+        )
+        return out | {"mean_": centre.mean}

@@ -345,7 +345,7 @@ class DPTruncatedSVD(
         _validation.check_rank(self, n_samples, n_features)
 
     def _default_shares(self, route):
-        shares = {"subspace": 0.92, "spectrum": 0.03, "total_variance": 0.01}
+        shares = {"subspace": 0.91, "spectrum": 0.03, "total_variance": 0.02}
         if not self._total_is_public():
             shares["count"] = 0.01
         if route != "screened":  # which releases them on its way
@@ -374,19 +374,15 @@ class DPTruncatedSVD(
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
         ask, noise, shares = _base.lowered(self, ask, noise, shares)
         clip_norm, ask = noise.clip_norm, ask.clipped(noise.clip_norm)
-        V, sums, shown = _base.row_subspace(
+        V, sums, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        ritz = _base.rotate_by_ritz(ask.projected_gram, V, shares["spectrum"])
-        total = ask.square_sum(share=shares["total_variance"])
+        values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown)
         if sums is None:  # rows that would be screened have a share of them only without noise
             sums, noise = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         else:
             noise = 0.0
         facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
-        values = ritz.values * _base.warn_of_verdict(
-            self, *_base.verdict_of_ritz(ritz, total, d, shown)
-        )
-        attributes = svd_variances(values, _base.components_of(ritz.vectors), *facts)
+        attributes = svd_variances(values, _base.components_of(vectors), *facts)
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import ROUNDING
-from skdp.data.blocks import AnyRows, RowSource, sum_rows
-from skdp.data.integers import exact_map, joined, limbs_of, off_grid, on_grid
+from skdp.data.blocks import AnyRows, RowSource, limbs_of, sum_rows
+from skdp.data.integers import exact_map, joined, off_grid, on_grid
 from skdp.data.numbers import RowColumns
 from skdp.data.records import (
     LARGEST_RECORD,

@@ -26,6 +26,7 @@ from skdp.data.integers import (
     ExactProduct,
     PublicMatrix,
     as_int64,
+    joined,
     length_unit,
     row_map,
 )
@@ -77,6 +78,7 @@ class RowQuery(GroupQuery):
         measure = partial(views.group_lengths, unit=math.inf if by_group else near)
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
+        self._exact_gram: tuple[float, NDArray[Any]] | None = None
 
     @property
     def _fine(self) -> float:
@@ -94,7 +96,7 @@ class RowQuery(GroupQuery):
 
         Their unit follows from the calls alone, here and where they are made again.
         """
-        return self._with(clip_norm=float(clip_norm), _exact_sums={})
+        return self._with(clip_norm=float(clip_norm), _exact_sums={}, _exact_gram=None)
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
@@ -189,13 +191,17 @@ class RowQuery(GroupQuery):
     def gram(self) -> Bounded:
         """Return X'X. One row: ||x x'||_F = ||x||^2 <= C^2; replace: PSD pair, sqrt(2) C^2.
 
-        One group: the mean of xx', PSD of norm at most its trace, C^2.
+        One group: the mean of xx', PSD of norm at most its trace, C^2. The exact sum is kept.
         """
         d, C = self.n_features, self.clip_norm
 
         def answer(step: float) -> NDArray[Any]:
-            rows = self._map(math.sqrt(step))
-            return self._sum(lambda block: blocks.block_gram(rows(block)), (d, d), step)
+            rows, shape = self._map(math.sqrt(step)), (2, d, d) if step else (d, d)
+            total = self._sum(lambda block: blocks.block_gram(rows(block)), shape, step)
+            if step == 0.0:
+                return total
+            self._exact_gram = step, total
+            return joined(total[0], total[1], 0)
 
         return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 
@@ -240,12 +246,19 @@ class RowQuery(GroupQuery):
 
         One row: p = V'x has ||p||^2 <= C^2 s1^2, before and after rounding; one group: the mean
         of ||p||^2 has. Replace: a pair of PSD matrices of that norm, sqrt(2) C^2 s1^2.
+        Where X'X was read before it follows from that: the same bound, and what floors add (see
+        `PublicMatrix.seen`).
         """
         k, C, unit = V.shape[1], self.clip_norm, self._fine
         grid = PublicMatrix(V)
         radius = C * grid.norms[0]
 
         def answer(step: float) -> NDArray[Any]:
+            if step and self._exact_gram:
+                before, gram = self._exact_gram
+                seen = grid.seen(gram, before / step, C * C / before)
+                if seen is not None:
+                    return seen
             rows, checked = self._map(unit if step else 0.0), row_map(radius, math.sqrt(step))
 
             def term(block: blocks.Block) -> FloatArray:
@@ -256,9 +269,10 @@ class RowQuery(GroupQuery):
 
             return self._sum(term, (k, k), step)
 
-        return self._square(
-            "projected_gram", k, self.neighbours.positive(radius * radius, k), answer
-        )
+        wider, slack = grid.rounding
+        l2 = self.neighbours.positive(radius * radius, k) * (1 + wider)
+        bounded = self._square("projected_gram", k, l2, answer)
+        return replace(bounded, bound=replace(bounded.bound, slack=slack))
 
     # -- products --------------------------------------------------------------------------
 

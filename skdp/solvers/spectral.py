@@ -259,12 +259,12 @@ def _tangent_product(
 
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, FloatArray]:
-    """Return the leading k-dimensional subspace of one clipped moment, and what shares it shows."""
+) -> tuple[FloatArray, FloatArray, Any]:
+    """Return the leading k-dimensional subspace of a moment, what shares it shows, and its rows."""
     rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
     block, scale = rows.gram(share=share)
     values, vectors = top_eigenpairs(block, k)
-    return vectors, shares_shown(values, float(np.trace(block)), scale, d)
+    return vectors, shares_shown(values, float(np.trace(block)), scale, d), rows
 
 
 def power_subspace(

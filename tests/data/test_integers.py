@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skdp.data.blocks import limbs_of
 from skdp.data.integers import (
     IntegerRows,
     PublicMatrix,
@@ -18,7 +19,6 @@ from skdp.data.integers import (
     floored,
     joined,
     length_unit,
-    limbs_of,
     on_column_grid,
     on_grid,
     products,
@@ -244,11 +244,11 @@ def test_the_floor_is_cut_at_two_to_the_62_exactly(shift):
 # -- exact products with public matrices, against Python integers ----------------------------------
 
 
-def floored_exactly(grid, K):
-    """floor(grid K / 2**26) of Python integers, wrapped to 64 bits."""
+def floored_exactly(grid, K, shift=26):
+    """floor(grid K / 2**shift) of Python integers, wrapped to 64 bits."""
     n, d = grid.shape
     exact = [
-        [sum(int(grid[i, m]) * int(K[m][j]) for m in range(d)) >> 26 for j in range(len(K[0]))]
+        [sum(int(grid[i, m]) * int(K[m][j]) for m in range(d)) >> shift for j in range(len(K[0]))]
         for i in range(n)
     ]
     return np.array([[(v + 2**63) % 2**64 - 2**63 for v in row] for row in exact])
@@ -269,7 +269,45 @@ def test_wide_map(bits):
     high = rng.integers(-(2**bits), 2**bits, (3, 3))
     low = rng.integers(-(2**50), 2**50, (3, 3))
     K = [[(int(high[i, j]) << 20) + int(low[i, j]) for j in range(3)] for i in range(3)]
-    assert np.array_equal(wide_map(grid, high, low), floored_exactly(grid, K))
+    for drop in (0, 3):
+        expected = floored_exactly(grid, K, 26 + drop)
+        assert np.array_equal(wide_map(grid, high, low, drop), expected)
+
+
+@pytest.mark.parametrize("bits", [12, 30, 62, 65])
+@pytest.mark.parametrize("scale", [1.0, 1.3])
+@pytest.mark.parametrize(("ratio", "length"), [(1.0, 2**15), (0.3, 2**15), (3.0, 2**4), (1e-7, 9)])
+def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale, ratio, length):
+    """Up to the largest: the change that a row makes, against that of Python integers."""
+    rng = np.random.default_rng(bits)
+    d, k = 12, 4
+    matrix = PublicMatrix(np.linalg.qr(rng.standard_normal((d, k)))[0] * scale)
+    integers, far, longest = matrix.integers.astype(np.int64).astype(object), [], d * length**2
+    bits -= max(0, 32 - math.frexp(longest)[1])
+    for _ in range(20):
+        new, old = (
+            np.outer(row, row) for row in rng.integers(-length, length, (2, d)).astype(object)
+        )
+        wide = rng.standard_normal((d, d))
+        wide = ((wide @ wide.T / np.trace(wide @ wide.T)) * 2**50).astype(np.int64).astype(object)
+        before = wide * 2 ** (bits + 60) // 2**110 + old
+        limbs = [
+            np.array([G >> 20, G & (2**20 - 1)]).astype(np.int64) for G in (before, before + new)
+        ]
+        first, second = (matrix.seen(G, ratio, longest).astype(object) for G in limbs)
+        assert np.array_equal(first, first.T)
+        change = (integers.T @ new @ integers).astype(float) * ratio * matrix.unit**2
+        far.append(np.linalg.norm((second - first).astype(float) - change))
+    wider, steps = matrix.rounding
+    allowed = wider * ratio * longest * matrix.norms[0] ** 2 + steps
+    assert max(far) <= allowed
+    assert max(far) >= 0.1 * steps or ratio < 0.1  # then a row adds less than a step
+    assert matrix.seen(limbs[0], 1e9 / longest * 2**32, longest) is None
+
+
+def test_a_moment_of_many_columns_is_not_looked_at_again():
+    matrix = PublicMatrix(np.eye(5000, 1))
+    assert matrix.rounding == (0, 0) and matrix.seen(np.zeros((2, 1, 1), int), 1.0, 1.0) is None
 
 
 def test_limbs_are_joined_to_what_they_were():
