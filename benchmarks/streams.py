@@ -42,7 +42,7 @@ def noise(horizons=(4, 16, 64, 256, 1024, 4096)):
             {"window": max(1, horizon // 8)},
         ):
             schedule = stream_schedule(1, horizon, **options)
-            factors = [schedule.total_factor(t) for t in range(1, horizon + 1)]
+            factors = [schedule.factor * schedule.noise_factor(t) for t in range(1, horizon + 1)]
             row += [math.sqrt(np.mean(np.square(factors))), factors[-1]]
         rows.append([row[0], *(f"{x:.2f}" for x in (*row[1:5], math.sqrt(horizon), *row[5:]))])
     title = "noise of the releases, in units of one release at the same budget"

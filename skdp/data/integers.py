@@ -270,8 +270,7 @@ class PublicMatrix:
         result by k. None: another way is needed, as V has too many rows or the ratio is too large.
         """
         bits = max(0, 32 - math.frexp(longest)[1])
-        scale = 2 * (GRID_BITS + 1) - bits
-        W, ratio = self.integers.T, ratio * math.ldexp(self.unit**2, scale)
+        W, ratio = self.integers.T, ratio * math.ldexp(self.unit**2, 2 * (GRID_BITS + 1) - bits)
         if not (ratio <= 16 and self.rounding[1]):
             return None
         high, low = G[0] + (G[1] >> LIMB), _low_limb(G[1])
@@ -490,10 +489,8 @@ def clipped(values: FloatArray, level: float) -> FloatArray:
 def _squares(F: FloatArray) -> FloatArray:
     """||F'F||_F^2 of each user, through the smaller Gram matrix."""
     n, p, d = F.shape
-    if p > d:  # memory for one user grows with its rows, not with their square
-        G = np.matmul(F.swapaxes(1, 2), F)
-    else:
-        G = np.matmul(F, F.copy().swapaxes(1, 2))  # by itself it takes half as long again
+    # Memory for one user grows with its rows, not with their square. By itself F F' takes longer.
+    G = np.matmul(F.swapaxes(1, 2), F) if p > d else np.matmul(F, F.copy().swapaxes(1, 2))
     squares = np.multiply(G, G, out=G).reshape(n, G.shape[1] * G.shape[2])
     return np.asarray(squares.sum(axis=1))
 

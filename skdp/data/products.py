@@ -261,9 +261,7 @@ class SketchMap:
         if left is None:
             if self.right is not None:
                 return _exact_product(Z, self.right.integers(), small)
-            if sp.issparse(Z):
-                return signed(_words(Z).toarray())
-            return np.asarray(Z.astype(np.int64))
+            return signed(_words(Z).toarray()) if sp.issparse(Z) else np.asarray(Z, np.int64)
         if self.right is None:
             Zt = sp.csr_array(Z.T) if sp.issparse(Z) else Z.T
             return np.ascontiguousarray(_exact_product(Zt, left.integers(), small).T)

@@ -284,18 +284,15 @@ def bias_of(clip_norm):
 
 def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
     """Public facts on the noise of a row-unit fit."""
-    multiplier = session.noise_multiplier
-    neighbours = Neighbours(adjacency)
+    multiplier, neighbours = session.noise_multiplier, Neighbours(adjacency)
     psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
     return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 
 def step_shares(n_iter, share):
     """Shares of the power steps, of which "auto" takes four: the last one gets half."""
-    steps = 4 if n_iter == "auto" else n_iter
-    if steps <= 1:
-        return [share]
-    return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
+    steps = 4 if n_iter == "auto" else max(n_iter, 1)
+    return [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
 
 
 def usual_extra(k):
@@ -313,15 +310,13 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise)
         return V, None, shown, rows
     if route == "screened" and noise.psd:
-        V, sums = spectral.screened_subspace(ask, d, k, share, noise)
-        return V, sums, None, ask
+        return *spectral.screened_subspace(ask, d, k, share, noise), None, ask
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
-    start = session.random_signs((d, min(d, k + extra)))
+    start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
     if session.budget.exact:
-        each = NEGLIGIBLE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
-        return V, None, None, ask
-    V = spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise)
+    else:
+        V = spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise)
     return V, None, None, ask
 
 

@@ -380,15 +380,12 @@ class DPPCA(
     def _subspace(self, session, centre, shares, route):
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
-        ask, noise = centre.rows, centre.noise
+        ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
         V, _, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        values, vectors, total = _base.held_by(
-            self, ask, rows, V, shares, shown, noise.mean_noise_bias
-        )
-        out = subspace_attributes(
-            values, vectors, float(total.value), noise.n, self._rank(noise.n, d)
-        )
+        values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown, bias)
+        whole, rank = float(total.value), self._rank(noise.n, d)
+        out = subspace_attributes(values, vectors, whole, noise.n, rank)
         return out | {"mean_": centre.mean}

@@ -397,9 +397,8 @@ def _cells(ask, frame, side, n_classes, share):
 
 def cells_per_side(n, noise_scale):
     """Return how many cells a side of the frame may have, so that one means something."""
-    if noise_scale <= 0:
-        return _MOST
-    return int(min(_MOST, math.sqrt(max(n, 0.0) / noise_scale)))
+    clear = max(n, 0.0) / noise_scale if noise_scale > 0 else math.inf
+    return int(min(_MOST, math.sqrt(clear)))
 
 
 def smoothed(counts, noise_scale):

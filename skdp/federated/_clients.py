@@ -43,9 +43,7 @@ def _upper_triangle(order: int) -> IntArray:
 
 def packed_size(bound: Bound) -> int:
     """Return how many 64-bit words an answer takes on its way."""
-    if not bound.symmetric:
-        return bound.size
-    return bound.shape[0] * (bound.shape[0] + 1) // 2
+    return bound.shape[0] * (bound.shape[0] + 1) // 2 if bound.symmetric else bound.size
 
 
 def pack(noisy: IntArray, bound: Bound) -> Words:

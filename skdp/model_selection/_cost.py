@@ -83,13 +83,10 @@ def check_fitted_whole(estimator):
 
 def planned_fit(part, with_groups=False):
     """Return the public ledger line of one fit of a private estimator, before it happens."""
-    if hasattr(part, "planned_losses"):  # a private search
-        losses = part.planned_losses()
-    else:
-        losses = _planned_losses(part)
+    search = hasattr(part, "planned_losses")
+    losses = part.planned_losses() if search else _planned_losses(part)
     unit, adjacency = meaning_of(part, with_groups)
-    seeded = part.random_state is not None
-    return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+    return LedgerFit(type(part).__name__, unit, adjacency, losses, part.random_state is not None)
 
 
 def _planned_losses(part):

@@ -511,9 +511,8 @@ class NormQuery(PrivateQuery):
 
 def _power_of_two(exponent: int) -> float:
     """Return 2**exponent, or the largest float where that is beyond them."""
-    if exponent >= sys.float_info.max_exp:
-        return sys.float_info.max
-    return math.ldexp(1.0, exponent)
+    largest = sys.float_info
+    return math.ldexp(1.0, exponent) if exponent < largest.max_exp else largest.max
 
 
 # Second moments of rows whose privacy unit is one entry.

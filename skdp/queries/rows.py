@@ -198,10 +198,8 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             rows, shape = self._map(math.sqrt(step)), (2, d, d) if step else (d, d)
             total = self._sum(lambda block: blocks.block_gram(rows(block)), shape, step)
-            if step == 0.0:
-                return total
-            self._exact_gram = step, total
-            return joined(total[0], total[1], 0)
+            self._exact_gram = (step, total) if step else None
+            return joined(total[0], total[1], 0) if step else total
 
         return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 

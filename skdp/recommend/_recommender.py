@@ -317,9 +317,7 @@ class DPRecommender(
         return self._whole and self.delta == 0 and self.epsilon != math.inf
 
     def _is_pure(self, R):
-        if self._is_pure_for_rows():
-            return True
-        return not self._whole and self._route(R)[0] != "gram"
+        return self._is_pure_for_rows() or not (self._whole or self._route(R)[0] == "gram")
 
     def _fit_elsewhere(self, schema, connect):
         if not self._whole:

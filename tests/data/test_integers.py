@@ -292,11 +292,18 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
         wide = ((wide @ wide.T / np.trace(wide @ wide.T)) * 2**50).astype(np.int64).astype(object)
         before = wide * 2 ** (bits + 60) // 2**110 + old
         limbs = [
-            np.array([G >> 20, G & (2**20 - 1)]).astype(np.int64) for G in (before, before + new)
+            np.array([(G >> 20) - 5, (G & (2**20 - 1)) + 5 * 2**20]).astype(np.int64)
+            for G in (before, before + new)
         ]
         first, second = (matrix.seen(G, ratio, longest).astype(object) for G in limbs)
         assert np.array_equal(first, first.T)
-        change = (integers.T @ new @ integers).astype(float) * ratio * matrix.unit**2
+        change, whole = (
+            (integers.T @ G @ integers).astype(float) * ratio * matrix.unit**2
+            for G in (new, before)
+        )
+        if np.abs(whole).max() < 2.0**62:  # larger sums wrap, as those of rows do
+            near = {"rtol": 1e-7, "atol": 100 + 1e-7 * longest}
+            np.testing.assert_allclose(first.astype(float), whole, **near)
         far.append(np.linalg.norm((second - first).astype(float) - change))
     wider, steps = matrix.rounding
     allowed = wider * ratio * longest * matrix.norms[0] ** 2 + steps

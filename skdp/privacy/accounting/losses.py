@@ -430,10 +430,8 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
         mu with ``delta_from_mu_epsilon(mu, epsilon) <= delta`` (epsilon <= 100: exactly so).
     """
     epsilon, delta = as_number("epsilon", epsilon), as_delta(delta)
-    if epsilon == math.inf:
-        return math.inf
     # A smaller epsilon implies every larger one.
-    return _largest_mu_of(min(epsilon, _MAX_VALUE), delta)
+    return math.inf if epsilon == math.inf else _largest_mu_of(min(epsilon, _MAX_VALUE), delta)
 
 
 def epsilon_from_mu_delta(mu: float, delta: float) -> float:

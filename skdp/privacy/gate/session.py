@@ -646,10 +646,8 @@ class PrivacySession:
         """Return the receipt of everything granted so far."""
         budget = self.budget
         losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
-        if budget.exact:
-            epsilon = math.inf if losses else 0.0
-        else:
-            epsilon = self._composed_epsilon(losses)
+        exact = math.inf if losses else 0.0
+        epsilon = exact if budget.exact else self._composed_epsilon(losses)
         return PrivacySpent(
             epsilon=epsilon,
             delta=budget.delta,

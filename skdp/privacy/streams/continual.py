@@ -136,10 +136,6 @@ class StreamSchedule:
         start = 0 if self.window is None else max(0, steps - self.window)
         return math.sqrt(sum(1 for _ in dyadic_cover(start, steps, self.levels)))
 
-    def total_factor(self, steps: int) -> float:
-        """Standard deviation of that release against one release at the same budget."""
-        return self.factor * self.noise_factor(steps)
-
     def widened(self, bound: Bound, touches: int) -> Bound:
         """Return the bound of all y_i together.
 
@@ -388,9 +384,7 @@ class Stream:
 
     def _noised(self, exact: Array, node: Node) -> Array:
         """Add fresh noise: called once for a node, and what it returns may become public."""
-        if self._grant.step == 0.0:
-            return exact
-        return wrapping_sum(exact, self._grant.draw(*node))
+        return wrapping_sum(exact, self._grant.draw(*node)) if self._grant.step else exact
 
     # -- changing state: nothing can fail ------------------------------------------------------
 

@@ -362,7 +362,7 @@ def test_square_root_decodes_what_it_encodes(horizon):
 
 
 def rms(schedule):
-    factors = [schedule.total_factor(t) for t in range(1, schedule.horizon + 1)]
+    factors = [schedule.factor * schedule.noise_factor(t) for t in range(1, schedule.horizon + 1)]
     return math.sqrt(np.mean(np.square(factors)))
 
 
