@@ -233,6 +233,11 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 IntArray = NDArray[np.int64]
 
 
+def _exponent(norm: Any) -> int:
+    """Return e with 2**(e-1) <= norm < 2**e; one of 1 but for the last bits of BLAS is below 1."""
+    return math.frexp(float(norm) * (1 - 2.0**-40))[1]
+
+
 class PublicMatrix:
     """A public matrix on a grid, so that products with integer rows are exact.
 
@@ -241,7 +246,7 @@ class PublicMatrix:
 
     def __init__(self, V: FloatArray) -> None:
         V = np.asarray(V, np.float64)
-        self._bits = GRID_BITS - math.frexp(float(of_public(np.linalg.norm, V, 2)))[1]
+        self._bits = GRID_BITS - _exponent(of_public(np.linalg.norm, V, 2))
         self.unit = math.ldexp(1.0, -self._bits)
         self.integers: FloatArray = np.rint(np.ldexp(V, self._bits))
         largest = np.zeros(2)
@@ -289,7 +294,7 @@ class ExactProduct:
 
     def __init__(self, V: FloatArray) -> None:
         V = np.asarray(V, np.float64)
-        self.scale = math.ldexp(1.0, math.frexp(float(of_public(np.linalg.norm, V, 2)))[1])
+        self.scale = math.ldexp(1.0, _exponent(of_public(np.linalg.norm, V, 2)))
         self._matrix = PublicMatrix(V / self.scale)
         self.norms: FloatArray = self._matrix.norms * self.scale
 
@@ -389,7 +394,7 @@ def on_column_grid(V: FloatArray) -> tuple[FloatArray, int]:
     """Return a public matrix as integers W and g: its longest column has norm 2**25 to 2**26."""
     e = math.frexp(float(np.abs(V).max(initial=0.0)))[1]
     V = np.ldexp(V, -e)  # squares of entries are floats then
-    g = GRID_BITS - math.frexp(float(np.linalg.norm(V, axis=0).max(initial=0.0)))[1]
+    g = GRID_BITS - _exponent(np.linalg.norm(V, axis=0).max(initial=0.0))
     return np.rint(np.ldexp(V, g)), g - e
 
 
