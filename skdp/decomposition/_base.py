@@ -368,15 +368,17 @@ def rotate_by_ritz(project, V, share):
     return ritz_of(values, V @ Q, answer.noise_scale)
 
 
-def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING):
+def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):
     """Return Ritz values and vectors of a subspace, and the total of all rows; warn of what it is.
 
-    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`.
+    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`, whose
+    sum of squares is too large by `beyond`.
     """
     ritz = rotate_by_ritz(rows.projected_gram, V, shares["spectrum"])
     each = shares["total_variance"] / (1 if rows is ask else 2)
-    total = rows.square_sum(share=each)
-    whole = total if rows is ask else ask.square_sum(share=each)
+    whole = ask.square_sum(share=each)
+    whole = whole._replace(value=whole.value - beyond)
+    total = whole if rows is ask else rows.square_sum(share=each)
     longer = max(1.0, float(whole.value) / max(float(total.value), total.noise_scale, 1e-300))
     bias = Answer(bias.value / longer, bias.noise_scale / longer)
     verdict = verdict_of_ritz(ritz, total, len(V), shown, bias)
@@ -439,11 +441,14 @@ class Located(NamedTuple):
         For rows about that point.
     left : float
         What share was not used.
+    rows : Ask
+        The rows about it, clipped.
     """
 
     place: Any
     clip_norm: float
     left: float
+    rows: Any
 
 
 def located(ask, noise, d, shares, search, lengthen):
@@ -464,7 +469,8 @@ def located(ask, noise, d, shares, search, lengthen):
             found = search(about, searches, level)
             far = found < _NEARER * level
             level, rows = found, about.clipped(found)
-    return Located(place, lengthen(rows, level, last), means + searches)
+    level = lengthen(rows, level, last)
+    return Located(place, level, means + searches, rows.clipped(level))
 
 
 class Centre(NamedTuple):
@@ -478,11 +484,14 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     noise : RowNoise
         With it, how long they may be.
+    beyond : float
+        How much the sum of squares that these rows are asked for exceeds that about the mean.
     """
 
     mean: Any
     rows: Any
     noise: spectral.RowNoise
+    beyond: float = 0.0
 
 
 def centred(ask, noise, d, shares, search, lengthen):
@@ -490,16 +499,21 @@ def centred(ask, noise, d, shares, search, lengthen):
 
     Without a search the clip norm is known, for rows about 0 and about their mean.
     """
-    place, left, about = np.zeros(d), shares["center"], ask
+    place, left, about = np.zeros(d), shares["center"], ask.clipped(noise.clip_norm)
     if "center_search" in shares:
-        place, level, left = located(ask, noise, d, shares, search, lengthen)
-        about, noise = ask.centered(place), replace(noise, clip_norm=level)
-    sums, noise_scale = about.clipped(noise.clip_norm).sums(share=left)
+        place, level, left, about = located(ask, noise, d, shares, search, lengthen)
+        noise = replace(noise, clip_norm=level)
+    sums, noise_scale = about.sums(share=left)
     step, kept = shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
-    rows = ask.centered(place + step).clipped(noise.clip_norm)
-    return Centre(place + step, rows, replace(noise, mean_noise_bias=noise_bias))
+    noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
+    near = float(np.linalg.norm(step)) < _NEARER**2 * noise.clip_norm
+    if "center_search" not in shares or noise_scale == 0.0 or not near:
+        return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
+    # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
+    beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
+    return Centre(mean, about.recentered(mean), noise, beyond)
 
 
 # The probabilistic model behind PCA, from released values only.

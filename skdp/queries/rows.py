@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import WIDER
+from skdp._limits import LARGEST, WIDER
 from skdp.data import blocks, views
 from skdp.data.integers import (
     FINEST_UNIT,
@@ -79,6 +79,7 @@ class RowQuery(GroupQuery):
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
         self._exact_gram: tuple[float, NDArray[Any]] | None = None
+        self._given, self._between = self._source, ()
 
     @property
     def _fine(self) -> float:
@@ -105,9 +106,22 @@ class RowQuery(GroupQuery):
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
         """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
+        rows = self._moved(self._source, center, between)
+        query = self._alike(RowQuery, rows, clip_norm=self.clip_norm)
+        return query._with(_given=self._source, _between=between)
+
+    def recentered(self, center: FloatArray) -> RowQuery:
+        """Return rows that have a centre about another one near it, in place of theirs.
+
+        How many are long, and the sum of squares, follow from the lengths about the first centre,
+        which are known: each row's is a number of that row. All else is clipped where it is.
+        """
+        rows = self._moved(self._given, center, self._between)
+        return self._with(_source=rows, _exact_sums={}, _exact_gram=None)
+
+    def _moved(self, rows: Any, center: FloatArray, between: tuple[FloatArray, ...]) -> Any:
         view = partial(views.centered, center=center, between=between)
-        rows = restricted(self._source, view, self.n_features)
-        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
+        return restricted(rows, view, self.n_features)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
@@ -132,7 +146,8 @@ class RowQuery(GroupQuery):
     def square_sum(self) -> Bounded:
         """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both.
 
-        A group adds the mean of its rows' squares.
+        A group adds the mean of its rows' squares. Where X'X was read the sum is its trace, rounded
+        down once.
         """
         C = self.clip_norm
 
@@ -140,9 +155,15 @@ class RowQuery(GroupQuery):
             if step == 0.0:
                 rows = self._map(0.0)
                 return self._sum(lambda block: blocks.square_norms(rows(block)).sum(), (), step)
+            if self._exact_gram:
+                before, gram = self._exact_gram
+                high, low = (int(limb.trace()) for limb in gram)
+                ratio, parts = (before / step).as_integer_ratio()
+                total = ((high << blocks.LIMB) + low) * ratio // parts
+                return np.asarray(min(total, LARGEST), np.int64)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
-        return self._number("squared_norm_sum", 0.0, C * C, answer)
+        return self._number("squared_norm_sum", 0.0, C * C, answer, rounding=1.0)
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.

@@ -28,9 +28,13 @@ CENTER, SIZE = np.zeros(D), np.ones(D)
 
 
 def seen(q):
-    """Return V'X'XV where X'X was read before."""
+    """Return rows whose X'X was read before."""
     q.gram().answer(1e-9)
-    return q.projected_gram(V)
+    return q
+
+
+def recentered(q):
+    return q.centered(np.ones(D)).recentered(np.full(D, 1 + 1e-7))
 
 
 UNITS = RowScale(CENTER, np.full(D, 2.0), np.linspace(-16.0, -8.0, D), 16.0)
@@ -41,7 +45,7 @@ ROWS = {
     "projected_gram": lambda q: q.projected_gram(V),
     "projected_gram_skewed": lambda q: q.projected_gram(SKEWED),
     "projected_gram_line": lambda q: q.projected_gram(V[:, :1]),
-    "projected_gram_seen": seen,
+    "projected_gram_seen": lambda q: seen(q).projected_gram(V),
     "gram_product": lambda q: q.gram_product(V),
     "gram_product_skewed": lambda q: q.gram_product(SKEWED),
     "gram_product_flat": lambda q: q.gram_product(FLAT),
@@ -52,11 +56,14 @@ ROWS = {
     "tangent_sizes": lambda q: q.tangent(V, 3.0).sizes_above(0.2),
     "some_columns": lambda q: q.columns(np.array([0, 3])).gram(),
     "centered": lambda q: q.centered(np.ones(D)).gram(),
+    "recentered": lambda q: recentered(q).gram(),
+    "recentered_trace": lambda q: recentered(q).square_sum(),
     "sums": lambda q: q.sums(),
     "positive_sums": lambda q: q.positive_sums(),
     "kept_below": lambda q: q.kept_below(1.0),
     "norms_above": lambda q: q.norms_above(0.5),
     "trace": lambda q: q.square_sum(),
+    "trace_seen": lambda q: seen(q).square_sum(),
     "count": lambda q: q.count(),
 }
 COLUMNS = {
@@ -359,6 +366,20 @@ def test_narrowed_queries():
     assert np.trace(clipped) <= 50 * 0.25 + 1e-9
 
 
+@pytest.mark.parametrize("by_group", [False, True])
+def test_rows_about_another_centre_keep_their_lengths_and_nothing_else(by_group):
+    X, (first, second) = np.random.default_rng(8).standard_normal((40, D)), np.eye(2, D)
+    X = GroupRows(X, {}, np.repeat(np.arange(20), 2)) if by_group else X
+    rows = RowQuery(X, clip_norm=1.0, by_group=by_group, adjacency="replace")
+    before, after = rows.centered(first), rows.centered(second)
+    of = {"gram": after, "sums": after, "kept_below": before, "square_sum": before}
+    for name, like in of.items():
+        moved = seen(rows.centered(first)).recentered(second)
+        public = (1.5,) if name == "kept_below" else ()
+        answers = (getattr(q, name)(*public).answer(1e-6) for q in (moved, like))
+        np.testing.assert_array_equal(*answers, err_msg=name)
+
+
 def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
     X = np.random.default_rng(0).standard_normal((50, 3))
     once, center = query(X, "add_remove"), np.ones(3)
@@ -423,7 +444,7 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
         assert block.data.size == 64 * sp.csr_array(A).data.size  # the input is left as it was
 
 
-SCREENED = {name: ask for name, ask in ROWS.items() if name not in ("count", "centered")}
+SCREENED = {name: ask for name, ask in ROWS.items() if "center" not in name and name != "count"}
 
 
 @pytest.mark.thorough
