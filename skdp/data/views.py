@@ -392,6 +392,15 @@ def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Ite
         yield _marked(rows.copy(), bad) if bad.size else rows
 
 
+def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iterator[Any]:
+    """Yield records with CSR rows in units about 0; a bad entry is not a number."""
+    for block in blocks:
+        rows = sp.csr_array(block.rows)
+        data = np.clip(rows.data / scale.size[rows.indices], scale.low, scale.high)
+        parts = np.where(np.isfinite(rows.data), data, np.nan), rows.indices, rows.indptr
+        yield block._replace(rows=sp.csr_array(parts, shape=rows.shape))
+
+
 def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) -> Iterator[Any]:
     """Yield targets of records less a centre, of the middle row of a group; bad ones as NaN.
 

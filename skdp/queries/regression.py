@@ -125,6 +125,12 @@ class RegressionQuery(GroupQuery):
         """Return the same records with rows in other units; clipping comes after it."""
         return self._restricted(row_scale=row_scale)
 
+    def measured(self, row_scale: views.RowScale) -> RegressionQuery:
+        """Return the same records with CSR rows in units about 0, of which columns may be kept."""
+        view = partial(views.records_in_units, scale=row_scale)
+        records = restricted(self._source, view, self.n_features)
+        return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
+
     def selected(self, kept: views.Kept) -> RegressionQuery:
         """Return the same records on public columns, which have no units yet."""
         return self._restricted(kept=kept)

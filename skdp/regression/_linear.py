@@ -21,7 +21,7 @@ from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import CUT, find_kinds
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import normal_equations, released_count
-from skdp.solvers.spectral import product_directions
+from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
 
@@ -187,10 +187,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _default_shares(self, columns, few):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
-        if few:
-            shares["sums"] = _SUMS
         if columns:
-            shares["columns"] = 0.2 if self.bounds is None else 0.1
+            shares["columns"] = 0.2 if self.bounds is None and not few else 0.1
+        if few:
+            shares["sums"] = _SUMS * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.06
             if self.fit_intercept:
@@ -218,30 +218,32 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         d, learns = rows.n_features, self._learns_columns(session, rows)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
         few = d > GRAM_FEATURES or getattr(rows, "sparse", False)
-        few = few and self.bounds is None and not (session.budget.exact or learns)
+        few = few and self.bounds is None and not session.budget.exact
         shares = _validation.check_split(self, self._default_shares(learns, few))
         anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
         units, exact, places = self._public_units(d), session.budget.exact, ()
-        if learns:
-            found, *places = self._places(ask, (d, q), shares, n)
-            n = found.n if math.isfinite(found.n) else n
-        if n is None and not exact:  # of rows up to any length, less half of all
+        # Of rows up to any length, less half of all; a search about centres has a count of its own.
+        if n is None and not exact and (few or not (learns and self.fit_intercept)):
             each = shares["clip_norm"] / (QUESTIONS + 1)
             half = ask.lengths().kept_below(math.inf, share=each)
             shares["clip_norm"] -= each
             n = released_count(2 * half.value, 2 * half.noise_scale)
         unit_noise = query.neighbours.positive(session.noise_multiplier)
-        most = few and _ALL * moment_size(n, model_share(shares), unit_noise)
-        few = few and min(most, MOST_DENSE) < d
+        size = few and moment_size(n, model_share(shares), unit_noise)
+        # Sparse rows of fewer columns than a moment is best of are what dense ones are.
+        few, sparse = few and min(_ALL * size, MOST_DENSE) < d, few and min(size, FEWEST_KEPT) < d
+        if learns:
+            found, *places = self._places(ask, (d, q), shares, n, sparse)
+            n = found.n if math.isfinite(found.n) else n
         noise = math.inf if exact else d * session.noise_multiplier
         wider = max(1.0, math.sqrt(_LOOSE * (n or 0.0) / noise))
         if learns:
-            units = self._learnt_units(found, wider * CUT, units)
+            units = self._learnt_units(found, wider * CUT, units, sparse)
         if learns or self.bounds is not None:
-            ask = ask.scaled(units)
+            ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = shares["clip_norm"] / (2 if few else 1)
         clip_norm = self._clip_norm(session, ask.lengths(), each, d, wider)
         longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
@@ -265,8 +267,13 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
         return Released(moments, clip_norm, scale, mean, kept, units)
 
-    def _places(self, ask, sizes, shares, n):
-        """Return where columns lie, and targets that are learnt, from one search of both."""
+    def _places(self, ask, sizes, shares, n, sparse):
+        """Return where columns lie, and targets that are learnt, from one search of both.
+
+        Columns of rows that stay sparse lie about 0.
+        """
+        if sparse:
+            return find_kinds(ask.columns(), sizes[:1], [shares["columns"]], n, centered=False)
         names = ("columns", "target_bounds")[: 1 + hasattr(self, "target_bounds")]
         asked = ask.columns() if len(names) == 1 else ask.places()
         parts = [shares[name] for name in names]
@@ -335,8 +342,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return coefficients, intercepts - units.center @ coefficients, attributes
 
     def _learns_columns(self, session, rows):
-        """Whether columns get units, from public facts: sparse rows stay sparse."""
-        narrow = rows.n_features <= GRAM_FEATURES and not getattr(rows, "sparse", False)
+        """Whether columns get units, from public facts."""
+        bounded = self.bounds is not None and getattr(rows, "sparse", False)
+        narrow = rows.n_features <= GRAM_FEATURES and not bounded
         return narrow and self._is_auto("clip_norm") and not session.budget.exact
 
     def _public_units(self, d):
@@ -348,12 +356,16 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         size = np.maximum(high - center, center - low)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 
-    def _learnt_units(self, columns, cut, public):
+    def _learnt_units(self, columns, cut, public, sparse):
         """Return the centre and about the deviation of each column, within public bounds if given.
 
         Noise is the same on all columns, so that they should be equally long. A column that is
-        not found, or looks as wide as even numbers in its bounds, keeps what these say of it.
+        not found, or looks as wide as even numbers in its bounds, keeps what these say of it. Most
+        columns of sparse rows lie on one side of 0: half as far.
         """
+        if sparse:
+            size, usual = columns.units()
+            return RowScale(public.center, size, -cut / 2 * usual, cut / 2 * usual)
         if self.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
@@ -418,7 +430,11 @@ class LinearPredictor(NamedTuple):
         if self.cut is not None:
             with np.errstate(over="ignore"):  # beyond the largest float32 nothing is cut
                 low, high = (end.astype(X.dtype) for end in self.cut)
-            X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
+            if sp.issparse(X) and (low <= 0).all() and (high >= 0).all():  # zeros stay zeros
+                data = np.clip(X.data, low[X.indices], high[X.indices])
+                X = sp.csr_array((data, X.indices, X.indptr), shape=X.shape)
+            else:
+                X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
         if math.isfinite(self.longest):
             short = self.longest / np.maximum(row_norms(X), self.longest)
             X = scale_rows(X, short.astype(X.dtype))

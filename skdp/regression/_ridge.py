@@ -49,10 +49,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
         A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
-        of the budget on a private centre and unit of each column (dense rows of at most 1500) and
-        on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
-        then belongs to columns in these units, a column that does not show its scale has the
-        likeliest one. A number is an upper bound, right for normalised rows: 5% of the budget lower
+        of the budget on a private centre and unit of each column (at most 1500) and on a private
+        scale of the norms, so that shifts and units of columns do not matter; `alpha` then belongs
+        to columns in these units, a column that does not show its scale has the likeliest one.
+        Sparse rows of many columns stay sparse: columns in clearly other units than most are taken
+        to theirs. A number is an upper bound, right for normalised rows: 5% of the budget lower
         it to about the median norm, or what the noise allows above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.

@@ -110,6 +110,15 @@ class Columns(NamedTuple):
         widest = np.sqrt(self.n / max(noise, 1e-12) * np.minimum(*blurs))
         return np.asarray(np.clip(widest, nearest * self.spread, FARTHEST * self.spread))
 
+    def units(self) -> tuple[FloatArray, float]:
+        """Return what takes columns clearly in other units to the usual deviation, and that.
+
+        All others stay as they are, so that rows of one length keep it.
+        """
+        usual = float(np.exp(np.median(np.log(self.deviation))))
+        far = self.found & (np.abs(np.log(self.spread / usual)) > math.log(_FAR))
+        return np.where(far, self.spread / usual, 1.0), usual
+
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean, whose noise is smaller: half does."""
         return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, FARTHEST) * self.spread)

@@ -37,6 +37,7 @@ def recentered(q):
     return q.centered(np.ones(D)).recentered(np.full(D, 1 + 1e-7))
 
 
+HALVES = RowScale(np.zeros(D), np.full(D, 2.0), -16.0, 16.0)
 UNITS = RowScale(CENTER, np.full(D, 2.0), np.linspace(-16.0, -8.0, D), 16.0)
 ROWS = {
     "gram": lambda q: q.gram(),
@@ -78,6 +79,7 @@ REGRESSIONS = {
     "regression_without_bias": lambda q: q.regression(0.0, 0.6),
     "regression_of_some_columns": lambda q: q.selected(np.array([0, 2])).regression(0.3, 0.6),
     "in_units": lambda q: q.scaled(UNITS).regression(0.3, 0.6),
+    "measured": lambda q: q.measured(HALVES).selected(np.array([0, 2])).regression(0.3, 0.6),
     "targets": lambda q: q.targets().moments(np.zeros(1), np.ones(1), 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
 }

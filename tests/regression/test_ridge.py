@@ -336,6 +336,28 @@ def test_columns_and_targets_are_searched_for_in_the_same_releases(adjacency, co
     assert (2 if adjacency == "replace" else 1) < searched < 3
 
 
+@pytest.mark.parametrize("categories", [4, 40])
+def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories):
+    """Few columns as dense rows; more stay sparse, those in other units than most in theirs."""
+    rng = np.random.default_rng(0)
+    n, d = 8000, 3 * categories
+    codes = rng.integers(0, categories, (n, 3))
+    dummies = np.hstack([np.eye(categories)[column] for column in codes.T])
+    numbers = rng.lognormal(10, 0.5, n), np.where(rng.random(n) < 0.2, rng.lognormal(8, 1, n), 0.0)
+    X = sp.csr_array(np.column_stack([dummies, *numbers]))
+    y = dummies @ rng.standard_normal(d) + np.log(numbers[0]) + (numbers[1] > 0)
+    y += 0.5 * rng.standard_normal(n)
+    model = DPRidge(epsilon=2.0).fit(X[:6000], y[:6000])
+    assert model.score(X[6000:], y[6000:]) > 0.6
+    found = model.predict(X[6000:])
+    np.testing.assert_allclose(model.predict(X[6000:].toarray()), found, rtol=1e-9)
+    units = model.scale_ / np.median(model.scale_)
+    assert (units[d:] > 500).all()
+    assert (model.center_[d] == 0) == (categories == 40)
+    names = [line.name for line in model.releases_]
+    assert names.count("column_centered_ranks") == (27 if categories == 4 else 10 + 27)
+
+
 def both_sides(model, X, y):
     return np.mean([np.mean(model.predict(X[y == label]) == label) for label in (False, True)])
 
