@@ -153,9 +153,8 @@ def check_bounds(estimator, name):
         low, high = value
     except (TypeError, ValueError):
         _fail(estimator, name, expected, value)
-    if not (_is_real(low) and _is_real(high) and -math.inf < low <= 0 <= high < math.inf):
-        _fail(estimator, name, expected, value)
-    if not low < high:
+    real = _is_real(low) and _is_real(high)
+    if not (real and -math.inf < low <= 0 <= high < math.inf and low < high):
         _fail(estimator, name, expected, value)
     return float(low), float(high)
 
@@ -166,7 +165,7 @@ def check_range(estimator, name):
     if isinstance(value, str) and value == "auto":
         return None
     try:
-        return _low_and_high(value, _widest(estimator))
+        return _low_and_high(estimator, value)
     except (TypeError, ValueError, OverflowError):
         kind = "numbers" if estimator.epsilon == math.inf else "finite numbers"
         expected = (
@@ -229,7 +228,7 @@ def check_column_bounds(estimator: Any, name: str) -> None:
     try:
         by_name = isinstance(value, Mapping)
         pairs = [tuple(pair) for pair in value.values()] if by_name else value
-        _low_and_high(pairs, _widest(estimator))
+        _low_and_high(estimator, pairs)
     except (TypeError, ValueError, OverflowError):
         _refuse(estimator, name, value)
 
@@ -245,19 +244,15 @@ def column_bounds(
     check_column_bounds(estimator, name)
     if isinstance(value, Mapping):
         value = _by_name(estimator, name, value, names)
-    low, high = _low_and_high(value, _widest(estimator))
+    low, high = _low_and_high(estimator, value)
     if any(end.ndim and end.size != n_features for end in (low, high)):
         _refuse(estimator, name, value, f" for {n_features} columns")
     return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
 
 
-def _widest(estimator: Any) -> float:
-    """Return the largest size of a bound: without noise there is none."""
-    return math.inf if getattr(estimator, "epsilon", None) == math.inf else _LARGEST
-
-
-def _low_and_high(value: Any, widest: float) -> tuple[FloatArray, FloatArray]:
-    """Read a pair, two arrays, or a list of tuples."""
+def _low_and_high(estimator: Any, value: Any) -> tuple[FloatArray, FloatArray]:
+    """Read a pair, two arrays, or a list of tuples; without noise there is no largest bound."""
+    widest = math.inf if getattr(estimator, "epsilon", None) == math.inf else _LARGEST
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         value = list(zip(*value, strict=True))
     low, high = (np.asarray(end) for end in value)

@@ -104,13 +104,6 @@ class ReleaseTasks:
         self._root.call_on_fit_task_end(estimator=self._estimator)
 
 
-def run_with_callbacks(fit, estimator, args, kwargs):
-    """Run a fit inside the life of its callbacks; without callbacks it is a plain call."""
-    if not vars(estimator).get("_skl_callbacks"):
-        return fit(estimator, *args, **kwargs)
-    return with_callbacks(fit)(estimator, *args, **kwargs)
-
-
 # What all estimators share: opening and closing a session, receipts, ledgers, atomic fits.
 
 
@@ -151,7 +144,8 @@ def run_atomically(fit, estimator, args, kwargs):
     try:
         stale = vars(estimator).pop("_released_names", ())
         with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
-            fitted = run_with_callbacks(fit, estimator, args, kwargs)
+            run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
+            fitted = run(estimator, *args, **kwargs)
         # What an earlier fit, with other parameters, released and this one did not, goes.
         now = vars(estimator).setdefault("_released_names", stale)
         for name in set(stale) - set(now):
@@ -234,7 +228,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     _publish = "Publish what its public_copy() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
-    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):
+    def _checked_session(self, *, random_state=None, pure=False, split=True):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -257,8 +251,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         delta = 0.0 if pure else delta
         split = split and self._splits_budget and not any(around())  # a ledger prices all fits
         budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
-        observer = FitObserver()
-        return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
+        return PrivacySession(
+            budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
+        )
 
     def _open_session(self, *, pure=False, split=True):
         """Check the privacy parameters and open the session of one fit; nothing is read.

@@ -28,6 +28,7 @@ from skdp.privacy import PrivacyBudget
 from skdp.privacy.accounting import losses as accounting
 from skdp.recommend import DPRecommender
 from skdp.testing import record_transcript, seeded_entropy
+from tools.data import STORED
 from tools.outcomes import difference, fitted_attributes
 from tools.ways import newcomers
 
@@ -89,12 +90,6 @@ def arrays(draw, square=False):
     return X
 
 
-def doubled(X):
-    S = sp.coo_array(X)
-    coordinates = tuple(np.concatenate([c, c[::-1]]) for c in S.coords)
-    return sp.coo_array((np.concatenate([S.data, S.data[::-1]]), coordinates), shape=X.shape)
-
-
 def lying(X):
     """CSR with unsorted indices that says it is canonical, and with stored zeros."""
     n, d = X.shape
@@ -133,7 +128,7 @@ FORMS = [
     sp.coo_matrix,
     lambda X: sp.csr_matrix(X).astype(np.float32),
     sp.lil_array,
-    doubled,
+    STORED["duplicates"],
     lying,
     lambda X: None,
     lambda X: "rows",

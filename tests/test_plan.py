@@ -6,6 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import accuracy_score, adjusted_rand_score, r2_score
 
@@ -166,7 +167,7 @@ def of_rows(estimator, n, d, k, share):
     if estimator.clip_norm != "auto":
         estimator.clip_norm = float(np.exp(np.median(lengths)))
     plan = estimator.plan(n, d, spectrum=values, spread=spread)
-    return plan.error, lambda: lost_rows(refit(estimator).fit(X), X)
+    return plan.error, lambda: lost_rows(clone(estimator).fit(X), X)
 
 
 def of_interactions(estimator, n, d, nnz):
@@ -179,7 +180,7 @@ def of_interactions(estimator, n, d, nnz):
     )
 
     def lost():
-        V = refit(estimator).fit(R).components_
+        V = clone(estimator).fit(R).components_
         return 1 - np.sum((rows @ V.T) ** 2) / values[:k].sum()
 
     return plan.error, lost
@@ -194,7 +195,7 @@ def of_table(estimator, n, d):
     f = Z @ [1.0, -1.0, 0.5]
     y = f + f.std() * rng.standard_normal(n)
     scaled = (X - X.mean(axis=0)) / X.std(axis=0)
-    own = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
+    own = clone(estimator).set_params(epsilon=math.inf)
     classes = isinstance(estimator, DPRidgeClassifier)
     y = (y > np.median(y)).astype(int) if classes else y
     gauge = accuracy_score if classes else r2_score
@@ -206,7 +207,7 @@ def of_table(estimator, n, d):
     plan = estimator.plan(n, d, spectrum=np.linalg.eigvalsh(np.cov(scaled.T)), **facts)
 
     def lost():
-        found = gauge(y, refit(estimator).fit(X, y).predict(X))
+        found = gauge(y, clone(estimator).fit(X, y).predict(X))
         return (best - found) / (best - trivial)
 
     return plan.error, lost
@@ -215,9 +216,9 @@ def of_table(estimator, n, d):
 def of_matrix(estimator, n, shape):
     X, y = datasets.make_trace_regression(n, shape, 1, noise_sd=1.0, random_state=5)
     plan = estimator.plan(n, shape, signal=1.0)
-    own = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
+    own = clone(estimator).set_params(epsilon=math.inf)
     best = r2_score(y, own.fit(X, y).predict(X))
-    return (plan.error, lambda: 1 - r2_score(y, refit(estimator).fit(X, y).predict(X)) / best)
+    return (plan.error, lambda: 1 - r2_score(y, clone(estimator).fit(X, y).predict(X)) / best)
 
 
 def of_users(estimator, n, d, m):
@@ -231,9 +232,9 @@ def of_users(estimator, n, d, m):
         model.fit(X[shown], y[shown], groups=groups[shown])
         return gauge(y[~shown], model.predict(X[~shown], groups=groups[~shown]))
 
-    best = found(type(estimator)(**estimator.get_params() | {"epsilon": math.inf}))
+    best = found(clone(estimator).set_params(epsilon=math.inf))
     plan = estimator.plan(n, d, n_rows=m)
-    return plan.error, lambda: (best - found(refit(estimator))) / (best - trivial)
+    return plan.error, lambda: (best - found(clone(estimator))) / (best - trivial)
 
 
 def of_graph(estimator, n):
@@ -241,7 +242,7 @@ def of_graph(estimator, n):
     plan = estimator.plan(n, signal=30.0)
 
     def lost():
-        rows = refit(estimator).fit(A).embedding_
+        rows = clone(estimator).fit(A).embedding_
         return 1 - adjusted_rand_score(
             labels, KMeans(2, n_init=3, random_state=0).fit_predict(rows)
         )
@@ -252,7 +253,7 @@ def of_graph(estimator, n):
 def of_columns(estimator, n, d):
     X = np.random.default_rng(5).logistic(3.0, 2.0, (n, d))
     plan = estimator.plan(n, d)
-    return plan.error, lambda: np.mean(np.abs(refit(estimator).fit(X).scale_ / X.std(axis=0) - 1))
+    return plan.error, lambda: np.mean(np.abs(clone(estimator).fit(X).scale_ / X.std(axis=0) - 1))
 
 
 def of_factors(estimator, shape, value):
@@ -262,13 +263,9 @@ def of_factors(estimator, shape, value):
     plan = estimator.plan(*shape, signal=value)
 
     def lost():
-        return np.linalg.norm(A - refit(estimator).fit(A).reconstruct()) / np.linalg.norm(A)
+        return np.linalg.norm(A - clone(estimator).fit(A).reconstruct()) / np.linalg.norm(A)
 
     return plan.error, lost
-
-
-def refit(estimator):
-    return type(estimator)(**estimator.get_params())
 
 
 COMPARED = {
@@ -297,20 +294,16 @@ COMPARED = {
 def of_stream(estimator, n, d):
     X = datasets.make_spiked_rows(n, d, 3, 0.5, random_state=5)
     spread = float(np.std(np.log(np.linalg.norm(X, axis=1))))
-    plan = estimator.plan(n, d, signal=float(_share(X, 3)), spread=spread)
+    values = np.linalg.eigvalsh(np.cov(X.T))
+    plan = estimator.plan(n, d, signal=float(values[-3:].sum() / values.sum()), spread=spread)
 
     def lost():
-        model = refit(estimator)
+        model = clone(estimator)
         for part in np.array_split(X, estimator.max_releases):
             model.partial_fit(part)
         return lost_rows(model, X)
 
     return plan.error, lost
-
-
-def _share(X, k):
-    values = np.linalg.eigvalsh(np.cov(X.T))
-    return values[-k:].sum() / values.sum()
 
 
 @pytest.mark.thorough

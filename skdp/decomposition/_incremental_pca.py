@@ -135,7 +135,7 @@ def _released(answers, facts):
 
 def _from_sketch(released, answers, facts):
     n, Q = released.n, facts["sketch"]
-    Y = postprocess.centered_sketch(released.scatter, Q, released.mean, n)
+    Y = released.scatter - n * np.outer(released.mean, released.mean @ Q)
     total = float(answers["total_variance"].value) - n * float(released.mean @ released.mean)
     return postprocess.sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
 

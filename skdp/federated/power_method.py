@@ -148,10 +148,7 @@ default="row"
     ) -> None:
         if privacy_unit not in _UNITS:
             raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
-        if adjacency not in ADJACENCIES:
-            raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
-        with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
-            X = check_array(X, accept_sparse="csr", dtype=FLOATS, ensure_min_samples=0)
+        X = _checked_rows(X, adjacency)
         query: PrivateQuery
         unit = UNITS[privacy_unit]
         if unit.by_rows:
@@ -232,10 +229,7 @@ class RecommenderClient(_clients.FederatedClient):
         adjacency: str = "add_remove",
         n_jobs: int | None = None,
     ) -> None:
-        if adjacency not in ADJACENCIES:
-            raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
-        with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
-            R = check_array(R, accept_sparse="csr", dtype=FLOATS, ensure_min_samples=0)
+        R = _checked_rows(R, adjacency)
         query = RowHistories(
             row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(value_cap)
         )
@@ -418,6 +412,14 @@ def _entries(X: Any, unit: Unit, adjacency: str, bound: Any) -> PrivateQuery:
     if not 0 < float(given) < np.inf:
         raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
     return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=float(given)))
+
+
+def _checked_rows(X: Any, adjacency: str) -> Any:
+    """Check the adjacency, and return the rows of a client as floats."""
+    if adjacency not in ADJACENCIES:
+        raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
+    with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
+        return check_array(X, accept_sparse="csr", dtype=FLOATS, ensure_min_samples=0)
 
 
 def _checked_cap(value_cap: str | float) -> float | None:

@@ -40,11 +40,6 @@ def rgb(color):
     return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
-def wrapped(text, width=70):
-    """Break a sentence into lines."""
-    return "\n".join(textwrap.wrap(text, width))
-
-
 # What a spectrum says next to its noise: how far noise alone reaches.
 
 
@@ -397,7 +392,7 @@ class ScoreDisplay:
         ax.set(xlim=(left, right), ylim=(low, high))
         ax.set_xlabel(self.component_names[0])
         ax.set_ylabel(self.component_names[1])
-        ax.set_title(wrapped(self._promise(), 72), fontsize="small")
+        ax.set_title(textwrap.fill(self._promise(), 72), fontsize="small")
         if self.contours_ and hasattr(self.estimator, "classes_"):
             outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
             inside = {"loc": "best", "framealpha": 0.8}

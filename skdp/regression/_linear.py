@@ -198,10 +198,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
-    def _is_auto(self, name):
-        value = getattr(self, name, None)
-        return isinstance(value, str) and value == "auto"
-
     def _records(self, placed, form):
         """Return the records of rows, or of groups, wherever they are."""
         if not self._by_group:
@@ -298,7 +294,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
         A number that the search can hardly tell from that stays as it is.
         """
-        if self._is_auto("clip_norm"):
+        if self.clip_norm == "auto":
             return wider * base.clip_norm_of(self, session, ask, share, near=math.sqrt(d))
         given = float(self.clip_norm)
         if session.budget.exact:
@@ -345,7 +341,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Whether columns get units, from public facts."""
         bounded = self.bounds is not None and getattr(rows, "sparse", False)
         narrow = rows.n_features <= GRAM_FEATURES and not bounded
-        return narrow and self._is_auto("clip_norm") and not session.budget.exact
+        return narrow and self.clip_norm == "auto" and not session.budget.exact
 
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""

@@ -162,18 +162,13 @@ class PairMoment(NamedTuple):
     edge: float
 
 
-def above_edge(noise_scale: float, n: int) -> float:
-    """Return from where on an eigenvalue of n rows stands out of symmetric noise."""
-    return detection_limit(2 * noise_scale * math.sqrt(n), n)
-
-
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:
     """Shrink eigenpairs of a moment with symmetric noise, `noise_scale` off the diagonal.
 
     Spectral edge E = 2 s sqrt(n); w = theta + (E/2)^2/theta and cos2 = 1 - (E/2)^2/theta^2.
     """
     edge = 2 * noise_scale * math.sqrt(len(vectors))
-    kept = values > above_edge(noise_scale, len(vectors))
+    kept = values > detection_limit(edge, len(vectors))
     w = values[kept]
     theta = (w + np.sqrt(np.maximum(w**2 - edge**2, 0.0))) / 2
     return Directions(vectors[:, kept], theta, 1 - (edge / 2) ** 2 / theta**2)

@@ -300,11 +300,6 @@ def sketch_size(k: int, d: int) -> int:
     return min(d, max(20 * k, 50))
 
 
-def centered_sketch(Y: FloatArray, Q: FloatArray, mean: FloatArray, n: float) -> FloatArray:
-    """Take n mean mean' off a sketched second moment about zero."""
-    return np.asarray(Y - n * np.outer(mean, mean @ Q))
-
-
 def sketch_attributes(
     Y: FloatArray, Q: FloatArray, noise_scale: float, total: float, n: float, k: int
 ) -> dict[str, FloatArray | float | int]:

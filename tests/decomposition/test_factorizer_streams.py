@@ -14,7 +14,6 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.privacy.streams.sketches import SketchSource
-from skdp.queries.sketches import Updates
 from tools.outcomes import difference, fitted_attributes
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -225,32 +224,6 @@ def two_sketches(**params):
         "sketch_size": 5,
     }
     return DPLowRankFactorizer(1, **(defaults | params))
-
-
-def accumulators(model):
-    return model._state.running.group.accumulators.values()
-
-
-def test_a_failed_update_may_be_repeated(monkeypatch):
-    """Before, the sketches ahead of the failure had the data of both attempts: twice the bound."""
-    model = two_sketches(sketch="sparse").update([0], [0], [0.0])
-    before = [accumulator._state.copy() for accumulator in accumulators(model)]
-    real, calls = Updates.answer, []
-
-    def answer(self, sketch):
-        calls.append(sketch.name)
-        if len(calls) == 2:
-            raise MemoryError
-        return real(self, sketch)
-
-    monkeypatch.setattr(Updates, "answer", answer)
-    with pytest.raises(MemoryError):
-        model.update([3], [4], [1.0])
-    model.update([3], [4], [1.0])
-    for old, accumulator in zip(before, accumulators(model), strict=True):
-        grant = accumulator.grant
-        change = np.linalg.norm((accumulator._state - old).astype(np.float64))
-        assert 0 < change <= grant.bound.l2_steps(grant.step)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 
@@ -46,6 +45,7 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import record_transcript
 from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
+from tools.outcomes import messages_of
 
 pytestmark = pytest.mark.filterwarnings(  # noise
     "ignore::skdp.exceptions.UtilityWarning"
@@ -408,10 +408,8 @@ def test_what_a_search_searches_is_counted(what):
     model, params, scorer = searches()[what]
     cv = IndependentKFold(2)
     search = GridSearchCV(model, params, cv=cv, scoring=scorer, error_score="raise")
-    with PrivacyLedger(40, 1e-5) as ledger, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with ledger.charge(search):
-            search.fit(X, Y)
+    with PrivacyLedger(40, 1e-5) as ledger, ledger.charge(search):
+        messages_of(search.fit, X, Y)
     assert ledger.spent.losses == search_cost(search).losses
 
 

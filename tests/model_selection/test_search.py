@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -34,7 +33,7 @@ from skdp.privacy.noise.words import SeededSource
 from skdp.testing import epsilon_lower_bound, record_transcript, seeded_entropy, transcript_audit
 from tools.checks import parametrize_with_dp_checks
 from tools.fit_checks import check_receipt
-from tools.outcomes import fitted_attributes
+from tools.outcomes import fitted_attributes, messages_of
 from tools.pairs import worst_case_pair
 
 RNG = np.random.default_rng(0)
@@ -106,9 +105,7 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
     assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
     pipeline = make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1))
     search = DPGridSearchCV(pipeline, {"dptraceregressor__max_iter": [1, 2]}, SQUARED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        search.fit(X, Y)
+    messages_of(search.fit, X, Y)
     assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
                search.best_estimator_.steps)  # fmt: skip
 
@@ -119,9 +116,7 @@ def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
         Normalizer(), DPTruncatedSVD(1, clip_norm=1.0, epsilon=4.0), DPTraceRegressor(1)
     )
     search = DPGridSearchCV(pipeline, {"dptraceregressor__max_iter": [1]}, SQUARED, epsilon=3.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        search.fit(X[:300], Y[:300])
+    messages_of(search.fit, X[:300], Y[:300])
     ledgers = [step.releases_ for _, step in search.best_estimator_.steps[1:]]
     first, second = (sum(line.loss.value**2 for line in ledger) for ledger in ledgers)
     ratio = accounting.mu_from_epsilon_delta(4, 1e-6) / accounting.mu_from_epsilon_delta(1, 1e-6)
@@ -317,11 +312,8 @@ def test_warnings_of_lost_runs_are_dropped(strategy):
     runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
     grid = {"max_iter": [1] if runs else [1, 2, 3]}
     search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        search.fit(X[:50], Y[:50])
-    assert len(caught) == 1
-    assert str(caught[0].message).startswith("DPTraceRegressor")
+    (said,) = messages_of(search.fit, X[:50], Y[:50])
+    assert said.startswith("DPTraceRegressor")
 
 
 # -- audits --------------------------------------------------------------------------------------

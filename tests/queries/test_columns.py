@@ -11,6 +11,7 @@ from skdp.data.numbers import HIGHEST, WHOLE, CountsIn, codes_of, stored_columns
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
+from tools.places import InBlocks
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])
 POINTS = np.array([[-3.0, 0.0, 1.0], [0.5, 1.0, 2.0], [-2.0, 0.5, 46.0], [-1e-9, 5.0, 2.0**40]])
@@ -203,27 +204,10 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
         assert np.array_equal(sum(parts), expected)
 
 
-class RowsInBlocks:
-    """A source of one's own; at order -1 each pass goes the other way."""
-
-    def __init__(self, *blocks, order=1):
-        self._blocks, self.n_features, self._order = blocks, blocks[0].shape[1], order
-
-    def n_rows(self):
-        return sum(block.shape[0] for block in self._blocks)
-
-    def parts(self, n):
-        return [self]
-
-    def blocks(self):
-        self._blocks = self._blocks[:: self._order]
-        return iter(self._blocks)
-
-
 def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
     one = np.full((1, 2), 1.0)
     blocks = one[:0], sp.csr_array(2 * one), one[:0], one, sp.csr_array(3 * one), 4 * one, one[:0]
-    ask = ColumnQuery(RowsInBlocks(*blocks), adjacency="add_remove")
+    ask = ColumnQuery(InBlocks(*blocks), adjacency="add_remove")
     ask = ask.grid(np.tile([1.0, 2.0, 3.0, 4.0], (2, 1)))
     answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(4)]
     assert answers == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
@@ -243,7 +227,7 @@ def test_all_rows_of_groups_take_memory(monkeypatch, fits):
 def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numbers):
     """A row source promises no order: part of the rows of one pass and the rest of another."""
     monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * numbers)
-    source = RowsInBlocks(*np.arange(1.0, 5.0).reshape(4, 1, 1), order=-1)
+    source = InBlocks(*np.arange(1.0, 5.0).reshape(4, 1, 1), order=-1)
     ask = ColumnQuery(source, adjacency="add_remove").grid(np.array([[1.0, 2.0, 3.0, 4.0]]))
     answers = [ask.ranks(np.array([i])).answer(0.0).tolist() for i in range(4)]
     assert answers == [[-1.0], [0.0], [1.0], [2.0]]

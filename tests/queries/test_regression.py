@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data.blocks import dense
 from skdp.data.units import GroupForm, groups_of, in_memory
 from skdp.data.views import (
     Groups,
@@ -35,13 +36,17 @@ CASES = {
 }
 
 
-def dense(part):
-    return part.toarray() if sp.issparse(part) else part
-
-
-def query_of(X, y, scale, adjacency):
-    records = in_memory(X, y=y).joined(RecordForm(np.asarray, y.shape[1]))
-    return RegressionQuery(records, clip_norm=C, scale=scale, adjacency=adjacency)
+def query_of(X, y, scale=BALL, adjacency="add_remove", *, ids=None, clip_norm=C):
+    """A query of single records, or of those of groups with these ids."""
+    form = RecordForm(np.asarray, y.shape[1])
+    if ids is None:
+        records = in_memory(X, y=y).joined(form)
+    else:
+        records = groups_of(in_memory(X, y=y, groups=ids), GroupForm(np.asarray, form.columns))
+    by_group = ids is not None
+    return RegressionQuery(
+        records, clip_norm=clip_norm, scale=scale, by_group=by_group, adjacency=adjacency
+    )
 
 
 def make_query(scale, adjacency):
@@ -163,14 +168,9 @@ def test_brute_force_of_products():
 def test_products_of_groups(adjacency):
     """A group of any size and lengths moves them by no more than its bound, and gets near it."""
     rng, best = np.random.default_rng(1), 0.0
-    form = GroupForm(np.asarray, RecordForm(np.asarray, 1).columns)
 
     def products(X, y, ids):
-        records = groups_of(in_memory(X, y=y, groups=ids), form)
-        query = RegressionQuery(
-            records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency
-        )
-        return query.products(0.5, 1.0)
+        return query_of(X, y, adjacency=adjacency, ids=ids).products(0.5, 1.0)
 
     for each in (1, 2, 7, 300) * 6:
         ids, axis = np.r_[0, np.full(each, 1)], rng.standard_normal(3)
@@ -195,17 +195,10 @@ def test_products_are_those_of_plain_rows(n_targets, by_group):
     X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
     X *= 0.9 * C / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), C)
     scale, answers = TargetScale.in_ball(1.0, n_targets), []
+    ids = np.arange(30) if by_group else None
     Z, V = np.column_stack([X, np.full(30, 0.5)]), np.column_stack([0.75 * y, np.full(30, 0.5)])
     for form in (np.asarray, sp.csr_array):
-        targets = RecordForm(np.asarray, n_targets)
-        if by_group:
-            placed = in_memory(form(X), y=y, groups=np.arange(30))
-            records = groups_of(placed, GroupForm(np.asarray, targets.columns))
-        else:
-            records = in_memory(form(X), y=y).joined(targets)
-        query = RegressionQuery(
-            records, clip_norm=C, scale=scale, by_group=by_group, adjacency="add_remove"
-        )
+        query = query_of(form(X), y, scale, ids=ids)
         answers.append(query.products(0.5, 0.75).answer(1e-9))
         np.testing.assert_allclose(query.products(0.5, 0.75).answer(0.0), Z.T @ V, atol=1e-12)
     np.testing.assert_array_equal(*answers)
@@ -230,20 +223,14 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     X = rng.standard_normal((300, 40)) * (rng.random((300, 40)) < 0.6)
     y, kept = rng.standard_normal((300, 1)), np.array([1, 4])
     kept = Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
-    records = in_memory(form(X), y=y).joined(RecordForm(np.asarray, 1))
-    query = RegressionQuery(records, clip_norm=C, scale=BALL, adjacency="add_remove").selected(kept)
+    query = query_of(form(X), y).selected(kept)
     alone = [kept_columns(form(X[i : i + 1]), kept) for i in range(len(X))]
     np.testing.assert_array_equal(
         dense(kept_columns(form(X), kept)), np.vstack([dense(row) for row in alone])
     )
     whole = query.regression(0.5, 1.0).answer(1e-12)
-    one_by_one = sum(
-        RegressionQuery(
-            in_memory(form(X[i : i + 1]), y=y[i : i + 1]).joined(RecordForm(np.asarray, 1)),
-            clip_norm=C, scale=BALL, adjacency="add_remove",
-        ).selected(kept).regression(0.5, 1.0).answer(1e-12)
-        for i in range(len(X))
-    )  # fmt: skip
+    each = (query_of(form(X[i : i + 1]), y[i : i + 1]).selected(kept) for i in range(len(X)))
+    one_by_one = sum(one.regression(0.5, 1.0).answer(1e-12) for one in each)
     np.testing.assert_array_equal(whole, one_by_one)
     mapped = np.hstack([X[:, [1, 4]], X @ kept.directions - kept.center])
     plain = query_of(mapped, y, BALL, "add_remove").regression(0.5, 1.0).answer(0.0)
@@ -348,9 +335,7 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, kept, bad, sparse):
     make = sp.csr_array if sparse else np.asarray
 
     def query(X, y):
-        records = in_memory(make(X), y=y).joined(RecordForm(np.asarray, 1))
-        scale = TargetScale.in_ball(1.0, 1)
-        whole = RegressionQuery(records, clip_norm=3.0, scale=scale, adjacency="add_remove")
+        whole = query_of(make(X), y, TargetScale.in_ball(1.0, 1), clip_norm=3.0)
         places = np.array([0, 2])
         directions = Mapped(places[:1], np.array([[1.0], [0.0], [-0.5]]), np.array([0.25]))
         return whole.selected(directions if kept == "directions" else places)
@@ -389,17 +374,12 @@ def test_ranks_of_columns_and_targets_hold_and_are_attained(ask, each, adjacency
     """All records of few values, and groups of two, against nothing or against each other."""
     record = itertools.product((-2.0, 0.5), (-2.0, 0.5), (-2.0, 0.5, np.nan))
     units = [np.array(some) for some in itertools.product(record, repeat=each)]
-    shared, columns = [[0.5, -2.0, -2.0]] * 3, RecordForm(np.asarray, 1).columns
+    shared = [[0.5, -2.0, -2.0]] * 3
 
     def bounded(unit):
         Z, ids = np.vstack([shared, unit]), np.append(np.arange(3), np.full(len(unit), 7))
-        placed = in_memory(Z[:, :2], y=Z[:, 2:], **({"groups": ids} if each > 1 else {}))
-        if each > 1:
-            records = groups_of(placed, GroupForm(np.asarray, columns))
-        else:
-            records = placed.joined(RecordForm(np.asarray, 1))
-        how = {"by_group": each > 1, "adjacency": adjacency}
-        query = RegressionQuery(records, clip_norm=C, scale=BALL, **how)
+        ids = ids if each > 1 else None
+        query = query_of(Z[:, :2], Z[:, 2:], adjacency=adjacency, ids=ids)
         return PLACES[ask](query.places().weighted(np.array(weights)))
 
     asked = [bounded(unit) for unit in (np.zeros((0, 3)), *units)]
@@ -418,18 +398,14 @@ def test_the_targets_of_a_group_are_those_of_its_middle_row():
     rng, ids = np.random.default_rng(3), np.repeat(np.arange(40), np.arange(40) % 5 + 1)
     X, y = rng.standard_normal((len(ids), 3)), 7 + rng.standard_normal((len(ids), 1))
     y[ids == 13] = np.where(np.arange(4) == 1, np.nan, 7.0)[:, None]
-    form = GroupForm(np.asarray, RecordForm(np.asarray, 1).columns)
-    records = groups_of(in_memory(X, y=y, groups=ids), form)
     order = np.argsort(ids, kind="stable")
     rows = [order[ids[order] == g] for g in range(40) if g != 13]
     middle = np.concatenate([y[of[len(of) // 2]] for of in rows])
     for adjacency in ("add_remove", "replace"):
-        query = RegressionQuery(
-            records, clip_norm=C, scale=BALL, by_group=True, adjacency=adjacency
-        )
+        query = query_of(X, y, adjacency=adjacency, ids=ids)
         bounded = query.targets().moments(np.full(1, 7.0), np.full(1, 4.0), 1.0)
         w = (middle - 7) / 4
         expected = [w.sum(), SQUARE_WEIGHT * (w**2 - 0.5).sum(), 39.0]
         assert np.allclose(bounded.answer(0.0), expected)
-        one = query_of(X, y, BALL, adjacency)
+        one = query_of(X, y, adjacency=adjacency)
         assert bounded.bound.l2 == one.targets().moments(np.ones(1), np.ones(1), 1.0).bound.l2

@@ -18,6 +18,7 @@ from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
+from tools.places import InBlocks
 
 D, K = 5, 3
 V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]
@@ -109,25 +110,6 @@ def bounded(unit, name, groups, adjacency="add_remove", seed=None, make=np.asarr
             X = in_memory(X, y=y).joined(RecordForm(np.asarray, 1))
         return REGRESSIONS[name](RegressionQuery(X, clip_norm=1.0, scale=BOX, **kw))
     return RELEASES[unit][name](RowQuery(X, clip_norm=1.0, **kw))
-
-
-class Blocks:
-    """A source of one's own: blocks of any form, of which no row can be taken alone."""
-
-    sparse = True
-
-    def __init__(self, *blocks):
-        self._blocks, self.n_features, self.passes = blocks, blocks[0].shape[1], 0
-
-    def n_rows(self):
-        return sum(block.shape[0] for block in self._blocks)
-
-    def parts(self, n):
-        return [self]
-
-    def blocks(self):
-        self.passes += 1
-        yield from self._blocks
 
 
 def query(X, adjacency, C=1.0, **kwargs):
@@ -437,8 +419,8 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
 
     block = FORMS[form](A)
     expected, step = bounded(A).answer(1e-8), 1e-6
-    assert np.array_equal(bounded(Blocks(block)).answer(1e-8), expected)
-    one = bounded(Blocks(FORMS[form](A[3:])))
+    assert np.array_equal(bounded(InBlocks(block)).answer(1e-8), expected)
+    one = bounded(InBlocks(FORMS[form](A[3:])))
     assert np.linalg.norm(one.answer(step).astype(float)) <= one.bound.l2_steps(step)
     if form == "stored in parts":
         block.has_canonical_format = True  # a claim that is not true
@@ -589,7 +571,7 @@ def test_core_sums_do_not_overflow():
     rows = np.tile(V[:, 0], (20_000, 1))
     answers = [
         query(source, "add_remove").tangent(V[:, :1], math.inf).product(1e-3)
-        for source in (Blocks(rows[:1]), Blocks(*[rows] * 10), Blocks(*[rows] * 10, rows[:1]))
+        for source in (InBlocks(rows[:1]), InBlocks(*[rows] * 10), InBlocks(*[rows] * 10, rows[:1]))
     ]
     one, many, more = (bounded.answer(step).astype(float) for bounded in answers)
     assert np.linalg.norm(more - many) <= answers[0].bound.l2_steps(step)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp.data.blocks import row_source
+from skdp.data.blocks import dense, row_source
 from skdp.data.numbers import row_numbers
 from skdp.data.units import GroupRows, UserRows, in_memory
 from skdp.data.views import RecordForm, TargetScale
@@ -89,19 +89,15 @@ def test_whole_steps_are_rounded_for_each_unit_and_saturate():
 # -- kept_below: how many are below t, minus half of them, zeros left out --------------------------
 
 
-def rows_of(X):
-    return X.toarray() if hasattr(X, "toarray") else X
-
-
 def users_of(X, adjacency):
-    users = UserRows(rows_of(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
+    users = UserRows(dense(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
     query = UserQuery(users, adjacency=adjacency)
     return query.numbers("coef", lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
 
 
 def first_of(X):
     """The first number of each row."""
-    return row_numbers(row_source(X), lambda block: rows_of(block)[:, 0])
+    return row_numbers(row_source(X), lambda block: dense(block)[:, 0])
 
 
 def records_of(X, adjacency):
@@ -111,7 +107,7 @@ def records_of(X, adjacency):
 KEPT = {
     "rows": lambda X, adjacency: RowQuery(X, clip_norm=math.inf, adjacency=adjacency),
     "users": users_of,
-    "targets": lambda X, adjacency: records_of(rows_of(X), adjacency),
+    "targets": lambda X, adjacency: records_of(dense(X), adjacency),
     "numbers": lambda X, adjacency: NumberQuery(first_of(X), "number", adjacency=adjacency),
 }
 

@@ -41,8 +41,10 @@ def data(n=3000, d=5, q=1, seed=0, noise=0.1):
 @pytest.mark.parametrize("q", [1, 3])
 def test_without_noise_it_is_ridge(adjacency, fit_intercept, q):
     X, y = data(q=q)
-    for alpha, form in ((1.0, np.asarray), (0.0, np.asarray), (10.0, sp.csr_array)):
-        ours = DPRidge(alpha, fit_intercept=fit_intercept, adjacency=adjacency, **UNBOUNDED)
+    forms = (1.0, np.asarray, None), (0.0, np.asarray, None), (10.0, sp.csr_array, None)
+    for alpha, form, bounds in (*forms, (0.0, np.asarray, (-2, 4))):  # bounds are other units
+        ours = DPRidge(alpha, fit_intercept=fit_intercept, adjacency=adjacency, bounds=bounds,
+                       **UNBOUNDED)  # fmt: skip
         theirs = Ridge(alpha, fit_intercept=fit_intercept).fit(X, y)
         ours.fit(form(X), y)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-9, atol=1e-12)
@@ -254,17 +256,6 @@ def test_columns_that_fill_their_bounds_or_are_not_found_keep_them():
     np.testing.assert_allclose(few.scale_, 5 / math.sqrt(3))
     beyond = DPRidge(bounds=[(-4, 6), (3, 4)]).fit(X, X[:, 1])
     assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
-
-
-@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
-def test_bounds_without_noise_are_other_units_of_ridge():
-    X, y = data(500)
-    ours = DPRidge(0.0, bounds=(-2, 4), **UNBOUNDED).fit(X, y)
-    np.testing.assert_allclose(ours.coef_, Ridge(0.0).fit(X, y).coef_, rtol=1e-7)
-    np.testing.assert_allclose(ours.intercept_, Ridge(0.0).fit(X, y).intercept_, rtol=1e-7)
-    origin = DPRidge(0.0, bounds=(-2, 4), fit_intercept=False, **UNBOUNDED).fit(X, y)
-    theirs = Ridge(0.0, fit_intercept=False).fit(X, y)
-    np.testing.assert_allclose(origin.coef_, theirs.coef_, rtol=1e-7)
 
 
 def test_entries_are_cut_alike_in_fit_and_predictions():

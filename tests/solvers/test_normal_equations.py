@@ -234,14 +234,11 @@ def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
 
 
 def test_a_flat_solution_that_sees_nothing_stays_short():
-    rng, d, noise = np.random.default_rng(0), 20, 5.0
-    N = noise * math.sqrt(2) * rng.standard_normal((d, d))
-    e = noise * rng.standard_normal((d, 1))
-    zero = np.zeros(d), np.zeros(1)
-    nothing = NormalEquations((N + N.T) / 2, e, *zero, noise, np.array([noise]))
+    _, nothing, _ = problem(0, 20, 5.0)
     solution = solve_normal_equations(nothing, 1.0, flat=True)
     assert not solution.seen.any()
-    assert np.linalg.norm(solution.coefficients) < np.linalg.norm(e) / (noise * math.sqrt(2 * d))
+    length = np.linalg.norm(nothing.cross) / (nothing.noise * math.sqrt(40))
+    assert np.linalg.norm(solution.coefficients) < length
 
 
 @pytest.mark.parametrize("centered", [True, False])

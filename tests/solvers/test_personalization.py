@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers import local_fits as fits
 from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
@@ -24,14 +25,6 @@ class Batch(NamedTuple):
 
     def keep(self, key, make, *, large=False):
         return make()
-
-
-class Exact:
-    """Answers without noise, and the noise scale that they pretend to have."""
-
-    def __init__(self, value, noise_scale=1e-9):
-        self.value = np.asarray(value, float)
-        self.noise_scale = noise_scale
 
 
 def batch_of(X, Y):
@@ -138,11 +131,11 @@ def test_spread_about_own_means_wherever_they_are(far):
 def test_whitener_inverts_a_clear_moment_and_ignores_noise():
     Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
     M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
-    W = starts.whitener_of(Exact(M))
+    W = starts.whitener_of(Answer(M, 1e-9))
     assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
-    assert np.allclose(starts.whitener_of(Exact(M, 100.0)), np.eye(6))
+    assert np.allclose(starts.whitener_of(Answer(M, 100.0)), np.eye(6))
     for bad in (np.zeros((4, 4)), -np.eye(4)):
-        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0))).all()
+        assert np.isfinite(starts.whitener_of(Answer(bad, 1.0))).all()
 
 
 def test_count_combines_estimates_by_precision():
@@ -171,7 +164,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         noise_scale = 1.0
 
         def sums(self, name, local, parts, *, share):
-            return Exact(votes.sum(axis=0), self.noise_scale)
+            return Answer(votes.sum(axis=0), self.noise_scale)
 
     ask, count = Ask(), shared.Count().also(400.0, 1.0)
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)

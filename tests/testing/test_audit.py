@@ -22,6 +22,7 @@ from skdp.testing import (
     transcript_audit,
 )
 from tools.calibration import calibration, check_calibration
+from tools.data import null_release_data
 from tools.gate import new_session
 from tools.pairs import worst_case_pair
 
@@ -160,8 +161,9 @@ def test_worst_case_pair_needs_a_known_unit():
     finally:
         del CANDIDATES[DPPCA]
     assert CANDIDATES["row"] is row
-    with pytest.raises(ValueError, match="odd"):
-        candidate_pairs(odd)
+    for missing in (candidate_pairs, null_release_data):
+        with pytest.raises(ValueError, match="odd"):
+            missing(odd)
 
 
 # -- residuals -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from tools import checks
 from tools.checks import parametrize_with_dp_checks
-from tools.data import CONTRASTS, null_release_data, register_data
+from tools.data import CONTRASTS, null_release_data
 from tools.outcomes import difference, documented_attributes, outcome
 
 
@@ -52,21 +52,6 @@ def test_receipts_of_searches_bound_each_run(strategy):
     checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
     with pytest.raises(AssertionError, match="its plan says"):
         checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))
-
-
-@pytest.mark.thorough
-def test_own_data_can_be_registered():
-    class Odd(DPPCA):
-        _privacy_units = {"odd": ("add_remove",)}
-
-    with pytest.raises(ValueError, match="odd"):
-        null_release_data(Odd(privacy_unit="odd"))
-    register_data("odd")(CONTRASTS["row"])
-    try:
-        checks.check_null_release("Odd", Odd(privacy_unit="odd"))
-        checks.check_receipt("Odd", Odd(privacy_unit="odd"))
-    finally:
-        del CONTRASTS["odd"]
 
 
 @pytest.mark.parametrize("unit", sorted(CONTRASTS))

@@ -105,14 +105,6 @@ def answers(client, requests):
     return [client.respond(request) for request in requests], client.releases_, client.close()
 
 
-def power_client(rows):
-    return PowerMethodClient(rows, CONFIG, epsilon=1.0, delta=1e-6)
-
-
-def recommender_client(rows):
-    return RecommenderClient(rows, CONFIG, epsilon=8.0)
-
-
 def over_clients(client, rows, estimator):
     """Return what a client says to the requests that a fit of these rows over four sends."""
     server = FederatedPowerMethod(estimator, CONFIG)
@@ -123,6 +115,8 @@ def over_clients(client, rows, estimator):
     return lambda X, y, groups: answers(client(X), requests)
 
 
+power_client = partial(PowerMethodClient, config=CONFIG, epsilon=1.0, delta=1e-6)
+recommender_client = partial(RecommenderClient, config=CONFIG, epsilon=8.0)
 # By name: what users like is asked for too, however little of it 1,600 rows would show.
 FEDERATED = {
     "power method": (power_client, X, DPTruncatedSVD(2, algorithm="power", clip_norm=1.0)),

@@ -124,7 +124,7 @@ class Scene:
             )
             for i in range(n)
         ]
-        self.history = []
+        self.client, self.history = self.clients[0], []
         self.messages = self.server.begin(b"question", size)
         self.go_on(until, dropped)
 

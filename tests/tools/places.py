@@ -100,7 +100,7 @@ class _Tables:
         self.tables, self.n_features = parts, parts[0].shape[1]
 
     def n_rows(self):
-        return sum(len(table) for table in self.tables)
+        return sum(table.shape[0] for table in self.tables)
 
 
 class Table(_Tables):
@@ -110,6 +110,23 @@ class Table(_Tables):
         return [Table(self.tables[i::n]) for i in range(min(n, len(self.tables)))]
 
     def blocks(self):
+        yield from self.tables
+
+
+class InBlocks(_Tables):
+    """Blocks of any form, of which no row can be taken alone; at order -1 each pass turns them."""
+
+    sparse = True
+
+    def __init__(self, *blocks, order=1):
+        super().__init__(blocks)
+        self.order, self.passes = order, 0
+
+    def parts(self, n):
+        return [self]
+
+    def blocks(self):
+        self.passes, self.tables = self.passes + 1, self.tables[:: self.order]
         yield from self.tables
 
 

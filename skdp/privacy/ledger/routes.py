@@ -399,11 +399,8 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
     return [reservation, *payers] if isinstance(reservation, Prepaid) else payers
 
 
-def _charge_all(
-    payers: Iterable[_Payer], fit: LedgerFit, charges: Charges | None = None
-) -> Charges:
-    """Charge all or none; `charges`: those of a session, which settles them if it is stopped."""
-    charges = [] if charges is None else charges
+def _charge_all(payers: Iterable[_Payer], fit: LedgerFit, charges: Charges) -> None:
+    """Charge all or none; `charges`: those of whoever settles them if it is stopped."""
     before = len(charges)
     try:
         for payer in payers:
@@ -413,7 +410,6 @@ def _charge_all(
         del charges[before:]
         settle_charges(made, (), "failed")
         raise
-    return charges
 
 
 def charge(

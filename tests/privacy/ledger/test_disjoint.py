@@ -77,17 +77,6 @@ def test_each_part_has_all_that_is_left():
         pca(0.01).fit(X)
 
 
-def test_two_rules_cross():
-    """A unit is in one part of each rule: any pair may meet."""
-    with PrivacyLedger(3, 1e-5) as ledger:
-        for key, epsilons in (("region", (0.5, 0.2)), ("year", (0.1, 0.7))):
-            with ledger.partition(key=key, parts=("a", "b")) as part:
-                for name, epsilon in zip("ab", epsilons, strict=True):
-                    with part(name):
-                        pca(epsilon).fit(X)
-    assert ledger.spent.mu == pytest.approx(math.hypot(mu_of(0.5), mu_of(0.7)))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_no_unit_ever_loses_more_than_the_budget(seed):

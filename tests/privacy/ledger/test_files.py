@@ -4,11 +4,11 @@ import json
 import multiprocessing
 import os
 import signal
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,21 +18,18 @@ from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy import store
 from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.gate.bounds import PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import store as ledgers
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
-from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.store import Book, FileBook
-from tools.ledgers import X, attempt, pca
+from tools.ledgers import X, attempt, fit_of, pca
 
 TERMS = Terms(1.0, 1e-6)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
 
 
-def fit(*losses):
-    return LedgerFit("Fit", "row", "replace", losses, False)
+fit = partial(fit_of, adjacency="replace")
 
 
 @pytest.fixture
@@ -76,14 +73,6 @@ def test_all_of_an_entry_is_kept(path):
     assert ledgers._fit_from_state(kept) == entry
 
 
-def test_a_number_is_not_used_again(path):
-    book = FileBook(path, TERMS)
-    first = book.reserve(fit(Loss("gaussian", 0.1)))
-    book.settle(first, (), "failed")
-    assert book.balance().entries == {}
-    assert book.reserve(fit(Loss("gaussian", 0.1))) > first
-
-
 def test_refused_or_interrupted_changes_leave_nothing(path):
     for book in (FileBook(path, TERMS), Book(TERMS)):
         key = book.reserve(fit(Loss("gaussian", 0.1)))
@@ -119,24 +108,6 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
 
 
 # -- before data are read -------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
-    seen, read = [], PrivacySession._read
-
-    def looked(*args):
-        with closing(sqlite3.connect(path)) as file:  # as if this process were gone
-            lines = [json.loads(line) for (line,) in file.execute("SELECT line FROM lines")]
-        seen.append(lines[-1]["fit"]["state"])
-        return read(*args)
-
-    monkeypatch.setattr(PrivacySession, "_read", looked)
-    book = FileBook(path, TERMS)
-    with PrivacyLedger(1, 1e-6, path=path):
-        pca().fit(X)
-    assert set(seen) == {"open"}
-    assert [entry.state for entry in book.balance().entries.values()] == ["fitted"]
 
 
 def test_a_charge_reads_what_is_new_alone(path, monkeypatch):

@@ -213,14 +213,6 @@ def test_seeded_fits_may_be_allowed():
     assert "SEEDED" in ledger.report()
 
 
-def test_changes_of_two_sizes_do_not_mix():
-    with forgiving(1, 1e-6, unit="spectral"):
-        for _ in range(2):
-            charged(unit="spectral", sensitivity=2.0)
-        with swallow("norm at most 3"):
-            charged(unit="spectral", sensitivity=3.0)
-
-
 def test_first_fit_fixes_unit_and_adjacency():
     with forgiving(3, 1e-6) as ledger:
         with pytest.raises(ValueError):
@@ -310,21 +302,14 @@ def test_check_and_charge_are_one_step(monkeypatch):
 
     monkeypatch.setattr(Balance, "affords", slow)
     monkeypatch.setattr(Balance, "remaining", lambda *_, **__: 0.0)
-    with forgiving(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
+    pool = ThreadPoolExecutor(6)
+    pool.submit(int).result()  # a thread that is there before the ledger is open
+    with forgiving(1, 1e-6) as ledger, pool:
         futures = [pool.submit(pca(0.6).fit, X) for _ in range(6)]
         errors = [future.exception() for future in futures]
         assert [type(error) for error in errors if error] == [BudgetExceededError] * 4
         assert len(ledger.entries) == 2 and len(ledger.rejected_fits) == 4
     assert ledger.spent.epsilon <= 1
-
-
-def test_thread_that_was_there_before_is_charged_too():
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()
-        estimator = pca()
-        with PrivacyLedger(1, 1e-6) as ledger:
-            pool.submit(estimator.fit, X).result()
-    assert len(ledger.entries) == 1
 
 
 def test_nested_ledgers_are_both_charged():

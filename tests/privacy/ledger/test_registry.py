@@ -207,3 +207,4 @@ def test_two_datasets_of_a_file_are_two_payers(path):
     assert [book.reserve(a_fit()) for book in books] == [1, 1]
     books[0].settle(1, (), "failed")
     assert [len(book.balance().entries) for book in books] == [0, 1]
+    assert books[0].reserve(a_fit()) == 2  # a number is not used again

@@ -12,7 +12,6 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_scale, grant_sketches
@@ -214,21 +213,3 @@ def test_an_answer_that_fails_leaves_all_as_they_were():
         group.add({"a": ones, "b": twos}, rows=1)
     for expected, got in zip(once, group.close(), strict=True):
         assert np.array_equal(expected, got)
-
-
-def test_an_interrupted_addition_is_not_repeated(monkeypatch):
-    group = new_group()
-    real, calls = Accumulator.take, []
-
-    def take(self, part):
-        calls.append(part)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        real(self, part)
-
-    monkeypatch.setattr(Accumulator, "take", take)
-    with pytest.raises(KeyboardInterrupt):
-        group.add({"a": ones, "b": twos})
-    with pytest.raises(PrivacyError, match="may be included already"):
-        group.add({"a": ones, "b": twos})
-    assert len(group.close()) == 2
