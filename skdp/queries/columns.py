@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Entries are seen on a public grid of floats about a public number (see `codes_of`): a point
+    Entries are seen on a public grid of floats about a public number (see `CountsIn`): a point
     between two of its numbers counts all that lies between them too. What lies between the points
     is counted once, and answers all questions. A row with a value that is not finite adds nothing.
 
@@ -104,7 +104,8 @@ class RankQuery(SumQuery):
         near = self._known[np.arange(d), which]
         if here:
             near = near + columns.sum_parts(self._work.at(which[:, None]))[:, 0]
-        return near, self._known[:, -2] + self._known[:, -1]
+        same = 0 if self._work.low is None else self._known[:, -1]
+        return near, self._known[:, -2] + same
 
     @cached_property
     def _bound(self) -> Bound:
