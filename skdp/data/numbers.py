@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY
+from skdp._limits import MEMORY
 from skdp.data import views
 from skdp.data.blocks import (
     AnyRows,
@@ -253,7 +253,7 @@ class _Columns:
     def below(self, points: SingleArray, side: Side) -> NDArray[np.int64]:
         """Count the entries of each column below points (d, m); those on them too, at "right"."""
         found = [c.searchsorted(p, side) for c, p in zip(self.columns, points, strict=True)]
-        return np.reshape(found, points.shape) * (WHOLE // self.each)
+        return np.array(found).reshape(points.shape) * (WHOLE // self.each)
 
 
 @dataclass(frozen=True)
@@ -281,28 +281,24 @@ def _keys(columns: NDArray[Any], numbers: SingleArray) -> NDArray[np.int64]:
     return (columns.astype(np.int64) << 32) + (bits ^ (bits >> 31 & 2**31 - 1))
 
 
-def _entries_of(rows: Block) -> tuple[NDArray[np.int64], int]:
-    """Return the keys of the sparse rows whose values are all finite, and how many there are."""
-    good = finite_only(rows)
+def _columns_of(block: Any, space: SingleArray) -> SingleArray:
+    """Return the columns of a block of arrays as float32, in `space`."""
+    end = 0
     with np.errstate(all="ignore"):
-        return _keys(good.indices, good.data.astype(np.float32)), good.shape[0]
-
-
-def _columns_of(block: Any, space: SingleArray | None = None) -> SingleArray:
-    """Return the columns of a block of arrays as float32, in `space` if given."""
-    rows = views.rows_of(views.whole_groups(block))
-    columns = np.empty(rows.shape[::-1], np.float32) if space is None else space[:, : len(rows)]
-    step = max(1, CACHED // (2 * rows.shape[1]))
-    with np.errstate(all="ignore"):
-        for i in range(0, len(rows), step):
-            columns[:, i : i + step] = rows[i : i + step].astype(np.float32).T
-    return columns
+        for tile in views.tiles(block):
+            whole = views.rows_of(views.whole_groups(tile))
+            start, end = end, end + len(whole)
+            space[:, start:end] = whole.astype(np.float32).T
+    return space[:, :end]
 
 
 def _in_order(block: Any) -> _Columns | _Entries:
     if sp.issparse(block):
-        return _Entries(*_entries_of(block))
-    return _Columns(_columns_of(block), views.rows_each(block))
+        good = finite_only(block)
+        with np.errstate(all="ignore"):
+            return _Entries(_keys(good.indices, good.data.astype(np.float32)), good.shape[0])
+    space = np.empty(views.rows_of(block).shape[::-1], np.float32)
+    return _Columns(_columns_of(block, space), views.rows_each(block))
 
 
 @dataclass
@@ -326,7 +322,6 @@ class _ColumnsPart:
     def _columns(self, piece: RowSource) -> list[_Columns | _Entries]:
         """Return the columns of a piece, or nothing if they take more than the room."""
         arrays: list[SingleArray] = []
-        sparse: list[tuple[NDArray[np.int64], int]] = []
         kept: list[_Columns | _Entries] = []
         space, end, most = np.empty((0, 0), np.float32), 0, min(_JOINED, piece.n_rows())
         for block in pieces_of(piece):
@@ -334,9 +329,7 @@ class _ColumnsPart:
             self.room -= views.rows_of(block).size + d
             if self.room < 0:
                 return []  # all or none
-            if sp.issparse(block):
-                sparse.append(_entries_of(block))
-            elif not isinstance(block, np.ndarray):
+            if not isinstance(block, np.ndarray):
                 kept.append(_in_order(block))
             else:
                 if not arrays or end + n > space.shape[1]:
@@ -344,9 +337,6 @@ class _ColumnsPart:
                     arrays.append(space)
                 end += _columns_of(block, space[:, end:]).shape[1]
                 arrays[-1] = space[:, :end]
-        if sparse:
-            keys, rows = zip(*sparse, strict=True)
-            kept.append(_Entries(np.concatenate(keys), sum(rows)))
         return kept + [_Columns(columns) for columns in arrays]
 
     def columns(self, kept: bool | None) -> Iterator[_Columns | _Entries]:
@@ -406,11 +396,9 @@ class CountsIn:
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
-        low, high = (
-            None if points is None else np.take_along_axis(points, which, axis=1)
-            for points in (self.low, self.high)
-        )
-        return CountsIn(low, cast(SingleArray, high), kept=True)
+        rows = np.arange(len(which))[:, None]
+        low = None if self.low is None else self.low[rows, which]
+        return CountsIn(low, self.high[rows, which], kept=True)
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
