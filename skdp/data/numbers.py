@@ -385,7 +385,8 @@ class CountsIn:
         """
         with np.errstate(all="ignore"):
             single = about.astype(np.float32)[:, None]
-            far = points.astype(np.float32) - (0 if distances else single)
+            far = points.astype(np.float32)  # each distance counts what equals the centre
+            far = np.maximum(far, 0) if distances else far - single
             bits, rest = np.abs(far).view(np.int32), 2**16 - 1
             above = np.minimum(bits | rest, 255 << 23).view(np.float32)  # at most infinity
             far = np.where(far < 0, -((bits + rest) & ~rest).view(np.float32), above)

@@ -99,10 +99,10 @@ def test_no_overflow_becomes_a_moment(step):
 
 def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, 3.1], [-8.0, np.inf], [1e300, -1e300]])
-    points = np.array([[0.5, 2.0, 0.25], [2.0, 4.0, 1.0]])
+    points = np.array([[0.5, 2.0, 0.25, -1.0], [2.0, 4.0, 1.0, -1.0]])
     ask = ColumnQuery(X, adjacency="add_remove").distances(np.array([0.0, 1.0]), points)
-    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
-    assert answers == [[-0.5, -0.5], [0.5, 0.5], [-1.5, -1.5]]
+    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(4)]
+    assert answers == [[-0.5, -0.5], [0.5, 0.5], [-1.5, -1.5], [-1.5, -1.5]]
     assert ask.ranks(np.array([1, 1])).answer(0.25).tolist() == [2, 2]
 
 
