@@ -8,18 +8,19 @@ Entries of columns are counted at public grid points.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Literal, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY
+from skdp._limits import MEMORY
 from skdp.data import views
 from skdp.data.blocks import (
     AnyRows,
@@ -29,12 +30,14 @@ from skdp.data.blocks import (
     SparseRows,
     checked_total,
     each_part,
+    finite_only,
     in_threads,
     pieces_of,
     plain_block,
 )
 
 FloatArray = NDArray[np.float64]
+Side = Literal["left", "right"]
 
 
 class Kept(Protocol):
@@ -231,67 +234,76 @@ def row_numbers(
 # Counts of the entries of columns at public grid points.
 
 
-ShortArray = NDArray[np.int16]
+SingleArray = NDArray[np.float32]
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
-HIGHEST = 2**15 - 1  # beyond all codes; its negative is below them
 _PIECES = 8  # of a part that does not fit into memory: what is kept of it, or not
-_JOINED = 2**17  # rows whose codes lie in one array: long columns are counted in fewer steps
+_JOINED = 2**17  # rows whose columns lie in one array: long columns are counted in fewer steps
 
 
-def codes_of(numbers: NDArray[Any], about: FloatArray) -> ShortArray:
-    """Return where numbers lie on a public grid of floats about a public centre, in order.
+@dataclass(frozen=True)
+class _Columns:
+    """Columns of rows whose values are all finite, or of groups of as many each; sorted here."""
 
-    Numbers and centre count as float32, and so does their difference, whose upper half is the code:
-    it stands for a point of 8 significant bits and all that lies between it and the next one away
-    from the centre. 0 is the centre, and the code of a negative distance is that of the positive
-    one, negated.
-    """
+    columns: SingleArray  # of shape (d, rows)
+    each: int = 1
+
+    def __post_init__(self) -> None:
+        self.columns.sort(axis=1)
+
+    def below(self, points: SingleArray, side: Side) -> NDArray[np.int64]:
+        """Count the entries of each column below points (d, m); those on them too, at "right"."""
+        found = [c.searchsorted(p, side) for c, p in zip(self.columns, points, strict=True)]
+        return np.array(found).reshape(points.shape) * (WHOLE // self.each)
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The same of sparse rows: their stored entries as `_keys`, which this sorts."""
+
+    keys: NDArray[np.int64]
+    rows: int
+
+    def __post_init__(self) -> None:
+        self.keys.sort()
+
+    def below(self, points: SingleArray, side: Side) -> NDArray[np.int64]:
+        """Count stored entries, and the zeros that are not stored."""
+        first = np.arange(len(points) + 1)[:, None]
+        starts = self.keys.searchsorted((first << 32) - 2**31)
+        found = self.keys.searchsorted(_keys(first[:-1], points), side) - starts[:-1]
+        zeros = (points >= 0) if side == "right" else (points > 0)
+        return np.asarray((found + zeros * (self.rows - np.diff(starts, axis=0))) * WHOLE)
+
+
+def _keys(columns: NDArray[Any], numbers: SingleArray) -> NDArray[np.int64]:
+    """Return integers in the order of the columns, and in each of the numbers."""
+    bits = (numbers + np.float32(0.0)).view(np.int32)  # 0.0 is what -0.0 is
+    return (columns.astype(np.int64) << 32) + (bits ^ (bits >> 31 & 2**31 - 1))
+
+
+def _columns_of(block: Any, space: SingleArray) -> SingleArray:
+    """Return the columns of a block of arrays as float32, in `space`."""
+    end = 0
     with np.errstate(all="ignore"):
-        far = numbers.astype(np.float32, copy=False) - about.astype(np.float32)
-    codes = np.right_shift(far.view(np.int32), 16, out=far.view(np.int32)).astype(np.int16)
-    sign = codes >> 15
-    codes &= HIGHEST
-    codes ^= sign
-    codes -= sign
-    return codes
+        for tile in views.tiles(block):
+            whole = views.rows_of(views.whole_groups(tile))
+            start, end = end, end + len(whole)
+            space[:, start:end] = whole.astype(np.float32).T
+    return space[:, :end]
 
 
-# Columns of rows, or groups, whose values are all finite: an array of shape (d, rows), or sparse
-# ones as a CSC array; and how many rows each group has, which is 1 of rows.
-Stored = tuple[Any, int]
-
-
-def _columns_of(block: Any, space: NDArray[np.float32] | None = None) -> Stored:
-    """Return the columns of a block as float32, in `space` if given; it may be overwritten then."""
-    whole = views.whole_groups(block)
-    rows = views.rows_of(whole)
-    with np.errstate(all="ignore"):
-        if sp.issparse(rows):
-            return sp.csc_array(rows.astype(np.float32)), 1
-        columns = np.empty(rows.shape[::-1], np.float32) if space is None else space[:, : len(rows)]
-        step = max(1, CACHED // rows.shape[1])
-        for i in range(0, len(rows), step):
-            columns[:, i : i + step] = rows[i : i + step].astype(np.float32).T
-    return columns, views.rows_each(whole)
-
-
-def _coded(stored: Stored, about: FloatArray, space: Any = None) -> Stored:
-    """Return the codes of columns, in `space` if given, some at a time: they stay in a cache."""
-    columns, each = stored
-    if sp.issparse(columns):
-        codes = codes_of(columns.data, np.repeat(about, np.diff(columns.indptr)))
-        return sp.csc_array((codes, columns.indices, columns.indptr), columns.shape), each
-    codes = np.empty(columns.shape, np.int16) if space is None else space
-    step = max(1, CACHED // max(1, columns.shape[1]))
-    for i in range(0, len(columns), step):
-        some = slice(i, i + step)
-        codes[some] = codes_of(columns[some], about[some, None])
-    return codes, each
+def _in_order(block: Any) -> _Columns | _Entries:
+    if sp.issparse(block):
+        good = finite_only(block)
+        with np.errstate(all="ignore"):
+            return _Entries(_keys(good.indices, good.data.astype(np.float32)), good.shape[0])
+    space = np.empty(views.rows_of(block).shape[::-1], np.float32)
+    return _Columns(_columns_of(block, space), views.rows_each(block))
 
 
 @dataclass
 class _ColumnsPart:
-    """The columns of a part, kept as far as memory allows.
+    """The columns of a part in order, kept as far as memory allows.
 
     All of a piece or none: another pass may yield its rows in another order, and one counted twice.
     """
@@ -300,45 +312,38 @@ class _ColumnsPart:
     room: int  # numbers
 
     def __post_init__(self) -> None:
-        self._kept: list[Stored] = []
-        self._about: FloatArray | None = None
+        self._kept: list[_Columns | _Entries] = []
         self._others: list[RowSource] = []
         many = self.part.n_rows() * self.part.n_features > self.room
         for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:
             self._kept += self._columns(piece) if self.room >= 0 else []
             self._others += [piece] if self.room < 0 else []
-        self._codes: list[Stored] = [(None, 1)] * len(self._kept)  # about one centre
 
-    def _columns(self, piece: RowSource) -> list[Stored]:
+    def _columns(self, piece: RowSource) -> list[_Columns | _Entries]:
         """Return the columns of a piece, or nothing if they take more than the room."""
-        kept: list[Stored] = []
-        space, end, most = np.empty((0, 0), np.float32), 1, min(_JOINED, piece.n_rows())
+        arrays: list[SingleArray] = []
+        kept: list[_Columns | _Entries] = []
+        space, end, most = np.empty((0, 0), np.float32), 0, min(_JOINED, piece.n_rows())
         for block in pieces_of(piece):
             n, d = block.shape
             self.room -= views.rows_of(block).size + d
             if self.room < 0:
                 return []  # all or none
             if not isinstance(block, np.ndarray):
-                kept.append(_columns_of(block))
-                end = space.shape[1] + 1  # the last one kept is no part of the space
-                continue
-            if end + n > space.shape[1]:
-                space, end = np.empty((d, max(n, most)), np.float32), 0
-                kept.append((space, 1))
-            end += _columns_of(block, space[:, end:])[0].shape[1]
-            kept[-1] = space[:, :end], 1
-        return kept
+                kept.append(_in_order(block))
+            else:
+                if not arrays or end + n > space.shape[1]:
+                    space, end = np.empty((d, max(n, most)), np.float32), 0
+                    arrays.append(space)
+                end += _columns_of(block, space[:, end:]).shape[1]
+                arrays[-1] = space[:, :end]
+        return kept + [_Columns(columns) for columns in arrays]
 
-    def codes(self, about: FloatArray, kept: bool | None) -> Iterator[Stored]:
-        """Yield the codes of the rows that are kept, of those read again, or of both."""
-        if kept is not False:
-            if self._about is None or not np.array_equal(self._about, about):
-                self._about = None  # of what is written over, also if that fails on the way
-                each = zip(self._kept, self._codes, strict=True)
-                self._codes, self._about = [_coded(one, about, at) for one, (at, _) in each], about
-            yield from self._codes
+    def columns(self, kept: bool | None) -> Iterator[_Columns | _Entries]:
+        """Yield the columns of the rows that are kept, of those read again, or of both."""
+        yield from self._kept if kept is not False else ()
         for piece in self._others if not kept else ():
-            yield from (_coded(_columns_of(block), about) for block in pieces_of(piece))
+            yield from map(_in_order, pieces_of(piece))
 
 
 def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
@@ -347,70 +352,60 @@ def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 
+def _farthest(far: SingleArray, about: SingleArray) -> SingleArray:
+    """Return the largest float32 x whose distance x - about, rounded to float32, is at most `far`.
+
+    Rounding leaves it up to the middle of `far` and the next float32: x is what is nearest to
+    `about` and that, or the one below.
+    """
+    beyond = np.nextafter(far, np.float32(math.inf)).astype(np.float64)
+    x = (about + (far + beyond) / 2).astype(np.float32)
+    return np.where(x - about <= far, x, np.nextafter(x, np.float32(-math.inf)))
+
+
 @dataclass(frozen=True)
 class CountsIn:
-    """Counts of the entries of columns with codes up to `high` (d, m), or of distances up to it.
+    """Counts of the entries of columns up to `high` (d, m), from `low` on where it is given.
 
-    Codes are those about a centre (d,). `kept` says whether the rows that parts keep are counted,
-    the others, or both (None). It holds public numbers alone, so that it can travel.
+    `kept` says whether the rows that parts keep are counted, the others, or both (None). It holds
+    public numbers alone, so that it can travel.
     """
 
-    about: FloatArray
-    high: ShortArray
-    distances: bool
+    low: SingleArray | None
+    high: SingleArray
     kept: bool | None = None
 
     @classmethod
     def of(cls, points: FloatArray, about: FloatArray, *, distances: bool) -> CountsIn:
         """Count what is at most each point, or no farther from the centre.
 
+        Entries count as float32, and so do their distances from the centre, which end at numbers of
+        8 significant bits: up to that next to a point, away from the centre if it is above it.
         Two points more count all entries, and those that equal the centre, if distances count.
         """
-        center = np.zeros((len(about), 1)) if distances else about[:, None]
-        codes = codes_of(points, center)
         with np.errstate(all="ignore"):
-            far = points.astype(np.float32) - center.astype(np.float32)
-        seen = (np.abs(codes).astype(np.int32) << 16).view(np.float32)
-        codes -= (codes < 0) & (seen < -far)  # what begins below a point is above it
-        beyond = np.full((len(about), 2), (HIGHEST, 0 if distances else -HIGHEST), np.int16)
-        return cls(about, np.hstack([codes, beyond]), distances)
+            single = about.astype(np.float32)[:, None]
+            far = points.astype(np.float32)  # each distance counts what equals the centre
+            far = np.maximum(far, 0) if distances else far - single
+            bits, rest = np.abs(far).view(np.int32), 2**16 - 1
+            above = np.minimum(bits | rest, 255 << 23).view(np.float32)  # at most infinity
+            far = np.where(far < 0, -((bits + rest) & ~rest).view(np.float32), above)
+            tiny = np.array(rest, np.int32).view(np.float32)
+            far = np.hstack([far, np.full((len(far), 2), (math.inf, tiny), np.float32)])
+            low = -_farthest(far, -single) if distances else None
+            return cls(low, _farthest(far, single))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
-        high = self.high[np.arange(len(which))[:, None], which]
-        return CountsIn(self.about, high, self.distances, kept=True)
+        rows = np.arange(len(which))[:, None]
+        low = None if self.low is None else self.low[rows, which]
+        return CountsIn(low, self.high[rows, which], kept=True)
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
         total = np.zeros(self.high.shape, np.int64)
-        for codes, each in part.codes(self.about, self.kept):
-            count = self._of_stored if sp.issparse(codes) else self._of_columns
-            total += count(codes) * (WHOLE // each)
+        for columns in part.columns(self.kept):
+            total += columns.below(self.high, "right")
+            if self.low is not None:
+                total -= columns.below(self.low, "left")
         return total
-
-    def _of_columns(self, codes: ShortArray) -> NDArray[np.int64]:
-        """Compare what is kept with the few points of one question; sort others, in linear time."""
-        out = np.empty(self.high.shape, np.int64)
-        step = max(1, CACHED // max(1, codes.shape[1]))
-        for some in (slice(i, i + step) for i in range(0, len(codes), step)):
-            columns, high = codes[some], self.high[some]
-            columns = np.abs(columns) if self.distances else columns
-            if self.kept:
-                for counts, points in zip(out[some].T, high.T, strict=True):
-                    counts[:] = [np.count_nonzero(row) for row in columns <= points[:, None]]
-            else:
-                columns = np.sort(columns, axis=1, kind="stable")
-                out[some] = [c.searchsorted(h, "right") for c, h in zip(columns, high, strict=True)]
-        return out
-
-    def _of_stored(self, codes: Any) -> NDArray[np.int64]:
-        """Count stored entries point by point, and the zeros that are not stored."""
-        stored, zero = codes.data, codes_of(np.zeros(len(self.about)), self.about)
-        if self.distances:
-            zero, stored = np.abs(zero), np.abs(stored)
-        lengths, reached = np.diff(codes.indptr), np.zeros(len(stored) + 1, np.int64)
-        out = (zero[:, None] <= self.high) * (codes.shape[0] - lengths[:, None].astype(np.int64))
-        for counts, high in zip(out.T, self.high.T, strict=True):
-            np.cumsum(stored <= np.repeat(high, lengths), out=reached[1:])
-            counts += np.diff(reached[codes.indptr])
-        return np.asarray(out)

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import MEMORY
+from skdp._limits import CACHED, MEMORY
 from skdp.data.blocks import (
     Block,
     RowSource,
@@ -119,6 +119,18 @@ def laid_flat(block: Any) -> Block:
     return sp.csr_array(parts, shape=(n, m * d))
 
 
+def tiles(block: Any) -> Iterator[Any]:
+    """Yield few dense rows at a time, which stay in a cache for all that is done to them.
+
+    Other blocks stay whole.
+    """
+    if isinstance(block, Groups) or sp.issparse(rows_of(block)):
+        yield block
+        return
+    rows = max(1, CACHED // (2 * max(1, block.shape[1])))
+    yield from (block[i : i + rows] for i in range(0, max(1, block.shape[0]), rows))
+
+
 def by_group(change: Callable[[Block], Block], block: Any) -> Block:
     """Return the rows of what a map of rows makes of each group, laid flat.
 
@@ -140,7 +152,7 @@ def with_rows(block: Any, rows: Block) -> Any:
 
 def rows_of(block: Any) -> Block:
     """Return the rows of a block."""
-    return block.rows if isinstance(block, Groups) else block
+    return block.rows if isinstance(block, (Groups, Zipped)) else block
 
 
 def whole_groups(block: Any) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
 from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
-from skdp.data.views import group_sums, rows_each, rows_of, whole_groups
+from skdp.data.views import group_sums, rows_each, rows_of, tiles, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
 
@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Entries are seen on a public grid of floats about a public number (see `codes_of`): a point
+    Entries are seen on a public grid of floats about a public number (see `CountsIn`): a point
     between two of its numbers counts all that lies between them too. What lies between the points
     is counted once, and answers all questions. A row with a value that is not finite adds nothing.
 
@@ -104,7 +104,8 @@ class RankQuery(SumQuery):
         near = self._known[np.arange(d), which]
         if here:
             near = near + columns.sum_parts(self._work.at(which[:, None]))[:, 0]
-        return near, self._known[:, -2] + self._known[:, -1]
+        same = 0 if self._work.low is None else self._known[:, -1]
+        return near, self._known[:, -2] + same
 
     @cached_property
     def _bound(self) -> Bound:
@@ -201,6 +202,8 @@ class ColumnQuery(GroupQuery):
                 return np.hstack([*sums, zeros[-1:] * rows.shape[0]])
 
             def term(block: Any) -> NDArray[Any]:
+                if isinstance(block, np.ndarray) and step:
+                    return np.asarray(sum(of_piece(tile) for tile in tiles(block)))
                 return of_stored(block) if sp.issparse(block) else of_piece(block)
 
             return self._sum(term, (2 * d + 1,), step)

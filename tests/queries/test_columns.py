@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, row_source
-from skdp.data.numbers import HIGHEST, WHOLE, CountsIn, codes_of, stored_columns
+from skdp.data.numbers import WHOLE, CountsIn, stored_columns
 from skdp.data.units import GroupRows
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_sensitivity
@@ -100,10 +100,10 @@ def test_no_overflow_becomes_a_moment(step):
 
 def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
     X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, 3.1], [-8.0, np.inf], [1e300, -1e300]])
-    points = np.array([[0.5, 2.0, 0.25], [2.0, 4.0, 1.0]])
+    points = np.array([[0.5, 2.0, 0.25, -1.0], [2.0, 4.0, 1.0, -1.0]])
     ask = ColumnQuery(X, adjacency="add_remove").distances(np.array([0.0, 1.0]), points)
-    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(3)]
-    assert answers == [[-0.5, -0.5], [0.5, 0.5], [-1.5, -1.5]]
+    answers = [ask.ranks(np.full(2, i)).answer(0.0).tolist() for i in range(4)]
+    assert answers == [[-0.5, -0.5], [0.5, 0.5], [-1.5, -1.5], [-1.5, -1.5]]
     assert ask.ranks(np.array([1, 1])).answer(0.25).tolist() == [2, 2]
 
 
@@ -153,9 +153,9 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
     X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
     small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
     X.data[100:102] = small, large
-    high = rng.integers(0 if distances else -HIGHEST, HIGHEST, (7, 9)).astype(np.int16)
-    high[:, 0] = 0
-    count = CountsIn(center, high, distances)
+    points = 10.0 ** rng.uniform(-30, 39, (7, 9)) * (1 if distances else rng.choice([-1, 1], 9))
+    points[:, 0] = 0.0
+    count = CountsIn.of(points, center, distances=distances)
     stored, full = (stored_columns(row_source(rows), 1) for rows in (X, X.toarray()))
     expected = stored.sum_parts(count)
     assert np.array_equal(full.sum_parts(count), expected)
@@ -165,22 +165,28 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
         assert np.array_equal(stored.sum_parts(count.at(which)), some)
 
 
-def test_codes_follow_the_order_of_numbers_from_each_point_of_the_grid_to_the_next():
-    rng = np.random.default_rng(0)
-    grid = np.ldexp(rng.integers(128, 256, 500) / 128, rng.integers(-120, 120, 500))
-    grid = np.unique(np.concatenate([grid, -grid, [0.0]]))
-    near = np.concatenate([grid * (1 - 1e-6), grid, grid * (1 + 1e-3), [-0.0, 1e300, -1e300]])
-    order = np.argsort(near)
-    codes = codes_of(near, np.zeros(len(near)))
-    assert (np.diff(codes[order].astype(int)) >= 0).all()
-    assert np.array_equal(codes_of(-near, np.zeros(len(near))), -codes)
-    before, at, after = codes[: 3 * len(grid)].astype(int).reshape(3, -1)
-    assert np.array_equal(at, after)
-    assert np.array_equal(before, at - np.sign(grid))
-    assert np.abs(codes).max() < HIGHEST
-    one = int(codes_of(np.ones(1), np.zeros(1))[0])
-    shifted = codes_of(np.array([1999.0, 2000.0, 2001.0]), np.full(3, 2000.0))
-    assert shifted.tolist() == [-one, 0, one]
+@pytest.mark.parametrize("distances", [False, True])
+@pytest.mark.parametrize("center", [0.0, -0.0, 1.0, -1999.5, 1e-30, 1e30])
+def test_distances_count_up_to_the_next_number_of_eight_bits(center, distances):
+    """Distances of 8 bits follow the order of numbers: which of them count is one comparison."""
+
+    def cells(far, up):
+        bits = np.abs(far).view(np.int32) + np.where(up & (far < 0), 2**16 - 1, 0)
+        return np.sign(far) * (bits >> 16)
+
+    rng, about = np.random.default_rng(0), np.full(1, center, np.float32)
+    near = np.ldexp(rng.integers(2**16 - 300, 2**16, 400) / 2**8, rng.integers(-120, 100, 400))
+    X = [center + near, center - near, near, center * (1 + near), [0.0, -0.0, 1e300, -1e300]]
+    given = np.concatenate(X)
+    with np.errstate(over="ignore"):
+        X = given.astype(np.float32)
+    far, points = X - about, np.sort(np.abs(X - about) if distances else X)[None, ::7]
+    edges = points - (0 if distances else about)
+    seen = np.abs(cells(far, False)) if distances else cells(far, False)
+    expected = (seen[:, None] <= cells(edges, True)).sum(axis=0)
+    count = CountsIn.of(points, about, distances=distances)
+    found = stored_columns(DenseRows(given[:, None]), 1).sum_parts(count)[0] // WHOLE
+    assert np.array_equal(found[:-2], expected)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -193,13 +199,13 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
     kept = stored_columns(DenseRows(X), n_jobs)
     far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
+    which = np.tile(np.arange(4), (4, 1))
     beyond = np.maximum(points * (1 + 2**-7), 1e-50)  # the next point of the grid
     expected = WHOLE * (far.T[:, :, None] < beyond).sum(axis=1)
-    high = np.tile(codes_of(points, np.zeros(4)), (4, 1))
-    count = CountsIn(center, high, distances=True)
+    count = CountsIn.of(np.tile(points, (4, 1)), center, distances=True).at(which)
+    count = replace(count, kept=None)
     for _ in range(2):
         assert np.array_equal(kept.sum_parts(count), expected)
-        which = np.tile(np.arange(4), (4, 1))
         parts = (kept.sum_parts(one) for one in (count.at(which), replace(count, kept=False)))
         assert np.array_equal(sum(parts), expected)
 
@@ -219,7 +225,7 @@ def test_all_rows_of_groups_take_memory(monkeypatch, fits):
     monkeypatch.setattr("skdp.data.numbers.MEMORY", 3 * room)
     source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
     (part,) = (part for _, part in stored_columns(source, 1).made)
-    assert sum(columns.size for columns, _ in part._kept) == 800 * fits
+    assert sum(kept.columns.size for kept in part._kept) == 800 * fits
     assert bool(part._others) is not fits
 
 
@@ -231,19 +237,6 @@ def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numb
     ask = ColumnQuery(source, adjacency="add_remove").grid(np.array([[1.0, 2.0, 3.0, 4.0]]))
     answers = [ask.ranks(np.array([i])).answer(0.0).tolist() for i in range(4)]
     assert answers == [[-1.0], [0.0], [1.0], [2.0]]
-
-
-def test_codes_that_a_fault_left_half_written_answer_nothing(monkeypatch):
-    kept = stored_columns(DenseRows(np.random.default_rng(0).standard_normal((50, 2))), 1)
-    centers, zero = (np.zeros(2), np.full(2, 5.0)), np.zeros((2, 1))
-    here, there = (CountsIn.of(zero, c, distances=False).at(zero.astype(int)) for c in centers)
-    expected, codes = kept.sum_parts(here), iter([np.full((1, 50), 9, np.int16)])
-    with monkeypatch.context() as patch:
-        patch.setattr("skdp.data.numbers.CACHED", 1)  # column by column: one of two is written
-        patch.setattr("skdp.data.numbers.codes_of", lambda *_: next(codes))
-        with pytest.raises(RuntimeError):
-            kept.sum_parts(there)
-    assert np.array_equal(kept.sum_parts(here), expected)
 
 
 def test_one_pass_answers_all_questions_of_a_grid():
