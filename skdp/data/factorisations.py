@@ -44,6 +44,13 @@ def times_powers(
     return np.asarray(np.ldexp(A, each, out=out))
 
 
+def exponents(A: FloatArray) -> NDArray[np.intc]:
+    """Return the power of two of each unit, which brings its largest entry to [1/2, 1)."""
+    flat = A.reshape(len(A), -1)
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+
+
 def _by_unit(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArray, ...]:
     """Run a routine on batches of units; zeros for a unit where it fails."""
     with np.errstate(all="ignore"):

@@ -28,7 +28,7 @@ from skdp.data.blocks import (
     plain_block,
     row_source,
 )
-from skdp.data.factorisations import times_powers
+from skdp.data.factorisations import exponents, times_powers
 from skdp.data.integers import ODD_BITS
 from skdp.data.stored_rows import (
     BlockFiles,
@@ -365,20 +365,19 @@ class Batch:
     """
 
     def __init__(self, source: UserRows, users: IntArray) -> None:
-        self._source, self._users, self._keeps = source, users, True
+        self._source, self.users, self._keeps = source, users, True
         self.x_exponent, self.y_exponent, self.good = source._units(users)
         self.shape = (users.size, int(source._sort().sizes[users[0]]), source.n_features)
 
     @cached_property
     def _at(self) -> NDArray[np.intp]:
         """Where the rows of each user stand in its own order, (users, rows)."""
-        return self._source._at(self._users)
+        return self._source._at(self.users)
 
     @cached_property
     def X(self) -> FloatArray:
         """Rows (users, rows, features), entries at most 1: the true ones are X * 2**x_exponent."""
-        X = self._source._rows_of(self._at, self.good)
-        return times_powers(X, -self.x_exponent, out=X)
+        return times_powers(self.true_rows, -self.x_exponent)
 
     @cached_property
     def Y(self) -> FloatArray:
@@ -387,21 +386,16 @@ class Batch:
         return times_powers(Y, -self.y_exponent, out=Y)
 
     @property
-    def first_rows(self) -> FloatArray:
-        """The first row of each user in its own order, in the units of the data."""
-        return self._source._rows_of(self._at[:, :1], self.good)[:, 0]
-
-    @property
-    def first_targets(self) -> FloatArray:
-        """The target of that row, in the units of the data."""
-        return self._source._targets_of(self._at[:, :1], self.good)[:, 0]
+    def true_rows(self) -> FloatArray:
+        """Rows in the units of the data, in an array of their own."""
+        return self._source._rows_of(self._at, self.good)
 
     def alone(self, i: int) -> Batch:
         """Return one of the users, for whom nothing is kept."""
         one, mine = copy.copy(self), slice(i, i + 1)
         for name in ("_at", "X", "Y"):
             one.__dict__.pop(name, None)
-        one._users, one._keeps = self._users[mine], False
+        one.users, one._keeps = self.users[mine], False
         one.x_exponent, one.y_exponent = self.x_exponent[mine], self.y_exponent[mine]
         one.good, one.shape = self.good[mine], (1, *self.shape[1:])
         return one
@@ -410,14 +404,7 @@ class Batch:
         """Return what `make` returned for these users under a public key, or call it."""
         if not self._keeps:
             return make()
-        return self._source.memory((int(self._users[0]), key), make, large=large)
-
-
-def _exponents(values: FloatArray) -> NDArray[np.intc]:
-    """Return the power of two of each user, which brings its largest entry to [1/2, 1)."""
-    flat = values.reshape(len(values), -1)
-    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
-    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+        return self._source.memory((int(self.users[0]), key), make, large=large)
 
 
 def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
@@ -461,11 +448,6 @@ class UserRows(GroupRows):
         self.memory = Memory()
         self._known: dict[int, _Units] = {}
 
-    def labelled_blocks(self) -> Iterator[tuple[IntArray, Batch]]:
-        """Yield (numbers of the users, batch)."""
-        for users in self._batches():
-            yield users, self._batch(users)
-
     def _batch(self, users: IntArray) -> Batch:
         return Batch(self, users)
 
@@ -486,7 +468,7 @@ class UserRows(GroupRows):
             order = np.take_along_axis(at, _own_order(X, Y), axis=1)
             self._sort().rows[self._places_of(users)] = order
         none = np.zeros(users.size, np.intc)
-        return _Units(_exponents(X), _exponents(Y) if self._scale_targets else none, good)
+        return _Units(exponents(X), exponents(Y) if self._scale_targets else none, good)
 
     def _at(self, users: IntArray) -> NDArray[np.intp]:
         """Return where the rows of users stand, (users, rows)."""
@@ -513,10 +495,12 @@ def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
     That of a bad user is a bad row.
     """
     for batch in batches:
-        yield np.where(batch.good[:, None], batch.first_rows, np.nan)
+        rows = batch._source._rows_of(batch._at[:, :1], batch.good)[:, 0]
+        yield np.where(batch.good[:, None], rows, np.nan)
 
 
 def one_target_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
     """Yield the target of the same row of each user."""
     for batch in batches:
-        yield np.where(batch.good[:, None], batch.first_targets, np.nan)
+        targets = batch._source._targets_of(batch._at[:, :1], batch.good)[:, 0]
+        yield np.where(batch.good[:, None], targets, np.nan)

@@ -280,12 +280,12 @@ class Memory:
     """Arrays by public key, until they take a public number of bytes: a part stays without.
 
     Which are kept never changes a result: what is not is made again, from the same rows. Large ones
-    that are quickly made again may take a quarter: the others save more time by their size.
+    that are quickly made again may take a quarter, and make room: others save more by their size.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Arrays] = {}
-        self._taken = 0
+        self._taken, self._large = 0, list[Hashable]()
         self._lock = threading.Lock()
 
     def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
@@ -295,9 +295,12 @@ class Memory:
             found = make()
             size = sum(array.nbytes for array in found)
             with self._lock:
+                while self._large and not (large or cacheable(self._taken + size)):
+                    self._taken -= sum(A.nbytes for A in self._arrays.pop(self._large.pop()))
                 if cacheable((self._taken + size) * (4 if large else 1)):
                     self._taken += size
                     self._arrays[key] = found
+                    self._large += [key] * large
         return found
 
 

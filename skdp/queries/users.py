@@ -226,5 +226,5 @@ class UserQuery(SumQuery):
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
         with one_blas_thread():
-            for users, batch in self._source.labelled_blocks():
-                yield users, run(batch)
+            for batch in self._source.blocks():
+                yield batch.users, run(batch)

@@ -488,12 +488,11 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         base = learn_base(self, ask, query, shares)
         model, scaling, own = base.model, base.scaling, {}
         ask = ask.scaled(*scaling)
-        whitener, shared = self._subspace(ask, query, shares, model)
+        whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
             self._warn_of_delta(query.n_rows, session.unit)
-        view = self._view(whitener, model)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
@@ -503,20 +502,19 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         elif self.head_selection == "per_user":
             choice = Choice(rules, np.zeros(len(rules)))
         warn_of_verdict(self, base._replace(model=model), helped)
-        return own | self._attributes_of(scaling, shared, whitener, model, choice, count)
+        return own | self._attributes_of(scaling, shared, whitening, model, choice, count)
 
     @staticmethod
-    def _attributes_of(scaling, shared, whitener, model, choice, count):
+    def _attributes_of(scaling, shared, whitening, model, choice, count):
         """Return the public attributes, which are about rows as they come."""
         coef, intercept = scaling.of_raw(model.coef, model.intercept)
         one = len(intercept) == 1
-        eye = np.eye(len(coef)) if whitener is None else whitener
         return {
             "feature_center_": scaling.center,
             "feature_scale_": scaling.scale,
             "feature_bounds_": scaling.bounds,
             "components_": fix_signs(shared.U.T),
-            "whitening_": eye / scaling.scale[:, None],
+            "whitening_": whitening,
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": coef[:, 0] if one else coef.T,
@@ -532,13 +530,15 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         """How users look at their rows, from public parameters and attributes."""
         return View(whitener, self.fit_intercept, self._loss_name(), base)
 
-    def _subspace(self, ask, query, shares, base):
-        d, whitener = query.n_features, None
+    def _subspace(self, ask, scale, shares, base):
+        d, whitener = len(scale), np.eye(len(scale))
         if self.whiten:
             released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
             whitener = whitener_of(released)
-        view = self._view(whitener, base)
-        return whitener, direction_start(ask, view, d, self.n_components, shares["subspace"])
+        whitening = whitener / scale[:, None]
+        # Bit by bit as public heads make it: what is kept for the vote serves them.
+        view = self._view(whitening * scale[:, None] if self.whiten else None, base)
+        return whitening, view, direction_start(ask, view, d, self.n_components, shares["subspace"])
 
     # -- heads -----------------------------------------------------------------------------
 

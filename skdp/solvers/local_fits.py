@@ -331,58 +331,65 @@ class RidgePath:
         return RidgePath(self.size[users], Basis(self.basis.P[users]), self.s[users], W, F)
 
     def _left(self, Y: FloatArray, penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return BY (n, c, m) and the diagonals of B (n, m), for one penalty of each user.
+        """Return BY (n, c, p, m) and the diagonals of B (n, c, m), for c penalties of each user.
 
         With h = lam / (s + lam), P'BP is diag(h) minus the outer squares of k vectors: one for each
         column of W after the other, by the formula of Sherman and Morrison. Rows stand last, as the
         longest axis.
         """
-        lam = (penalty * self.size)[:, None]
-        g = self.s / (self.s + lam)
+        lam = (penalty * self.size[:, None])[:, :, None]
+        g = self.s[:, None] / (self.s[:, None] + lam)
         columns, Pt = _rows_first(Y), self.basis.rows
         t = np.matmul(columns, self.basis.P)
-        inside = g[:, None] * t
-        diagonal = 1.0 - np.matmul(g[:, None], self.basis.squares)[:, 0]
+        inside = g[:, :, None] * t[:, None]
+        diagonal = 1.0 - np.matmul(g, self.basis.squares)
         for v in self._taken_by(lam):
-            inside += np.matmul(t, v[:, :, None]) * v[:, None]
-            diagonal -= np.square(np.matmul(v[:, None], Pt)[:, 0])
-        return columns - np.matmul(inside, Pt), diagonal
+            inside += np.matmul(v, transposed(t))[:, :, :, None] * v[:, :, None]
+            diagonal -= np.square(np.matmul(v, Pt))
+        taken = np.matmul(inside.reshape(len(t), -1, t.shape[2]), Pt)
+        return columns[:, None] - taken.reshape(*g.shape[:2], *columns.shape[1:]), diagonal
 
     def _taken_by(self, lam: FloatArray) -> list[FloatArray]:
-        """Return the vectors (n, r) of the columns of W."""
+        """Return the vectors (n, c, r) of the columns of W."""
         found: list[FloatArray] = []
         if self.W is None:
             return found
-        h = lam / (self.s + lam)
-        for w in np.moveaxis(self.W, 2, 0):
+        h = lam / (self.s[:, None] + lam)
+        for w in np.moveaxis(self.W, 2, 0)[:, :, None]:
             v = h * w
             for u in found:
-                v -= (u * w).sum(axis=1, keepdims=True) * u
-            gain = np.maximum((v * w).sum(axis=1, keepdims=True), 0.0)
+                v -= (u * w).sum(axis=2, keepdims=True) * u
+            gain = np.maximum((v * w).sum(axis=2, keepdims=True), 0.0)
             found.append(v / np.sqrt(lam + gain))
         return found
 
     def residuals(
-        self, Y: FloatArray, penalty: FloatArray, variance: float
+        self, Y: FloatArray, penalty: FloatArray, variance: Any, of: Any = slice(None)
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return BY, diag(B) and the intercept, for one relative penalty of each user."""
+        """Return BY, diag(B) and the intercepts, for c relative penalties (n or 1, c).
+
+        `of` says which of the penalties goes with each of c variances.
+        """
         both = np.concatenate([Y, np.ones((*Y.shape[:2], 1))], axis=2)
         left, diagonal = self._left(both, penalty)
-        BY, B1 = left[:, :-1], left[:, -1]
-        if variance == 0 or Y.shape[1] == 1:  # one row cannot tell its intercept
-            return _rows_first(BY), diagonal, np.zeros(BY.shape[:2])
+        left, diagonal, penalty = left[:, of], diagonal[:, of], penalty[:, of]
+        BY, B1 = left[:, :, :-1], left[:, :, -1]
+        if Y.shape[1] == 1:  # one row cannot tell its intercept
+            return BY, diagonal, np.zeros(BY.shape[:3])
         # The prior of an intercept counts for some rows; without coefficients it stands alone.
-        inner = B1.sum(axis=1) + np.where(np.isinf(penalty), 1.0, penalty) / variance
-        weight = (1.0 / np.maximum(inner, 1e-300))[:, None]
-        intercept = weight * BY.sum(axis=2)
-        BY = BY - B1[:, None] * intercept[:, :, None]
-        return _rows_first(BY), diagonal - B1 * B1 * weight, intercept
+        with np.errstate(divide="ignore"):
+            inner = B1.sum(axis=2) + np.where(np.isinf(penalty), 1.0, penalty) / variance
+        weight = (1.0 / np.maximum(inner, 1e-300))[:, :, None]
+        intercept = weight * BY.sum(axis=3)
+        BY = BY - B1[:, :, None] * intercept[:, :, :, None]
+        return BY, diagonal - B1 * B1 * weight, intercept
 
-    def errors(self, Y: FloatArray, penalty: float, variance: float) -> FloatArray:
-        """Return the mean squares of left-out rows, (n,): those of all columns together."""
-        BY, diagonal, _ = self.residuals(Y, np.full(len(Y), penalty), variance)
+    def errors(self, Y: FloatArray, penalty: Any, variance: Any) -> FloatArray:
+        """Return mean squares of left-out rows, all columns together, (n, c): for c of each."""
+        known, of = np.unique(np.ravel(penalty), return_inverse=True)
+        BY, diagonal, _ = self.residuals(Y, known[None], np.asarray(variance), of)
         left_out = BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
-        return np.asarray(np.einsum("nmp,nmp->n", left_out, left_out) / Y.shape[1])
+        return np.asarray(np.einsum("ncpm,ncpm->nc", left_out, left_out) / Y.shape[1])
 
     def fit(
         self,
@@ -396,11 +403,12 @@ class RidgePath:
         eta = offset
         for _ in range(loss.n_steps):
             target = loss.pseudo(Y, eta)
-            BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
+            left, diagonal, intercept = self.residuals(target - offset, penalty[:, None], variance)
+            BY = _rows_first(left[:, 0])
             eta = target - BY
-        left_out = target - BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
+        left_out = target - BY / np.maximum(diagonal[:, 0], NEGLIGIBLE)[:, :, None]
         dual = BY / each(penalty * self.size, BY)
-        return LocalFit(eta, left_out, dual, intercept)
+        return LocalFit(eta, left_out, dual, intercept[:, 0])
 
     def coefficients(self, fit: LocalFit) -> FloatArray:
         """Return the coefficients (n, q, p) of a fit."""

@@ -250,8 +250,7 @@ class View:
         seen = self(batch)
         path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
-        errors = [path.errors(Y, penalty, self.variance) for penalty in PENALTIES]
-        best = PENALTIES[np.argmin(errors, axis=0)]
+        best = PENALTIES[np.argmin(path.errors(Y, PENALTIES, self.variance), axis=1)]
         found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
         return np.where(self.informs(batch)[:, None, None], found, 0.0)
 
@@ -277,28 +276,23 @@ class Seen:
         self, view: View, batch: UserBatch, Y: FloatArray, scale: FloatArray | None = None
     ) -> None:
         self._view, self._batch, self.Y = view, batch, Y
-        self._whitened: FloatArray | None = None
         if scale is None:
             scale = batch.keep(("scale", *view.of_rows), self._measured)[0]
         self.scale = scale
 
     def take(self, users: NDArray[np.intp]) -> Seen:
         """Return some of the users."""
-        batch = TakenUsers.of(self._batch, users)
-        return Seen(self._view, batch, self.Y[users], self.scale[users])
+        return Seen(self._view, TakenUsers.of(self._batch, users), self.Y[users], self.scale[users])
 
     def _measured(self) -> tuple[FloatArray]:
         """Return the root mean square of whitened rows, own means taken off."""
-        self._whitened = self._view.whitened(self._batch.X)
-        return ((own_spread if self._view.intercept else own_scale)(self._whitened),)
+        whitened = self._view.whitened(self._batch.X)
+        return ((own_spread if self._view.intercept else own_scale)(whitened),)
 
     @cached_property
     def X(self) -> FloatArray:
         """The rows, (n, m, d)."""
-        X, self._whitened = self._whitened, None
-        if X is None:
-            X = self._view.whitened(self._batch.X)
-        return X / self.scale[:, None, None]
+        return np.asarray(self._view.whitened(self._batch.X) / self.scale[:, None, None])
 
     def times(self, B: FloatArray) -> FloatArray:
         """Return the rows times a public matrix of few columns."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.factorisations import times_powers
+from skdp.data.factorisations import exponents, times_powers
 
 FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
@@ -41,16 +41,16 @@ class Scaling(NamedTuple):
     limit: FloatArray
 
     def __call__(self, X: FloatArray) -> FloatArray:
-        """Return rows (..., d) as they are seen."""
-        rows = np.empty(X.shape)
-        with np.errstate(over="ignore"):
-            np.subtract(X, self.center, out=rows)
-            rows /= self.scale
-        np.clip(rows, -_LARGEST, _LARGEST, out=rows)
-        entries, beyond = rows.reshape(-1), np.flatnonzero(np.abs(rows) > self.limit)
-        limit = self.limit[beyond % len(self.limit)]
-        entries[beyond] = limit * (limit / entries[beyond])
-        return rows
+        """Return rows (..., d) as they are seen, in the array that is given."""
+        X -= self.center
+        X /= self.scale
+        least = min(self.limit.min(), _LARGEST)
+        if not (X.max(initial=0.0) <= least and X.min(initial=0.0) >= -least):
+            np.clip(X, -_LARGEST, _LARGEST, out=X)
+            entries, beyond = X.reshape(-1), np.flatnonzero(np.abs(X) > self.limit)
+            limit = self.limit[beyond % len(self.limit)]
+            entries[beyond] = limit * (limit / entries[beyond])
+        return X
 
     def of_scaled(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (..., d, p) and intercepts for rows as they are seen."""
@@ -83,15 +83,13 @@ class ScaledUsers(NamedTuple):
         """Return the users of a batch, each with its own power of two taken off."""
 
         def made() -> tuple[NDArray[Any], ...]:
-            rows = scaling(times_powers(batch.X, batch.x_exponent))
-            flat = rows.reshape(len(rows), -1)
-            largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
-            exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
-            return times_powers(rows, -exponents, out=rows), exponents
+            rows = scaling(batch.true_rows)
+            taken = exponents(rows)
+            return times_powers(rows, -taken, out=rows), taken
 
         name = ("seen", *map(digest, scaling))
-        X, exponents = batch.keep(name, made, large=True)
-        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
+        X, x_exponent = batch.keep(name, made, large=True)
+        return cls(X, batch.Y, x_exponent, batch.y_exponent, batch, name)
 
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]]

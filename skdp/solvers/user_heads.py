@@ -172,15 +172,17 @@ class Heads:
         offset, mean = self._offset(batch, AS_ALL), self.view.loss.mean
         if mean is not None:
             offset = self.view.linear_targets(mean(offset))
-        paths = {part: self._path(seen, part) for part in {rule.outside for rule in rules}}
-        for i, rule in enumerate(rules):
-            path = paths[rule.outside]
-            if own:
-                left_out = self._fit(batch, seen, path, rule).left_out
+        # Without coefficients any path will do.
+        kinds = [(x.outside if x.penalty < math.inf else 1.0, x.toward_global) for x in rules]
+        paths = {part: self._path(seen, part) for part in {part for part, _ in kinds}}
+        for kind in set(kinds):
+            which, path = [i for i, one in enumerate(kinds) if one == kind], paths[kind[0]]
+            for i in which if own else []:
+                left_out = self._fit(batch, seen, path, rules[i]).left_out
                 out[:, i] = loss.losses(Y, left_out).mean(axis=1)
-            else:
-                sides = Y - offset if rule.toward_global else Y
-                out[:, i] = path.errors(sides, rule.penalty, rule.intercept)
+            if not own:
+                given = np.array([(rules[i].penalty, rules[i].intercept) for i in which]).T
+                out[:, which] = path.errors(Y - offset if kind[1] else Y, *given)
         return out
 
     def small(self, batch: UserBatch) -> FloatArray:

@@ -92,11 +92,9 @@ def test_a_path_beside_another_one_is_that_of_mapped_rows(m, part):
     assert np.allclose(path.size, mapped.size)
     for given in itertools.product([1e-4, 0.1, 30.0], [0.0, 0.2, math.inf]):
         assert np.allclose(path.errors(Y, *given), mapped.errors(Y, *given), rtol=1e-6)
-    for one, other in zip(
-        *(p.residuals(Y, np.full(5, 0.1), math.inf) for p in (path.take(np.arange(5)), mapped)),
-        strict=True,
-    ):
-        assert np.allclose(one, other)
+    given = Y, np.full((5, 1), 0.1), math.inf
+    pairs = path.take(np.arange(5)).residuals(*given), mapped.residuals(*given)
+    assert all(map(np.allclose, *pairs))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
@@ -218,9 +216,8 @@ def test_kept_decompositions_are_as_good_as_exact_ones(far):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((40, 8, 12)) + far
     seen = shared.View(None, True, "squared")(batch_of(X, rng.standard_normal((40, 8, 1))))
-    exact, grid = fits.RidgePath.of(seen.X), itertools.product(shared.PENALTIES, [0.0, 0.1, np.inf])
-    pairs = [[path.errors(seen.Y, *at) for path in (exact, seen.path)] for at in grid]
-    given, found = np.swapaxes(pairs, 0, 1)
+    grid = np.transpose(list(itertools.product(shared.PENALTIES, [0.0, 0.1, np.inf])))
+    given, found = (x.errors(seen.Y, *grid) for x in (fits.RidgePath.of(seen.X), seen.path))
     np.testing.assert_allclose(found, given, rtol=1e-2)
     assert np.median(np.abs(found / given - 1)) < 1e-5
 

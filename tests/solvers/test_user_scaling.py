@@ -5,7 +5,6 @@ import numpy as np
 from skdp.data.units import UserRows
 from skdp.regression._personalized_base import within_bounds
 from skdp.solvers.columns import FARTHEST, Columns
-from skdp.solvers.local_fits import TakenUsers
 from skdp.solvers.personalization import scaling_of, target_unit
 from skdp.solvers.scaling import ScaledUsers, Scaling
 
@@ -86,8 +85,8 @@ def test_users_as_they_are_seen_keep_what_their_rows_say():
         moved = ScaledUsers.of(batch, scaling)
         true = np.ldexp(batch.X, batch.x_exponent[:, None, None])
         expected = np.clip(true - center, -largest, largest)
-        alone = ScaledUsers.of(TakenUsers.of(batch, np.array([5, 7])), scaling)
+        alone = ScaledUsers.of(batch.alone(5), scaling)
     assert np.allclose(np.ldexp(moved.X, moved.x_exponent[:, None, None]), expected, atol=0.0)
     sizes = np.abs(moved.X).max(axis=(1, 2))
     assert (sizes >= 0.5).all() and (sizes < 1).all()
-    assert np.array_equal(alone.X, moved.X[[5, 7]])
+    assert np.array_equal(alone.X, moved.X[5:6])

@@ -152,6 +152,18 @@ def symmetrise(value: NDArray[Any]) -> None:
         value[start:, rows] = part.T
 
 
+def squares(total: int) -> list[int]:
+    """Return a few numbers whose squares add to a total.
+
+    With one more, 1, they are the a_i of `Grant.draw`: sum a_i X_i has the law of total + 1 draws
+    X. Proof: X, discrete Gaussian, has the characteristic function exp(-(s t)^2 / 2), s over 10^6,
+    for |t| <= pi. So both sums have exp(-(total + 1) (s t)^2 / 2) where |t| <= pi / max a_i; as
+    one a_i is 1 both are elsewhere below exp(-(s pi / max a_i)^2 / 2), which is nothing.
+    """
+    first = math.isqrt(total)
+    return [first, *squares(total - first**2)] if total else []
+
+
 class Grant:
     """Permission, already paid for, to open one statistic a fixed number of times."""
 
@@ -222,8 +234,8 @@ class Grant:
         drawn = noise.integer_gaussian(words, bound.shape, self._levels)
         if self._copies == 1:
             return drawn
-        for _ in range(self._copies - 1):
-            drawn += noise.integer_gaussian(words, bound.shape, self._levels)
+        for factor in squares(self._copies - 1):
+            drawn += factor * noise.integer_gaussian(words, bound.shape, self._levels)
         # Rounded so that a shift stays a shift: the mean of the noisy integers, rounded.
         return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
 

@@ -108,6 +108,14 @@ def test_a_release_of_copies_is_the_mean_of_releases():
     assert spent.epsilon_at(1e-6) == math.inf  # as one Gaussian its sampler has no price
 
 
+@pytest.mark.parametrize("copies", range(1, 33))
+def test_weighted_noises_have_the_law_of_copies(copies):
+    """Characteristic functions of discrete Gaussians of deviation 30, far below that of ours."""
+    weights, t = [1, *gate.squares(copies - 1)], np.linspace(0, np.pi, 2001)
+    each = np.exp(-450 * ((np.outer(weights, t) + np.pi) % (2 * np.pi) - np.pi) ** 2)
+    assert len(weights) <= 6 and np.abs(each.prod(axis=0) - each[0] ** copies).max() < 1e-12
+
+
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 7, 9])
 def test_the_symmetric_part_in_tiles_is_that_of_the_whole(monkeypatch, n):
     monkeypatch.setattr(gate, "CACHED", 3)
