@@ -144,8 +144,7 @@ def test_shares_are_spent_exactly(route, share):
 def test_more_columns_are_kept_where_more_can_be_read():
     signals = [3000.0 / scale for scale in (150.0, 15.0, 1.5, 0.015)]
     kept = [spectral.kept_columns(signal, 10_000, 3) for signal in signals]
-    assert kept == sorted(kept)
-    assert kept[0] == 100 and kept[-1] == 4000
+    assert kept == sorted(kept) and kept[0] == 100 and kept[-1] == 4000
     assert spectral.kept_columns(signals[-1], 50, 3) == 50
     assert spectral.kept_columns(signals[0], 10_000, 60) == 240
 
