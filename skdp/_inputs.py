@@ -674,7 +674,7 @@ def public_units(estimator, shape, session):
     Cells and pairs are compared with the number of rows: most are empty, and how many are not is
     private. Norms of a change have no number, and it does not matter where no delta is spent.
     """
-    counted = unit_of(estimator).counted if session.budget.delta else ""
+    counted = unit_of(estimator).counted if session.budget.delta or session.open else ""
     return shape[0] if counted else 0, counted
 
 

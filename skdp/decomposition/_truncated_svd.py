@@ -105,7 +105,9 @@ class DPTruncatedSVD(
         of these also have "deflation", one component after the other.
         On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
         pure differential privacy, whatever `n_components` is, refused where it would flip more than
-        2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters.
+        2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters;
+        for interactions by their mean number too, which is released first: but by `unit_bound`,
+        if that is given, and by the shape alone in a PrivacyLedger.
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
@@ -151,7 +153,8 @@ class DPTruncatedSVD(
         Row unit: the clip norm that was used: released, at most the one that is given.
     user_level_mu_ : float
         Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data (not
-        of "one_shot", which implies epsilon times the number of items).
+        of "one_shot", which implies epsilon times the number of items, nor where "auto" may take
+        it by what it releases first).
     algorithm_reason_ : str
         Units other than row: which algorithm was used, and why.
     n_features_in_ : int
@@ -273,6 +276,8 @@ class DPTruncatedSVD(
             else _unit_fits.fit_entries
         )
         name, reason = _unit_fits.unit_route(self, X.shape)
+        if name == "auto":
+            session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
         return {"algorithm_reason_": reason} | fit(self, session, X, name)
 
@@ -301,7 +306,7 @@ class DPTruncatedSVD(
 
     def _is_pure(self, X):
         flips = not self._by_rows and not _unit_fits.whole_at_once(self._protects)
-        return flips and _unit_fits.unit_route(self, X.shape)[0] == "one_shot"
+        return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "auto")
 
     def _check_parameters(self):
         self._check_unit()

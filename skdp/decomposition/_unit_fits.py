@@ -11,6 +11,7 @@ from skdp._inputs import matrix_unit
 from skdp._limits import MOST_DENSE
 from skdp.answer import Answer
 from skdp.decomposition import _base
+from skdp.privacy.ledger.scope import around
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot
@@ -40,52 +41,55 @@ _SHARES = {
 }  # fmt: skip
 
 
-def interaction_route(estimator, shape):
-    """Choose flips or the moment, whose budgets are of two kinds, by the edge of their noise.
+def interaction_route(estimator, shape, degree=None):
+    """Choose flips or the moment, by the mean degree of the rows: given, released, or a usual one.
 
-    Over what a row of a usual degree holds; nothing is read for it.
+    Without one ("auto") it is released first, unless all degrees choose the same. A ledger knows
+    what kind of a budget a fit has before it begins.
     """
-    m, n = shape
-    degree = estimator.unit_bound or round(math.sqrt(n))
-    edges = {"one_shot": _flipped_edge(estimator, shape, degree)}
-    if estimator.delta > 0 or math.isinf(estimator.epsilon):
-        route, noise, columns = _moment_route(
-            estimator, estimator._checked_session(), shape, degree
-        )
-        edges[route] = symmetric_noise_edge(noise, columns) / m
-    if math.isinf(estimator.epsilon):
-        edges.pop("one_shot")
-    ordered = sorted(edges, key=edges.get)
-    figures = ", ".join(f"{name} {edges[name]:.3g}" for name in ordered)
-    return ordered[0], f"{ordered[0]}: predicted edge of the noise {figures}"
+    degree = estimator.unit_bound or degree or (any(around()) and round(math.sqrt(shape[1])))
+    flips = {_flips_show_more(estimator, shape, end) for end in (degree or 1, degree or shape[1])}
+    if len(flips) == 2:
+        return "auto", "auto: the released mean degree decides"
+    if flips == {True}:
+        return "one_shot", f"one_shot: it shows more, at {degree or 'any'} ones in a row"
+    return _moment_route(estimator, estimator._checked_session(), shape, degree or 1)[:2]
+
+
+def _flips_show_more(estimator, shape, degree):
+    """Whether flips show more than half of a direction of which the moment shows half.
+
+    Its squared length is root 2 of half the edge of the moment, x times the noise of m flips; they
+    show (x^2 - b)/(x^2 + b x) of it, b = n/m.
+    """
+    (m, n), session = shape, estimator._checked_session(pure=True)
+    if session.budget.exact or estimator.delta == 0:
+        return not session.budget.exact
+    cells = 2 if estimator.adjacency == "replace" else 1
+    s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
+    if m * n * one_shot.flip_probability(s) > MAX_FLIPS:
+        return False
+    *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
+    length, unit = noise * math.sqrt(columns) * degree, s**2 * n
+    return length * (length - unit) > 2 * unit * m * s**2
 
 
 def _moment_route(estimator, session, shape, floor):
-    """Return whether the moment of all items is read, its noise scale, and of how many items."""
+    """Return what of the moment is read, in words too, its noise scale, and of how many items."""
     m, n = shape
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
+    name, columns = "screened", moment_columns(signal, n, estimator.n_components)
     if shows_all_columns(signal, n):
-        return "gram", noise, n
-    return "screened", noise, moment_columns(signal, n, estimator.n_components)
+        name, columns = "gram", n
+    some = f"{columns} columns{' or all' * (columns < n)}"
+    return name, f"{name}: of {some}, at a degree floor of {floor}", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):
     """Return the noise scale of a moment of n items with all of the share of the subspace."""
     change = gram_change(n, floor, estimator.adjacency)
     return session.noise_multiplier * change / math.sqrt(_SHARES["moment"])
-
-
-def _flipped_edge(estimator, shape, degree):
-    m, n = shape
-    session = estimator._checked_session(pure=True)
-    if session.budget.exact:
-        return 0.0
-    cells = 2 if estimator.adjacency == "replace" else 1
-    s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
-    if m * n * one_shot.flip_probability(s) > MAX_FLIPS:
-        return math.inf
-    return 2 * one_shot.pair_deviation(s, m, m * degree / n) * math.sqrt(n) / (m * degree)
 
 
 def fit_interactions(estimator, session, X, route):
@@ -96,48 +100,45 @@ def fit_interactions(estimator, session, X, route):
     """
     (m, n), k, floor = X.shape, estimator.n_components, estimator.unit_bound
     query, extra = InteractionQuery(X, degree_floor=n, adjacency=estimator.adjacency), {}
+    learnt = floor is None and route != "one_shot"
+    if learnt:  # under a floor of all items the total is their number, in parts of n
+        total = session.ask(query).square_sum(share=_SHARES["degree"])
+        floor = one_shot.mean_degree(total.value * n, m)
+    if route == "auto":
+        route, extra["algorithm_reason_"] = interaction_route(estimator, X.shape, floor)
+        if route != "one_shot":
+            session.take_delta()
+    elif estimator.algorithm == "auto" and route != "one_shot":  # now that the floor is known
+        named = _moment_route(estimator, session, X.shape, floor)
+        route, extra["algorithm_reason_"] = named[:2]
     if route == "one_shot":
-        cells = session.ask(query).cells(share=1.0)
+        cells = session.ask(query).cells(share=session.left(session.budget.kind))
         squares, V, total, sums, noise = one_shot.normalised_pairs(*cells, floor, k)
-        verdict = _base.found_of(squares)
     else:
-        counted = floor is None
-        if counted:  # under a floor of all items the total is their number, in parts of n
-            floor = one_shot.mean_degree(
-                session.ask(query).square_sum(share=_SHARES["degree"]).value * n, m
-            )
         ask = session.ask(query.floored(floor))
-        if estimator.algorithm == "auto":  # now that the floor is known
-            route, _, columns = _moment_route(estimator, session, X.shape, floor)
-            extra["algorithm_reason_"] = (
-                f"{route}: of {columns} columns{' or all' * (columns < n)}, "
-                f"at a degree floor of {floor}"
-            )
-        rest = _SHARES["moment"] - _SHARES["degree"] * counted
-        found = _moment_pairs(estimator, session, ask, X.shape, route, floor, rest)
-        (squares, V), total = found[:2], ask.square_sum(share=_SHARES["total"])
+        paid = _SHARES["degree"] * (learnt and not session.open)
+        found = _moment_pairs(estimator, session, ask, X.shape, route, floor, paid)
+        (squares, V), whole = found[:2], ask.square_sum(share=_SHARES["total"])
         sums, noise = ask.sums(share=_SHARES["sums"])
-        verdict = (
-            _base.found_of(squares) if route == "gram" else _base.verdict_of_ritz(found, total, n)
-        )
-        total = max(float(total.value), total.noise_scale)
+        total = max(float(whole.value), whole.noise_scale)
+        if session.budget.mu and not session.open:
+            extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, paid)
+    verdict = _base.found_of(squares)
+    if route not in ("one_shot", "gram"):
+        verdict = _base.verdict_of_ritz(found, whole, n)
     squares = squares * _base.warn_of_verdict(estimator, *verdict)
     attributes = svd_variances(squares, _base.components_of(V), sums / m, total / m, m, noise / m)
-    extra["n_samples_seen_"] = m
-    if session.budget.mu and route != "one_shot":
-        share = _SHARES["degree"] * counted
-        extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, share)
-    return attributes | extra
+    return attributes | extra | {"n_samples_seen_": m}
 
 
-def _moment_pairs(estimator, session, ask, shape, route, floor, share):
+def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
     """Return the k leading eigenpairs of a noisy moment: of all items, or the Ritz pairs of it."""
-    k, (m, n) = estimator.n_components, shape
+    k, (m, n), share = estimator.n_components, shape, _SHARES["moment"] - paid
     if route == "gram":
         return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
-        V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal)
+        V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal, m * math.sqrt(floor))
         return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
@@ -184,9 +185,8 @@ def usual_length(estimator, unit, n):
 
 
 def _moment_noise(session, unit, clip_norm):
-    return (
-        session.noise_multiplier * moment_change(unit, clip_norm) / math.sqrt(_SHARES["subspace"])
-    )
+    change = moment_change(unit, clip_norm) / math.sqrt(_SHARES["subspace"])
+    return session.noise_multiplier * change
 
 
 def moment_triplets(estimator, session, X, unit, route, products):
@@ -208,7 +208,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
-        V = screened_moment(rows, n, k, share, signal)
+        V = screened_moment(rows, n, k, share, signal, m * clip_norm)
         ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"])
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
@@ -263,9 +263,8 @@ def unit_route(estimator, shape):
         return _whole_route(estimator, shape)
     if name != "auto":
         return name, f"{name}: as asked for"
-    moments = {}
-    if estimator.delta > 0 and not math.isinf(estimator.epsilon):
-        moments = moment_thresholds(estimator, estimator._checked_session(), changed, shape)
+    noisy, session = not (pure or math.isinf(estimator.epsilon)), estimator._checked_session()
+    moments = moment_thresholds(estimator, session, changed, shape) if noisy else {}
     return choose_one_shot(estimator, changed, shape, n_answers, iterated, moments=moments)
 
 
@@ -289,8 +288,8 @@ def pure_units(estimator):
         return False
     if unit.bound is DEGREE:
         return name in ("auto", "one_shot")
-    moments = name in ("gram", "arpack", "screened")  # of matrices: no near bound on an l1 norm
-    one = estimator.n_components == 1 and not moments
+    # Moments of matrices have no near bound on an l1 norm.
+    one = estimator.n_components == 1 and name not in ("gram", "arpack", "screened")
     return one or name in ("auto", "deflation", "one_shot")
 
 

@@ -199,10 +199,8 @@ class InteractionQuery(PrivateQuery):
     def gram(self) -> Bounded:
         """Return R'R: see `gram_change`."""
         n = self.n_features
-
-        l2 = gram_change(n, self.degree_floor, self.adjacency)
         return rounded_release(
-            "gram", (n, n), l2, self._error(1.0),
+            "gram", (n, n), gram_change(n, self.degree_floor, self.adjacency), self._error(1.0),
             lambda: (self._normalised().T @ self._normalised()).toarray(), symmetric=True,
         )  # fmt: skip
 
@@ -210,10 +208,8 @@ class InteractionQuery(PrivateQuery):
         """Return R'(R X), the Gram matrix times X: see `product_change`."""
         X = np.asarray(X, np.float64)
 
-        l2, error = (
-            product_change(X, self.degree_floor, self.adjacency),
-            self._error(float(np.linalg.norm(X))),
-        )
+        l2 = product_change(X, self.degree_floor, self.adjacency)
+        error = self._error(float(np.linalg.norm(X)))
         return rounded_release(
             "gram_product", (self.n_features, X.shape[1]), l2, error,
             lambda: self._normalised().T @ (self._normalised() @ X),
@@ -239,7 +235,8 @@ class InteractionQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
-        return Bounded(Bound("squared_norm_sum", (), 1 / self.degree_floor + error), answer)
+        most = 1 / self.degree_floor + error
+        return Bounded(Bound("squared_norm_sum", (), most, l1=most), answer)
 
 
 # Pairs of items that are in one history: the moment of non-negative rows without its diagonal.

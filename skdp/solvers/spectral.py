@@ -368,18 +368,23 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
     return np.asarray(found / max(float(np.linalg.norm(found)), 1e-300))
 
 
-def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
+def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: float) -> FloatArray:
     """Return the subspace of one moment of the columns with the largest counts.
 
-    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
-    floor, as for rows. All columns are read where the edge of the noise, over the share of the
-    counts that is read, is lower so: where columns are about as popular as each other.
+    `signal` is rows over the noise of an entry of the moment, at the whole share; counts have the
+    length c if all rows are alike. Popularity is the floor, as for rows. More columns are read
+    where popularity, clear of the edge of their noise, would show more of itself; and all, where
+    that edge over the share of the counts is lower so: where columns are about as popular.
     """
     counts, rest = ask.counts(share=_SUMS * share), (1 - _SUMS) * share
-    size = moment_columns(signal * math.sqrt(rest / share), d, k)
+    signal *= math.sqrt(rest / share)
     order = np.argsort(-counts.value, kind="stable")
-    held = float(counts.value[order[:size]].sum()) / max(float(counts.value.sum()), 1e-300)
-    order = order[: d if d <= MOST_DENSE and held < math.sqrt(size / d) else size]
+    values, size = counts.value[order], moment_columns(signal, d, k)
+    alike = values[:size].sum() < math.sqrt(size / d) * max(values.sum(), 1e-300)
+    squares = np.cumsum(values**2 - counts.noise_scale**2)[:MOST_DENSE]
+    clear = signal * squares / (CLEAR * c**2 * np.sqrt(2.0 * np.arange(1, len(squares) + 1)))
+    size = max(size, int(np.argmax(squares * (clear / np.hypot(clear, 1.0)) ** 2)) + 1)
+    order = order[: d if d <= MOST_DENSE and alike else size]
     moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     return V

@@ -98,26 +98,19 @@ def choose_one_shot(
         Name -> threshold of routes by the moment of the rows.
     """
     name = estimator.algorithm
-    if name not in ("auto", other):
+    if name != "auto":
         return name, f"{name}: as asked for"
-    if name == other:
-        return other, f"{other}: as asked for"
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
     flips = unit.bounded and unit.low == 0 < unit.high
     whole = unit.kind.contract and unit.kind.single and not unit.kind.symmetric
-    if not (flips or moments or whole):
-        return other, f"{other}: no cells to flip"
-    ours = math.inf
-    if flips or whole:
-        ours = (_whole_threshold if whole else _flipped_threshold)(pure, unit, *shape)
-    theirs = math.inf
-    session = estimator._checked_session()
-    theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
+    threshold = _whole_threshold if whole else _flipped_threshold
+    ours = threshold(pure, unit, *shape) if flips or whole else math.inf
+    k, session = estimator.n_components, estimator._checked_session()
+    theirs = _iterated_threshold(session, unit, k, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
     # Cells of so little noise need no rounded weights.
-    enough = 0.0 if whole else unit.high * math.sqrt(estimator.n_components)
+    enough = 0.0 if whole else unit.high * math.sqrt(k)
     name = "one_shot" if ours < theirs and theirs > enough else other
-    mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
-    return name, f"{name}: threshold {mine:.3g} against {rival:.3g}"
+    return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"

@@ -54,8 +54,7 @@ def test_attributes_of_nonsense_are_sane():
     for rule in (None, 2, 0.5, "mle", "auto"):
         out = postprocess.pca_attributes(noisy, rule, 4, 1.0)
         assert (out["explained_variance_"] >= 0).all()
-        assert out["explained_variance_ratio_"].sum() <= 1
-        assert out["noise_variance_"] >= 0
+        assert out["explained_variance_ratio_"].sum() <= 1 and out["noise_variance_"] >= 0
         assert 0 <= out["n_components_"] <= 4
     out = postprocess.subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
     assert out["explained_variance_ratio_"].sum() == pytest.approx(1.0)

@@ -61,6 +61,7 @@ ESTIMATORS = [
     DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
     DPTruncatedSVD(clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", unit_bound=2),
+    DPTruncatedSVD(privacy_unit="interaction"),
     DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
     DPTruncatedSVD(privacy_unit="interaction", algorithm="one_shot", delta=0.0),

@@ -417,6 +417,7 @@ class PrivacySession:
         self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self.spending = Spending()
+        self.open: tuple[Loss, ...] = ()  # what it spends if first releases may give it a delta
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -547,6 +548,23 @@ class PrivacySession:
             line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
 
+    def leave_open(self, delta: float) -> None:
+        """Let what a pure session releases first say whether the rest of it takes a delta.
+
+        (epsilon, delta)-DP whoever decides. Where first answers lost l <= epsilon_1, pure ones add
+        nothing to the divergence at e^epsilon, as all they lose is epsilon_2 <= epsilon - l; and
+        Gaussian ones add at most what they would if they always followed. With other fits neither
+        composes by itself: the receipt is that of any (epsilon, delta)-DP mechanism.
+        """
+        self.open = Loss("pure", self.budget.epsilon), Loss("delta", delta)
+        self.observer.unplanned(self.open, shared=False)
+
+    def take_delta(self) -> None:
+        """Go on with Gaussian releases, next to pure ones so far: of half of epsilon at most."""
+        used = (shares := self.spending.shares)["pure"] * self.budget.pure_epsilon
+        self.budget = PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
+        shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
+
     def mu(self, share: float) -> float:
         """Return the Gaussian-DP parameter of a share of the budget."""
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
@@ -660,12 +678,15 @@ class PrivacySession:
         losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
         exact = math.inf if losses else 0.0
         epsilon = exact if budget.exact else self._composed_epsilon(losses)
+        delta, drawn = budget.delta, budget.sampler_delta > 0.0 and not self.open
+        if self.open:  # its delta covers the sampler
+            (_, epsilon), (_, delta) = losses = self.open
         return PrivacySpent(
             epsilon=epsilon,
-            delta=budget.delta,
+            delta=delta,
             losses=losses,
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
-            sampler_tv_distance=budget.copies * SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
+            sampler_tv_distance=budget.copies * SAMPLER_DISTANCE * drawn,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.losses import Loss, SketchMixture
+from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivateQuery
@@ -35,8 +35,7 @@ def test_nothing_is_read_when_the_budget_is_spent():
     touched = []
     with pytest.raises(BudgetExceededError, match=r"needs 0\.2 .* 0\.1 is left"):
         gate.release(Bounded(VECTOR, touched.append), 0.2)
-    assert not touched
-    assert len(gate.ledger) == 1
+    assert not touched and len(gate.ledger) == 1
 
 
 def test_draws_are_capped():
@@ -189,16 +188,14 @@ def scores(values):
 
 @pytest.mark.thorough
 def test_choice_has_the_law_of_the_exponential_mechanism():
-    counts = np.zeros(3)
-    n = 3000
+    counts, n = np.zeros(3), 3000
     for seed in range(n):
         gate = session(pure=0.5, source=SeededSource(seed))
         counts[gate.choose(scores([0.0, 2.0, 4.0]), 1.0)] += 1
     weights = np.exp(0.5 * np.array([0.0, 2.0, 4.0]))
     expected = n * weights / weights.sum()
     assert ((counts - expected) ** 2 / expected).sum() < 30  # chi-square, 2 degrees: 3e-7
-    assert gate.ledger[0].loss.kind == "range"
-    assert gate.ledger[0].loss.value == pytest.approx(0.5)
+    assert gate.ledger[0].loss.kind == "range" and gate.ledger[0].loss.value == pytest.approx(0.5)
 
 
 def test_choice_needs_epsilon_set_aside():
@@ -214,8 +211,7 @@ def test_pure_and_gaussian_parts_share_one_budget():
     gate.choose(scores([1.0, 2.0, 3.0]), 1.0)
     gate.release(constant(VECTOR), 1.0)
     spent = gate.spent()
-    assert spent.mu is None
-    assert spent.epsilon <= 1.0
+    assert spent.mu is None and spent.epsilon <= 1.0
     assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetExceededError):
         gate.choose(scores([1.0, 2.0, 3.0]), 0.1)
@@ -230,8 +226,7 @@ def test_the_receipt_adds_up():
         gate.release(constant(VECTOR), share)
     spent = gate.spent()
     assert spent.mu == pytest.approx(gate.budget.mu, rel=1e-12)
-    assert spent.epsilon <= 1.0
-    assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert spent.epsilon <= 1.0 and spent.epsilon == pytest.approx(1.0, rel=1e-6)
     half = session()
     half.release(constant(VECTOR), 0.5)
     assert half.spent().epsilon < 0.75
@@ -247,10 +242,32 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
         gate.release(constant(VECTOR), share)
     gate.ask(object()).forfeit(0.6)
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
-    assert gate.spent().delta == delta
-    assert {entry.loss.kind for entry in gate.ledger} == {kind}
+    assert gate.spent().delta == delta and {entry.loss.kind for entry in gate.ledger} == {kind}
     with pytest.raises(BudgetExceededError):
         gate.forfeit(0.1)
+
+
+def test_first_answers_may_take_a_delta():
+    """At e^epsilon nothing diverges more than if Gaussian noise always followed, which is tight."""
+    for first in (0.01, 0.3, 0.6):
+        gate, late = session(delta=0.0), session()
+        late.release(constant(VECTOR), 1.0)  # what is spent is not there again
+        late.leave_open(1e-6), late.take_delta(), gate.leave_open(1e-6)
+        gate.release(constant(VECTOR), first)
+        assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
+        gate.take_delta()
+        if first < 0.5:
+            gate.release(constant(VECTOR), 1.0)
+            spent, either = gate.spent(), ([gate.ledger[1].loss], [Loss("pure", 1.0 - first)])
+            assert (spent.epsilon, spent.delta, spent.epsilon_at(1e-6)) == (1.0, 1e-6, 1.0)
+            worst = 0.0
+            for loss in (first, -first):
+                diverged = max(delta_from_losses(kind, 1.0 - loss) for kind in either)
+                worst += diverged / (1 + math.exp(-loss))
+            assert 0.99e-6 < worst <= 1e-6
+        for spent in (gate, late):
+            with pytest.raises(BudgetExceededError):
+                spent.release(constant(VECTOR), 0.1)
 
 
 def test_seeded_noise_differs_between_budgets():
@@ -288,8 +305,7 @@ def test_a_scale_beyond_floats_is_refused_before_paying(l2):
 
 def test_huge_scales_get_their_noise():
     grant = session().grant(Bound("huge", (), 3e300, slack=0.0), 1.0)
-    assert grant.step > 0
-    assert grant.noise_scale == pytest.approx(4.225 * 3e300, rel=1e-3)
+    assert grant.step > 0 and grant.noise_scale == pytest.approx(4.225 * 3e300, rel=1e-3)
     small = session(0.1).grant(Bound("x", (), 1.0, slack=0.0), 1.0)
     assert small.noise_scale == pytest.approx(36.305, abs=6e-4)
 
@@ -401,8 +417,7 @@ def test_nothing_is_told_by_an_answer_that_fails(error, verb):
     gate = session(pure=0.5)
     with pytest.raises(PrivacyError, match="the answer of 'vector' could not") as raised:
         run(gate)
-    assert raised.value.__context__ is None
-    assert "31" not in str(raised.value)
+    assert raised.value.__context__ is None and "31" not in str(raised.value)
     assert len(gate.ledger) == 1
     with pytest.raises(type(error)):  # where nothing is promised, a mistake can be looked at
         run(session(math.inf, pure=math.inf))
