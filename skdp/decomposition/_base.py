@@ -17,7 +17,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked, feature_names, mapped
-from skdp._limits import GRAM_FEATURES, NEGLIGIBLE
+from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
@@ -379,8 +379,11 @@ def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):
     whole = ask.square_sum(share=each)
     whole = whole._replace(value=whole.value - beyond)
     total = whole if rows is ask else rows.square_sum(share=each)
-    longer = max(1.0, float(whole.value) / max(float(total.value), total.noise_scale, 1e-300))
-    bias = Answer(bias.value / longer, bias.noise_scale / longer)
+    least = max(float(total.value), total.noise_scale, 1e-300)
+    longer = max(1.0, float(whole.value) / least)
+    # Clipped rows have less of the bias, as far as the whole is no noise.
+    clear = max(1.0, float(whole.value - CLEAR * whole.noise_scale) / least)
+    bias = Answer(bias.value / clear, bias.noise_scale / clear)
     verdict = verdict_of_ritz(ritz, total, len(V), shown, bias)
     return ritz.values * warn_of_verdict(estimator, *verdict) * longer, ritz.vectors, whole
 
@@ -430,29 +433,8 @@ def check_normalizer(estimator):
 _NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
 
 
-class Located(NamedTuple):
-    """Where rows lie, as far as it was learnt.
-
-    Attributes
-    ----------
-    place : ndarray
-        A released point near their mean.
-    clip_norm : float
-        For rows about that point.
-    left : float
-        What share was not used.
-    rows : Ask
-        The rows about it, clipped.
-    """
-
-    place: Any
-    clip_norm: float
-    left: float
-    rows: Any
-
-
 def located(ask, noise, d, shares, search, lengthen):
-    """Return where rows lie, and how long they are about there.
+    """Return a point near the mean, a clip norm about it, what share is left, and the rows.
 
     ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises the
     last one. The error of a mean is in proportion to the clip norm that its rows had, so that of
@@ -470,7 +452,7 @@ def located(ask, noise, d, shares, search, lengthen):
             far = found < _NEARER * level
             level, rows = found, about.clipped(found)
     level = lengthen(rows, level, last)
-    return Located(place, level, means + searches, rows.clipped(level))
+    return place, level, means + searches, rows.clipped(level)
 
 
 class Centre(NamedTuple):

@@ -498,10 +498,9 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        start = _base.located(
-            ask, noise, d, parts, search, partial(_base.lengthened, session, **level)
-        )
-        return start.place, start.clip_norm, left + start.left
+        lengthen = partial(_base.lengthened, session, **level)
+        place, clip_norm, more, _ = _base.located(ask, noise, d, parts, search, lengthen)
+        return place, clip_norm, left + more
 
     # -- releases --------------------------------------------------------------------------
 
