@@ -352,17 +352,6 @@ def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 
-def _farthest(far: SingleArray, about: SingleArray) -> SingleArray:
-    """Return the largest float32 x whose distance x - about, rounded to float32, is at most `far`.
-
-    Rounding leaves it up to the middle of `far` and the next float32: x is what is nearest to
-    `about` and that, or the one below.
-    """
-    beyond = np.nextafter(far, np.float32(math.inf)).astype(np.float64)
-    x = (about + (far + beyond) / 2).astype(np.float32)
-    return np.where(x - about <= far, x, np.nextafter(x, np.float32(-math.inf)))
-
-
 @dataclass(frozen=True)
 class CountsIn:
     """Counts of the entries of columns up to `high` (d, m), from `low` on where it is given.
@@ -376,24 +365,17 @@ class CountsIn:
     kept: bool | None = None
 
     @classmethod
-    def of(cls, points: FloatArray, about: FloatArray, *, distances: bool) -> CountsIn:
-        """Count what is at most each point, or no farther from the centre.
+    def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
+        """Count what is at most each point, or no farther from the centre than that, as float32.
 
-        Entries count as float32, and so do their distances from the centre, which end at numbers of
-        8 significant bits: up to that next to a point, away from the centre if it is above it.
-        Two points more count all entries, and those that equal the centre, if distances count.
+        Two points more count all entries, and those that equal the centre, if there is one.
         """
+        far = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
         with np.errstate(all="ignore"):
-            single = about.astype(np.float32)[:, None]
-            far = points.astype(np.float32)  # each distance counts what equals the centre
-            far = np.maximum(far, 0) if distances else far - single
-            bits, rest = np.abs(far).view(np.int32), 2**16 - 1
-            above = np.minimum(bits | rest, 255 << 23).view(np.float32)  # at most infinity
-            far = np.where(far < 0, -((bits + rest) & ~rest).view(np.float32), above)
-            tiny = np.array(rest, np.int32).view(np.float32)
-            far = np.hstack([far, np.full((len(far), 2), (math.inf, tiny), np.float32)])
-            low = -_farthest(far, -single) if distances else None
-            return cls(low, _farthest(far, single))
+            if center is None:
+                return cls(None, far.astype(np.float32))
+            ends = np.multiply.outer((-1.0, 1.0), np.maximum(far, 0.0)) + center[:, None]
+            return cls(*ends.astype(np.float32))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""

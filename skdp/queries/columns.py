@@ -30,9 +30,7 @@ FloatArray = NDArray[np.float64]
 class RankQuery(SumQuery):
     """Ranks of the points of a public grid, column by column.
 
-    Entries are seen on a public grid of floats about a public number (see `CountsIn`): a point
-    between two of its numbers counts all that lies between them too. What lies between the points
-    is counted once, and answers all questions. A row with a value that is not finite adds nothing.
+    Entries and points are seen as float32. A row with a value that is not finite adds nothing.
 
     Parameters
     ----------
@@ -44,7 +42,7 @@ class RankQuery(SumQuery):
         Public, for each column.
     center : array of shape (d,) or None
         Public: distances from it are ranked, and what equals it is left out. None ranks the entries
-        themselves, seen about the point in the middle.
+        themselves.
     weights : array of shape (d,) or None
         Public: what the ranks of each column are multiplied by, if not by 1.
     adjacency : {"add_remove", "replace"}
@@ -59,9 +57,8 @@ class RankQuery(SumQuery):
     ) -> None:  # fmt: skip
         super().__init__(rows, **options)
         self._weights = np.ones(len(points)) if weights is None else weights
-        about = points[:, points.shape[1] // 2] if center is None else center
         self._columns = columns
-        self._work = CountsIn.of(points, about, distances=center is not None)
+        self._work = CountsIn.of(points, center)
         self._known: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:

@@ -155,7 +155,7 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
     X.data[100:102] = small, large
     points = 10.0 ** rng.uniform(-30, 39, (7, 9)) * (1 if distances else rng.choice([-1, 1], 9))
     points[:, 0] = 0.0
-    count = CountsIn.of(points, center, distances=distances)
+    count = CountsIn.of(points, center if distances else None)
     stored, full = (stored_columns(row_source(rows), 1) for rows in (X, X.toarray()))
     expected = stored.sum_parts(count)
     assert np.array_equal(full.sum_parts(count), expected)
@@ -167,26 +167,23 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
 
 @pytest.mark.parametrize("distances", [False, True])
 @pytest.mark.parametrize("center", [0.0, -0.0, 1.0, -1999.5, 1e-30, 1e30])
-def test_distances_count_up_to_the_next_number_of_eight_bits(center, distances):
-    """Distances of 8 bits follow the order of numbers: which of them count is one comparison."""
-
-    def cells(far, up):
-        bits = np.abs(far).view(np.int32) + np.where(up & (far < 0), 2**16 - 1, 0)
-        return np.sign(far) * (bits >> 16)
-
-    rng, about = np.random.default_rng(0), np.full(1, center, np.float32)
-    near = np.ldexp(rng.integers(2**16 - 300, 2**16, 400) / 2**8, rng.integers(-120, 100, 400))
-    X = [center + near, center - near, near, center * (1 + near), [0.0, -0.0, 1e300, -1e300]]
-    given = np.concatenate(X)
+def test_entries_count_up_to_a_point_or_a_distance(center, distances):
+    """Those on it count, also of numbers that float32 does not hold."""
+    rng = np.random.default_rng(0)
+    near = rng.uniform(0.5, 1.0, 400) * 2.0 ** rng.integers(-120, 100, 400)
+    X = np.concatenate([center + near, center - near, center * (1 + near), [0.0, 1e300, -1e300]])
+    points = np.sort(np.concatenate([near[::7], [0.0]]) if distances else X[::7])
+    ends = (center - points, center + points if distances else points, X)
     with np.errstate(over="ignore"):
-        X = given.astype(np.float32)
-    far, points = X - about, np.sort(np.abs(X - about) if distances else X)[None, ::7]
-    edges = points - (0 if distances else about)
-    seen = np.abs(cells(far, False)) if distances else cells(far, False)
-    expected = (seen[:, None] <= cells(edges, True)).sum(axis=0)
-    count = CountsIn.of(points, about, distances=distances)
-    found = stored_columns(DenseRows(given[:, None]), 1).sum_parts(count)[0] // WHOLE
-    assert np.array_equal(found[:-2], expected)
+        low, high, seen = (a.astype(np.float32) for a in ends)
+    expected = seen[:, None] <= high
+    if distances:
+        expected &= seen[:, None] >= low
+    count = CountsIn.of(points[None], np.array([center]) if distances else None)
+    found = stored_columns(DenseRows(X[:, None]), 1).sum_parts(count)[0] // WHOLE
+    assert np.array_equal(found[:-2], expected.sum(axis=0))
+    assert found[-2] == len(X)
+    assert not distances or found[-1] == (seen == np.float32(center)).sum()
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -200,9 +197,8 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
     kept = stored_columns(DenseRows(X), n_jobs)
     far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
     which = np.tile(np.arange(4), (4, 1))
-    beyond = np.maximum(points * (1 + 2**-7), 1e-50)  # the next point of the grid
-    expected = WHOLE * (far.T[:, :, None] < beyond).sum(axis=1)
-    count = CountsIn.of(np.tile(points, (4, 1)), center, distances=True).at(which)
+    expected = WHOLE * (far.T[:, :, None] <= points).sum(axis=1)
+    count = CountsIn.of(np.tile(points, (4, 1)), center).at(which)
     count = replace(count, kept=None)
     for _ in range(2):
         assert np.array_equal(kept.sum_parts(count), expected)
