@@ -184,8 +184,8 @@ class RowColumns:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
         kept = self._made()
         if isinstance(kept, CachedHere):
-            parts = [views.ZippedRows(part, made) for part, made in kept.made]
-            return views.sources_in_turn(parts, self._source.n_features)
+            parts = [partial(views.ZippedRows, part, made) for part, made in kept.made]
+            return views.InTurn(parts, self._source.n_features)
         zipped: AnyRows = cast(Any, self._source).zipped(kept)
         return zipped
 

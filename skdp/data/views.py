@@ -249,11 +249,6 @@ class InTurn:
             yield from open_one().blocks()
 
 
-def sources_in_turn(sources: Sequence[RowSource], n_features: int) -> RowSource:
-    """Return open sources as one."""
-    return InTurn([lambda source=source: source for source in sources], n_features)  # type: ignore[misc]
-
-
 # Rows as public views show them: about a centre, or on some columns.
 #
 # A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row

@@ -177,20 +177,14 @@ def draw_sketch(source, name, kind, n, size, *, coarse=False):
         return IntegerSketch(kind, size, math.sqrt(size), source.hadamard(name, n, size))
     matrix, deviation = source.gaussian(name, (n, size), coarse=coarse)
     if kind == "isometry":
-        units = _isometry_units(n) if coarse else _FINE
+        # A is cut to whole numbers, which both sides of a core multiply: at worst by the units
+        # times n, so that longer sides have fewer. Rounding at one unit costs 4% of the norm.
+        most = max(0, math.floor(math.log2(_FINE_CORE / n)))
+        units = 2 ** min(int(math.log2(_FINE)), most) if coarse else _FINE
         Q = np.linalg.qr(matrix.astype(np.float64))[0]
         matrix = np.rint(units * math.sqrt(n) * Q).astype(np.int64)
         return IntegerSketch(kind, size, units * math.sqrt(size), matrix)
     return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)
-
-
-def _isometry_units(n):
-    """Return the units of an entry for one side of a core: a power of two, fewer for longer sides.
-
-    A is cut to whole numbers, which both sides multiply: at worst by the units times n. Rounding
-    the entries of the isometry itself costs little: 4% of its norm at one unit.
-    """
-    return 2 ** min(int(math.log2(_FINE)), max(0, math.floor(math.log2(_FINE_CORE / n))))
 
 
 def map_digest(maps, *, left=False):

@@ -245,7 +245,9 @@ class DPPCA(
         learn = search if "center_search" in shares else learn
         clip_norm = learn(ask, share=shares.get("clip_norm"), near=near)
         if "moment" in shares:  # in one release, as centred rows would not be sparse
-            moment = self._joint_moment(ask, clip_norm, n, shares)
+            bias = _base.bias_of(clip_norm)
+            answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
+            moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
             n = moment.n
             attributes = self._spectrum(session, moment, d)
         else:
@@ -360,12 +362,6 @@ class DPPCA(
 
     def _level(self, d):
         return _base.SPECTRUM_LEVEL if self._wants_spectrum(d) else _base.spectral.DIRECTION_LEVEL
-
-    def _joint_moment(self, ask, clip_norm, n, shares):
-        """Release second moment, mean and count of the rows at once."""
-        bias = _base.bias_of(clip_norm)
-        answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
-        return split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
 
     def _spectrum(self, session, moment, d):
         """Return attributes of a released moment."""

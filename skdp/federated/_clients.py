@@ -15,7 +15,7 @@ from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
 from skdp.federated.aggregation import AggregationResult
 from skdp.federated.config import AggregationConfig, InvalidMessageError
-from skdp.federated.noise_parts import PartGrant, distribute, forfeit_rest
+from skdp.federated.noise_parts import PartGrant, distribute
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession, answered
@@ -437,7 +437,7 @@ class FederatedClient:
         How much a fit releases may follow from what it released before. A receipt that always
         states the whole budget does not depend on it.
         """
-        forfeit_rest(self._session)
+        self._session.forfeit_rest()
         routes.settle(self._session)
         return self._session.spent()
 

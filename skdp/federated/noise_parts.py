@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated.config import AggregationConfig
@@ -141,10 +140,3 @@ def distribute(
         line = LedgerEntry(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
         session.pay(line, share, draws=parts.draws * bound.size)
     return grant
-
-
-def forfeit_rest(session: PrivacySession) -> None:
-    """Pay what is left, so that the receipt is that of the whole budget."""
-    left = session.left()
-    if left > NEGLIGIBLE:
-        session.forfeit(left)

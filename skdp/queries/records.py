@@ -155,10 +155,6 @@ class _OfRecords:
         return _masked(units, np.ones(len(units)), norms, self.bias)
 
 
-def _of_tangent(columns: Columns) -> tuple[FloatArray, FloatArray]:
-    return columns["residuals"], columns["sizes"]
-
-
 Lengths = Callable[[Columns], tuple[FloatArray, FloatArray]]
 
 
@@ -316,7 +312,7 @@ class ClippedSum(PrivateQuery):
             return _OfRecords(self.query.bias)
         if self._matrix is None:
             return _OfProducts(self.query.center, self.query.bias)
-        return _of_tangent
+        return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
@@ -526,10 +522,6 @@ class RecordQuery(SumQuery):
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
 
-    def of_rows_alone(self) -> RowColumns:
-        """Return units and moment sizes of X, whatever y is."""
-        return self._made(_of_rows_alone, "units", "moment_sizes")
-
     def sum_over(
         self,
         columns: RowColumns,
@@ -622,7 +614,7 @@ class RecordQuery(SumQuery):
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
         if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
-        found = self.of_rows_alone()
+        found = self._made(_of_rows_alone, "units", "moment_sizes")
         return self._moments(found, _PUBLIC_CLIP * found.median("moment_sizes"), 0.0, 1.0)
 
     def _moments(

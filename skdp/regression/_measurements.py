@@ -78,11 +78,6 @@ class Looked(NamedTuple):
         return zero_fit(shape, rank, _ALONE, noise_sd=self.means.sd)
 
 
-def has_means(estimator, shape, *, sparse):
-    """Return whether means are part of the model: for CSR rows, which single entries come in."""
-    return estimator.fit_biases and estimator.fit_intercept and sparse and min(shape) > 1
-
-
 def first_means(ask, facts, design, centre):
     """Release first means of columns and rows."""
     rows, columns = energies(design, facts.shape, facts.n)
@@ -297,21 +292,6 @@ def release_center(estimator, session, placed, share, n, *, far=False):
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
     return find_center(session.ask(query), share, column_weights(1), n, far=far)
-
-
-def unspent(session):
-    """Return the share of the budget that an early stop left; 0 of one without noise."""
-    mu = session.budget.mu
-    if not math.isfinite(mu):
-        return 0.0
-    return 1 - math.fsum((line.loss.value / mu) ** 2 for line in session.ledger)
-
-
-def pay_the_rest(session):
-    """Pay for what an early stop left out: how much is spent depends on parameters alone."""
-    left = unspent(session)
-    if left > 1e-12:
-        session.forfeit(left)
 
 
 def remedy_of(n, needed):

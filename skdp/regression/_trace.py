@@ -231,15 +231,16 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
             centre = _measurements.release_center(self, session, placed, shares["center"], n)
-        means = _measurements.has_means(self, shape, sparse=sparse)
+        # Means are part of the model for CSR rows, which single entries come in.
+        means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
-        spare = _measurements.unspent(session)
+        spare = 0.0 if session.budget.exact else session.left()
         if self.fit_intercept and spare > shares["center"]:  # no matrix: where y lies, at least
             centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
             attributes["failure"] = "could not see where the targets lie"
-        _measurements.pay_the_rest(session)
+        session.forfeit_rest()
         return attributes
 
     # -- parameters ------------------------------------------------------------------------

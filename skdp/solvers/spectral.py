@@ -237,11 +237,6 @@ def suited_rows(
     return ask.clipped(clip_norm), share - part, clip_norm
 
 
-def largest_term(clip_norm: float, scale: float = math.inf) -> float:
-    """Return the largest size of one row's term, its core divided by `scale`, at any V."""
-    return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
-
-
 def _tangent_product(
     ask: Any, V: FloatArray, share: float, noise: RowNoise, level: float, *, scale: float
 ) -> tuple[FloatArray, float]:
@@ -251,7 +246,7 @@ def _tangent_product(
         answer = query.product(math.inf, share=share)
         return answer.value, 0.0
     goal = noise.goal(level, noise.rect, len(V), share)
-    largest = largest_term(noise.clip_norm, scale)
+    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))  # of a row's term, at any V
     clip = private_clip_level(query.sizes_above, largest, goal, CLIP_SHARE * share)
     answer = query.product(clip, share=(1 - CLIP_SHARE) * share)
     return answer.value, answer.noise_scale

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.federated import AggregationConfig
-from skdp.federated.noise_parts import distribute, forfeit_rest
+from skdp.federated.noise_parts import distribute
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, gaussian_step
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource
@@ -128,8 +128,8 @@ def test_parts_have_their_law():
 def test_the_rest_can_be_given_up():
     gate = session()
     distribute(gate, Bound("sum", (), 1.0), 0.25, AggregationConfig(3))
-    forfeit_rest(gate)
-    forfeit_rest(gate)
+    gate.forfeit_rest()
+    gate.forfeit_rest()
     assert len(gate.ledger) == 2
     assert gate.spent().epsilon == 1.0
     assert gate.spent().mu == pytest.approx(gate.budget.mu, rel=1e-12)

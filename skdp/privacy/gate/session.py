@@ -548,6 +548,11 @@ class PrivacySession:
             line = LedgerEntry("unused_budget", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
 
+    def forfeit_rest(self) -> None:
+        """Pay what is left, so that the receipt is that of the whole budget."""
+        if self.left() > NEGLIGIBLE and not self.budget.exact:
+            self.forfeit(self.left())
+
     def leave_open(self, delta: float) -> None:
         """Let what a pure session releases first say whether the rest of it takes a delta.
 
