@@ -561,6 +561,8 @@ class PrivacySession:
         Gaussian ones add at most what they would if they always followed. With other fits neither
         composes by itself: the receipt is that of any (epsilon, delta)-DP mechanism.
         """
+        if not self.budget.pure or self.ledger:
+            raise PrivacyError("only a pure session that has spent nothing may be left open.")
         self.open = Loss("pure", self.budget.epsilon), Loss("delta", delta)
         self.observer.unplanned(self.open, shared=False)
 
