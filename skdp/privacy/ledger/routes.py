@@ -463,8 +463,8 @@ def _owed(session: PrivacySession) -> Losses:
     granted = [entry.loss for entry in session.ledger]
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
     left = {kind: share for kind in rest if (share := session.left(kind)) > NEGLIGIBLE}
-    if not granted:
-        return planned(session.budget)
+    if session.open or not granted:
+        return session.open or planned(session.budget)
     more = [Loss(k, rest[k] * (math.sqrt(s) if k == "gaussian" else s)) for k, s in left.items()]
     return accounting.compose([*granted, *more])
 
@@ -499,7 +499,8 @@ def receipt(session: PrivacySession) -> PrivacySpent:
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:
     """Bring the charge of a session down to what it was granted; call it when the fit ends."""
-    granted = accounting.compose(entry.loss for entry in session.ledger)
+    lines = accounting.compose(entry.loss for entry in session.ledger)
+    granted = session.open if lines and session.open else lines
     settle_charges(_charges(session), granted, state)
 
 

@@ -17,6 +17,7 @@ from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losse
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacyReport
 from skdp.privacy.gate import session as gate
 from skdp.privacy.gate.bounds import MAX_DRAWS, Ask, Bound, Bounded, PrivateQuery
+from skdp.privacy.ledger import routes
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams import sketches
@@ -269,6 +270,18 @@ def test_first_answers_may_take_a_delta():
             assert 0.99e-6 < worst <= 1e-6
         with pytest.raises(BudgetExceededError):
             gate.release(constant(VECTOR), 0.1)
+
+
+def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
+    """Whatever its lines say: by themselves they do not compose with other fits."""
+    gate, settled = session(delta=0.0), []
+    monkeypatch.setattr(routes, "_charges", lambda session: ())
+    monkeypatch.setattr(routes, "settle_charges", lambda *told: settled.append(told[1]))
+    gate.leave_open(1e-6)
+    routes.settle(gate)
+    gate.release(constant(VECTOR), 0.01)
+    routes.settle(gate)
+    assert settled == [(), gate.open] and routes._owed(gate) == gate.open
 
 
 def test_seeded_noise_differs_between_budgets():
