@@ -436,23 +436,33 @@ _NEARER = 0.5  # of the clip norm before: rows so much shorter have so much bett
 def located(ask, noise, d, shares, search, lengthen):
     """Return a point near the mean, a clip norm about it, what share is left, and the rows.
 
-    ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises the
-    last one. The error of a mean is in proportion to the clip norm that its rows had, so that of
-    rows far from 0 up to two more are taken about the one before. Each has half of what is left.
+    ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises it.
+    The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
+    from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
+    mean is near the point about which they were measured are not measured again.
     """
     means, last = shares["center"], _RAISING * shares["center_search"]
     searches = shares["center_search"] - last
-    place, rows, level, far = np.zeros(d), ask.clipped(noise.clip_norm), noise.clip_norm, True
+    place, rows, level = np.zeros(d), ask.clipped(noise.clip_norm), noise.clip_norm
     for _ in range(3):
-        if far:
-            means, searches = means / 2, searches / 2
-            place = place + shrunk_mean(*rows.sums(share=means), noise.n, level)[0]
-            about = ask.centered(place)  # one query: its norms are measured once
-            found = search(about, searches, level)
-            far = found < _NEARER * level
-            level, rows = found, about.clipped(found)
-    level = lengthen(rows, level, last)
-    return place, level, means + searches, rows.clipped(level)
+        means = means / 2
+        step = shrunk_mean(*rows.sums(share=means), noise.n, level)[0]
+        if is_near(step, level):
+            break
+        place, before, searches = place + step, level, searches / 2
+        about = ask.centered(place)  # one query: its norms are measured once
+        level = search(about, searches, before)
+        rows = about.clipped(level)
+        if level > _NEARER * before:
+            break
+    if place.any():
+        level, last = lengthen(rows, level, last), 0.0
+    return place, level, means + searches + last, rows.clipped(level)
+
+
+def is_near(step, level):
+    """Whether rows about a point so near have about the lengths that were measured."""
+    return float(np.linalg.norm(step)) < _NEARER**2 * level
 
 
 class Centre(NamedTuple):
@@ -490,7 +500,7 @@ def centred(ask, noise, d, shares, search, lengthen):
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
-    near = float(np.linalg.norm(step)) < _NEARER**2 * noise.clip_norm
+    near = is_near(step, noise.clip_norm)
     if "center_search" not in shares or noise_scale == 0.0 or not near:
         return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
     # Lengths were measured about the place. The square of the noise in `sums` is no part of them.

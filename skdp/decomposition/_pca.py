@@ -242,7 +242,6 @@ class DPPCA(
         search = partial(_base.clip_norm_of, self, session)
         lengthen = partial(_base.lengthened, session, d=d, level=self._level(d))
         learn = partial(_base.row_clip_norm, self, session, d=d, level=self._level(d))
-        learn = search if "center_search" in shares else learn
         clip_norm = learn(ask, share=shares.get("clip_norm"), near=near)
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             bias = _base.bias_of(clip_norm)

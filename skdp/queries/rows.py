@@ -79,7 +79,7 @@ class RowQuery(GroupQuery):
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[float, NDArray[Any]] = {}
         self._exact_gram: tuple[float, NDArray[Any]] | None = None
-        self._given, self._between = self._source, ()
+        self._given = self._source
 
     @property
     def _fine(self) -> float:
@@ -108,7 +108,7 @@ class RowQuery(GroupQuery):
         """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
         rows = self._moved(self._source, center, between)
         query = self._alike(RowQuery, rows, clip_norm=self.clip_norm)
-        return query._with(_given=self._source, _between=between)
+        return query if between else query._with(_given=self._source)
 
     def recentered(self, center: FloatArray) -> RowQuery:
         """Return rows that have a centre about another one near it, in place of theirs.
@@ -116,10 +116,10 @@ class RowQuery(GroupQuery):
         How many are long, and the sum of squares, follow from the lengths about the first centre,
         which are known: each row's is a number of that row. All else is clipped where it is.
         """
-        rows = self._moved(self._given, center, self._between)
+        rows = self._moved(self._given, center)
         return self._with(_source=rows, _exact_sums={}, _exact_gram=None)
 
-    def _moved(self, rows: Any, center: FloatArray, between: tuple[FloatArray, ...]) -> Any:
+    def _moved(self, rows: Any, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> Any:
         view = partial(views.centered, center=center, between=between)
         return restricted(rows, view, self.n_features)
 
