@@ -280,9 +280,7 @@ class PublicMatrix:
             return None
         high, low = G[0] + (G[1] >> LIMB), _low_limb(G[1])
         half = exact_map(W, np.ascontiguousarray(wide_map(W, high << bits, low << bits, drop=3).T))
-        shift = max(0, -math.frexp(ratio)[1])
-        factor = np.array([[math.floor(math.ldexp(ratio, GRID_BITS + shift))]], np.float64)
-        return exact_map(factor, (half + half.T).reshape(1, -1)).reshape(half.shape) >> shift
+        return scaled_down(half + half.T, ratio)
 
 
 class ExactProduct:
@@ -346,6 +344,14 @@ def _floored(grid: FloatArray, *limbs: IntArray, drop: int = 0) -> IntArray:
 def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
     """Return floor(grid K / 2**26) for any int64 K, exactly."""
     return _floored(grid, _low_limb(K), _low_limb(K >> LIMB), K >> (2 * LIMB))
+
+
+def scaled_down(K: IntArray, ratio: float) -> IntArray:
+    """Return floor(r K) for an r at most 2**-25 of itself below a public ratio, exactly."""
+    e = math.frexp(ratio)[1]
+    factor = np.array([[math.floor(math.ldexp(ratio, GRID_BITS - e))]], np.float64)
+    floors = exact_map(factor, (K << max(e, 0)).reshape(1, -1)).reshape(K.shape)
+    return np.asarray(floors >> max(-e, 0))
 
 
 def _low_limb(K: IntArray) -> IntArray:

@@ -455,9 +455,10 @@ def located(ask, noise, d, shares, search, lengthen):
         rows = about.clipped(level)
         if level > _NEARER * before:
             break
-    if place.any():
-        level, last = lengthen(rows, level, last), 0.0
-    return place, level, means + searches + last, rows.clipped(level)
+    if not place.any():
+        return place, level, means + searches + last, rows
+    level = lengthen(rows, level, last)
+    return place, level, means + searches, rows.clipped(level)
 
 
 def is_near(step, level):

@@ -29,6 +29,7 @@ from skdp.data.integers import (
     joined,
     length_unit,
     row_map,
+    scaled_down,
 )
 from skdp.data.numbers import Numbers, restricted, row_numbers, selected_columns
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -43,6 +44,7 @@ from skdp.queries.sums import (
 )
 
 FloatArray = NDArray[np.float64]
+_POSITIVE = partial(np.maximum, 0.0)
 
 
 class RowQuery(GroupQuery):
@@ -77,7 +79,7 @@ class RowQuery(GroupQuery):
         near = self.clip_norm * ROW_UNIT if finite else length_unit(self.n_features)
         measure = partial(views.group_lengths, unit=math.inf if by_group else near)
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
-        self._exact_sums: dict[float, NDArray[Any]] = {}
+        self._exact_sums: dict[bool, NDArray[Any]] = {}
         self._exact_gram: tuple[float, NDArray[Any]] | None = None
         self._given = self._source
 
@@ -166,19 +168,11 @@ class RowQuery(GroupQuery):
         return self._number("squared_norm_sum", 0.0, C * C, answer, rounding=1.0)
 
     def sums(self) -> Bounded:
-        """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.
+        """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C.
 
         A group adds its mean: by Cauchy-Schwarz |sum x| / m <= sqrt(sum |x|^2 / m) <= C.
-        Exact sums in the same unit are made once: noise is drawn for each release of them.
         """
-        bounded = self._sums(self.neighbours.array(self.clip_norm), lambda rows: rows)
-
-        def answer(step: float) -> NDArray[Any]:
-            if step not in self._exact_sums:
-                self._exact_sums = {step: bounded.answer(step)}
-            return self._exact_sums[step].copy()
-
-        return replace(bounded, answer=answer)
+        return self._sums(self.neighbours.array(self.clip_norm), positive=False)
 
     def positive_sums(self) -> Bounded:
         """Return the column sums of positive parts: replace ||x - y|| <= sqrt(2) C, as x.y >= 0.
@@ -186,26 +180,39 @@ class RowQuery(GroupQuery):
         Negative entries count as zeros after clipping, so that the bound needs no promise.
         """
         change = self.neighbours.positive(self.clip_norm, self.n_features)
-        return self._sums(change, partial(blocks.entrywise, partial(np.maximum, 0.0)))
+        return self._sums(change, positive=True)
 
-    def _sums(self, change: float, of_rows: Callable[[blocks.Block], blocks.Block]) -> Bounded:
+    def _sums(self, change: float, *, positive: bool) -> Bounded:
+        """Bound sums that are exact in a unit of rows, and rounded down to steps once.
+
+        That moves them by less than a step before and after a change. They are made once: noise is
+        drawn for each release of them. A group is rounded to that unit.
+        """
         d, fine = self.n_features, self._fine
 
-        def answer(step: float) -> NDArray[Any]:
+        def added(step: float) -> NDArray[Any]:
             rows = self._map(fine if step else 0.0)
 
             def term(block: blocks.Block) -> NDArray[Any]:
-                root = math.sqrt(views.rows_each(block))
-                sums = views.group_sums(of_rows(rows(block)), block)
-                if step == 0.0:
-                    return blocks.column_sums(sums) / root
-                return blocks.column_sums(
-                    blocks.scaled_to_integers(sums, fine / step / root)
-                ).astype(np.int64)
+                whole, m = rows(block), views.rows_each(block)
+                whole = blocks.entrywise(_POSITIVE, whole) if positive else whole
+                sums = views.group_sums(whole, block)
+                if m == 1 or step == 0.0:
+                    return blocks.column_sums(sums) / math.sqrt(m)
+                return blocks.column_sums(blocks.scaled_to_integers(sums, 1 / math.sqrt(m)))
 
             return self._sum(term, (d,), step)
 
-        return self._array("row_sum", (d,), change, answer, widen=WIDER if self.by_group else 1.0)
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return added(step)
+            if positive not in self._exact_sums:
+                self._exact_sums[positive] = added(step)
+            return scaled_down(self._exact_sums[positive], fine / step)
+
+        widen = WIDER + math.sqrt(d) * FINE if self.by_group else 1.0
+        bounded = self._array("row_sum", (d,), change, answer, widen=widen)
+        return replace(bounded, bound=replace(bounded.bound, slack=math.sqrt(d), l1_slack=float(d)))
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
