@@ -487,17 +487,16 @@ class DPIncrementalPCA(
     def _start(self, session, ask, shares, d, n):
         """Learn where the first rows lie, and their clip norm about there; also what is left."""
         level = {"d": d, "level": _base.SPECTRUM_LEVEL}
-        share = shares.get("clip_norm")
+        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), **level)
         if "start" not in shares or session.budget.exact:
-            return None, _base.row_clip_norm(self, session, ask, share, **level), 0.0
-        search = partial(_base.clip_norm_of, self, session)
-        clip_norm = search(ask, share)
+            return None, clip_norm, 0.0
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
         parts = {name: part * shares["start"] for name, part in parts.items()}
         left = parts["count"]
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        search = partial(_base.clip_norm_of, self, session)
         lengthen = partial(_base.lengthened, session, **level)
         place, clip_norm, more, _ = _base.located(ask, noise, d, parts, search, lengthen)
         return place, clip_norm, left + more
