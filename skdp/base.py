@@ -223,7 +223,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     _privacy_units = offered("row")
     _pure_dp = False  # whether delta=0 is offered
-    _splits_budget = False  # whether a huge epsilon is split into copies
+    _splits_budget = True  # whether a huge epsilon is split into copies: not that of a stream
     _reservation_key = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its public_copy() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words

@@ -152,8 +152,6 @@ class DPPCA(
     (ε=1, δ=1e-06) row
     """
 
-    _splits_budget = True
-
     def __init__(
         self,
         n_components: int | float | str | None = None,

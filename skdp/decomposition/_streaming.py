@@ -52,6 +52,8 @@ class StreamingMixin:
     a copy must not have.
     """
 
+    _splits_budget = False
+
     _free = ("n_jobs",)
     _secrets = (_STREAM, _ACTS)  # never copied
 

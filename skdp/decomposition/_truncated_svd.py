@@ -189,7 +189,6 @@ class DPTruncatedSVD(
     True
     """
 
-    _splits_budget = True
     _privacy_units = offered("row", "group", *_unit_fits.UNIT_SOLVERS)
 
     def __init__(

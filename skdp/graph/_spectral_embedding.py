@@ -205,7 +205,6 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     True
     """
 
-    _splits_budget = True
     _privacy_units = offered("edge", "edge_change", "mixed")
 
     def __init__(

@@ -130,7 +130,8 @@ def moment_size(n, share, unit_noise):
 # What the linear regression share: bounds, the one release, the solution.
 
 
-# Of a row for each column, over the noise: bounds wider than that cost next to nothing.
+# Of a row for each column, over the noise: from there on bounds are wider than usual, by the fourth
+# root, so that what they cut and the noise both vanish. (By the square root the noise would not.)
 _LOOSE = 0.01
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 MUCH = 0.5  # of the explainable variance: what may lose more says so
@@ -235,7 +236,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             found, *places = self._places(ask, (d, q), shares, n, sparse)
             n = found.n if math.isfinite(found.n) else n
         noise = math.inf if exact else d * session.noise_multiplier
-        wider = max(1.0, math.sqrt(_LOOSE * (n or 0.0) / noise))
+        wider = max(1.0, (_LOOSE * (n or 0.0) / noise) ** 0.25)
         if learns:
             units = self._learnt_units(found, wider * CUT, units, sparse)
         if learns or self.bounds is not None:

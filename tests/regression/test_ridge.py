@@ -98,6 +98,16 @@ def test_columns_a_thousand_deviations_from_zero_count():
         assert DPRidge(epsilon=3).fit(moved, y).score(moved, y) > scores - 0.03
 
 
+@pytest.mark.parametrize("epsilon", [30.0, 1000.0])
+def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsilon):
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((2, 20_000))
+    X = np.column_stack([x, x + 0.1 * z, rng.standard_normal((20_000, 3))])
+    y = z + 0.3 * rng.standard_normal(20_000)
+    model = DPRidge(epsilon=epsilon).fit(X, y)
+    assert model.score(X, y) > 0.7 and model.privacy_spent_.mu > math.sqrt(epsilon) / 2
+
+
 def test_a_column_without_a_scale_takes_nothing_from_the_others():
     X, y = data(20_000)
     X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
