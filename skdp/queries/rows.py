@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -178,7 +177,7 @@ class RowQuery(GroupQuery):
                 self._exact_sums = {step: bounded.answer(step)}
             return self._exact_sums[step].copy()
 
-        return replace(bounded, answer=answer)
+        return bounded._replace(answer=answer)
 
     def positive_sums(self) -> Bounded:
         """Return the column sums of positive parts: replace ||x - y|| <= sqrt(2) C, as x.y >= 0.
@@ -245,7 +244,7 @@ class RowQuery(GroupQuery):
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
         bounded = self._square("augmented_gram", d + 1, l2, answer)
-        return replace(bounded, decode=partial(exact_bias, bias=c))
+        return bounded._replace(decode=partial(exact_bias, bias=c))
 
     def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:
         d, length = self.n_features, math.hypot(self.clip_norm, c)
@@ -291,7 +290,7 @@ class RowQuery(GroupQuery):
         wider, slack = grid.rounding
         l2 = self.neighbours.positive(radius * radius, k) * (1 + wider)
         bounded = self._square("projected_gram", k, l2, answer)
-        return replace(bounded, bound=replace(bounded.bound, slack=slack))
+        return bounded._replace(bound=bounded.bound._replace(slack=slack))
 
     # -- products --------------------------------------------------------------------------
 

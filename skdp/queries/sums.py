@@ -245,10 +245,11 @@ class _Counts:
     kept_only: bool
 
     def __call__(self, values: FloatArray) -> NDArray[np.int64]:
-        if self.kept_only:
-            values = values[~(np.isnan(values) | (values == 0))]
-        low = np.count_nonzero(values <= self.threshold)
-        return np.array([low, np.count_nonzero(values > self.threshold), values.size], np.int64)
+        point = self.threshold
+        low, high = np.count_nonzero(values <= point), np.count_nonzero(values > point)
+        zeros = values.size - np.count_nonzero(values) if self.kept_only else 0
+        low, high = (low - zeros, high) if point >= 0 else (low, high - zeros)
+        return np.array([low, high, low + high if self.kept_only else values.size], np.int64)
 
 
 # Rows by group: the row map of a group, and what its queries begin with.

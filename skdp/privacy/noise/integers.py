@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, localcontext
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -171,12 +171,17 @@ class AliasTable:
         position = index << 1
         position += fraction >= threshold
         drawn: NDArray[np.int16] = self._outcome.take(position)
-        tied = fraction == threshold
-        if tied.any():
-            for i in np.flatnonzero(tied):
-                over = self._settle(int(index[i]) >> 1, int(fraction[i]), spare)
-                drawn[i] = self._outcome[2 * int(index[i]) + over]
+        for i in (fraction == threshold).nonzero()[0]:
+            drawn[i] = self.one(int(words[i]), spare)
         return drawn
+
+    def one(self, word: int, spare: Callable[[], int]) -> int:
+        """Return the value of one word, as `draw` does: faster where there are few."""
+        index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
+        threshold = self._threshold.item(index)
+        tied = fraction == threshold
+        over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
+        return int(self._outcome.item(2 * index + over))
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
@@ -238,6 +243,8 @@ IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"
 _RESERVE: Final = 16
+_FEW: Final = 2  # draws: one by one is faster
+_POWERS: Final = (TABLE_SIGMA // 2) ** np.arange(4, -1, -1)  # of the levels of a convolution
 _CHUNK: Final = 2048  # draws: words and work arrays stay in the second-level cache
 _LARGEST_GAP: Final = 700
 _GAP_BITS: Final = math.ceil(_LARGEST_GAP / math.log(2))
@@ -330,13 +337,20 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     """
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
-    flat = np.empty(math.prod(shape), dtype=np.int64)
-    table, spare = _gaussian_table(), _Spare(words)
-    powers = (TABLE_SIGMA // 2) ** np.arange(levels - 1, -1, -1)
-    for part in _chunks(flat):
-        drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
-        np.matmul(powers, drawn, out=part)
+    flat, table = np.empty(math.prod(shape), dtype=np.int64), _gaussian_table()
+    for part, taken, spare in _in_chunks(words, flat, levels):
+        n = part.size
+        if n > _FEW:
+            drawn = table.draw(taken, spare).reshape(levels, n)
+            np.matmul(_POWERS[-levels:], drawn, out=part)
+        else:
+            each = [table.one(word, spare) for word in taken.tolist()]
+            part[:] = [reduce(_convolved, each[i::n]) for i in range(n)]
     return flat.reshape(shape)
+
+
+def _convolved(coarse: int, fine: int) -> int:
+    return TABLE_SIGMA // 2 * coarse + fine
 
 
 def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
@@ -362,10 +376,9 @@ def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
     -------
     ndarray of int64
     """
-    spare = _Spare(words)
     flat = np.empty(math.prod(shape), dtype=np.int64)
-    for part in _chunks(flat):
-        geometric = _geometrics(words, spare, 2 * part.size)
+    for part, taken, spare in _in_chunks(words, flat, 6):
+        geometric = _geometrics(taken, spare)
         np.subtract(geometric[: part.size], geometric[part.size :], out=part)
     return flat.reshape(shape)
 
@@ -376,15 +389,14 @@ def integer_geometric(words: Words, size: int) -> IntArray:
     Law: exact, as that of `integer_laplace`, which is the difference of two of them. Words:
     3 * size + 16.
     """
-    spare = _Spare(words)
     flat = np.empty(size, dtype=np.int64)
-    for part in _chunks(flat):
-        part[:] = _geometrics(words, spare, part.size)
+    for part, taken, spare in _in_chunks(words, flat, 3):
+        part[:] = _geometrics(taken, spare)
     return flat
 
 
-def _geometrics(words: Words, spare: _Spare, size: int) -> IntArray:
-    digits = _take(words, 3 * size).reshape(3, size)
+def _geometrics(words: WordArray, spare: Callable[[], int]) -> IntArray:
+    digits = words.reshape(3, -1)
     geometric = _top_digits(digits[2], spare)
     for place in (1, 0):
         geometric *= CELLS
@@ -446,7 +458,7 @@ def _choice_weights(scores: IntArray, rate: float, digits: int, bits: int) -> li
         return [int(unit * context.exp(-min(slope * gap, largest))) for gap in gaps]
 
 
-def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
+def _top_digits(words: WordArray, spare: Callable[[], int]) -> IntArray:
     """Return geometrics of ratio exp(-1/64)."""
     table = _digit_table(2)
     digits = table.draw(words, spare)
@@ -459,18 +471,6 @@ def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
     return total
 
 
-class _Spare:
-    """Give the words that settle ties: 16 of each call, then (never seen) further ones."""
-
-    def __init__(self, words: Words) -> None:
-        self._words = words
-        self._reserve: Iterator[int] = iter(_take(words, _RESERVE).tolist())
-
-    def __call__(self) -> int:
-        word = next(self._reserve, None)
-        return int(_take(self._words, 1)[0]) if word is None else word
-
-
 def _take(words: Words, n: int) -> WordArray:
     """Return n words, refusing any other dtype: int64 and uint64 would meet in float64."""
     drawn = words(n)
@@ -479,8 +479,22 @@ def _take(words: Words, n: int) -> WordArray:
     return drawn
 
 
-def _chunks(flat: IntArray) -> Iterator[IntArray]:
-    return (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+def _in_chunks(
+    words: Words, flat: IntArray, each: int
+) -> Iterator[tuple[IntArray, WordArray, Callable[[], int]]]:
+    """Yield parts of an array, so many words for each number, and what gives words to settle ties.
+
+    That gives 16, which come first, and then (never seen) further ones.
+    """
+    first = _take(words, _RESERVE + each * min(flat.size, _CHUNK))
+    reserve, taken = first[:_RESERVE].tolist(), first[_RESERVE:]
+
+    def spare() -> int:
+        return reserve.pop(0) if reserve else int(_take(words, 1)[0])
+
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        yield part, _take(words, each * part.size) if start else taken, spare
 
 
 @cache
