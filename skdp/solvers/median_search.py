@@ -69,7 +69,8 @@ class Likelihood:
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
         if kinds and d > 1:
-            self._kernels, self._log_prior = _kernels(len(prior)), np.log(self._prior)
+            self._kernels = _kernels(len(prior))
+            self._log_priors = np.tile(np.log(self._prior), len(_SCATTER))
             self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
 
     def _set(self, posterior: FloatArray) -> None:
@@ -81,12 +82,13 @@ class Likelihood:
         At the very median an answer is that of an empty column: no point is asked about twice, and
         what lies next to a known one says little.
         """
-        columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
+        columns, last = self._columns, self.points.shape[1] - 1
+        rows, order = columns[:, None], np.array(_ORDER)[:, None]
         for _ in range(questions):
             cells = (self._reached[:, None] < order).sum(axis=2)
             near = np.concatenate((cells, cells[:, :1] + _NEXT), axis=1)
             near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
-            which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
+            which = near[columns, self._known[rows, near].argmin(axis=1)]
             self._known[columns, which] = True
             self._learn(which, ask.ranks(which, share=share / questions))
         return self
@@ -108,7 +110,7 @@ class Likelihood:
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
-            logs = self._of_kinds @ np.log(totals) + np.tile(self._log_prior, len(_SCATTER))
+            logs = self._of_kinds @ np.log(totals) + self._log_priors
             weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
             prior = (self._of_kinds.T @ weights / totals) @ self._kernels.T
         self._set(_normalised(likelihood * prior))
@@ -143,13 +145,13 @@ class Likelihood:
         off = np.abs(self._cells - self.cell(0.5)[:, None])
         return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
 
-    def found(self) -> NDArray[np.bool_]:
+    def found(self, alone: bool = False) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
 
-        A column in which no rank stands clear of its noise has the doubts of the others.
+        Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
-        return np.asarray(self.narrow() & (low | high) | low & high)
+        return np.asarray(self.narrow() & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
         """Return about how many numbers show their median: each half of them must be clear.
@@ -256,7 +258,7 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     """
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
-    found = bool((likelihood.narrow() | likelihood.found())[0])
+    found = bool(likelihood.found(alone=True)[0])
     size = likelihood.zoomed(16)
     size.search(_Alone(rank, size.points), 1, each)
     value = float(size.high_end(0.5 if found else 0.25)[0])

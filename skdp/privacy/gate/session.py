@@ -118,15 +118,19 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
     are. What ends a program (KeyboardInterrupt, SystemExit) comes from outside, and passes. Where
     epsilon is infinite (step 0) nothing is promised, and errors are shown.
     """
-    reason = ""
-    with no_warnings(), np.errstate(all="ignore"):
+    with no_warnings():
         try:
-            return np.asarray(answer(step))
+            return _without_traps(answer, step)
         except Exception as error:
             if step == 0.0:
                 raise
             reason = str(error) if isinstance(error, PrivacyError) else _FAILED.format(name)
     raise PrivacyError(reason)  # outside the except block: a context would hold the values
+
+
+@np.errstate(all="ignore")
+def _without_traps(answer: Callable[[float], NDArray[Any]], step: float) -> NDArray[Any]:
+    return np.asarray(answer(step))
 
 
 # What was paid for: the right to open a statistic once, at once or after adding data in parts.

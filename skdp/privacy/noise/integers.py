@@ -172,16 +172,19 @@ class AliasTable:
         position += fraction >= threshold
         drawn: NDArray[np.int16] = self._outcome.take(position)
         for i in (fraction == threshold).nonzero()[0]:
-            drawn[i] = self.one(int(words[i]), spare)
+            drawn[i] = self.few([int(words[i])], spare)[0]
         return drawn
 
-    def one(self, word: int, spare: Callable[[], int]) -> int:
-        """Return the value of one word, as `draw` does: faster where there are few."""
-        index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
-        threshold = self._threshold.item(index)
-        tied = fraction == threshold
-        over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
-        return int(self._outcome.item(2 * index + over))
+    def few(self, words: list[int], spare: Callable[[], int]) -> list[int]:
+        """Return one value for each word, as `draw` does: faster where they are few."""
+        drawn = []
+        for word in words:
+            index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
+            threshold = self._threshold.item(index)
+            tied = fraction == threshold
+            over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
+            drawn.append(self._outcome.item(2 * index + over))
+        return drawn
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
@@ -243,8 +246,7 @@ IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"
 _RESERVE: Final = 16
-_FEW: Final = 2  # draws: one by one is faster
-_POWERS: Final = (TABLE_SIGMA // 2) ** np.arange(4, -1, -1)  # of the levels of a convolution
+_POWERS: Final = np.power(TABLE_SIGMA // 2, np.arange(4, -1, -1))  # of levels of a convolution
 _CHUNK: Final = 2048  # draws: words and work arrays stay in the second-level cache
 _LARGEST_GAP: Final = 700
 _GAP_BITS: Final = math.ceil(_LARGEST_GAP / math.log(2))
@@ -337,15 +339,15 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     """
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
-    flat, table = np.empty(math.prod(shape), dtype=np.int64), _gaussian_table()
+    table, size = _gaussian_table(), math.prod(shape)
+    if size == 1:  # without arrays
+        taken, spare = _first(words, levels)
+        number = reduce(_convolved, table.few(taken.tolist(), spare))
+        return np.array(number, np.int64).reshape(shape)
+    flat = np.empty(size, dtype=np.int64)
     for part, taken, spare in _in_chunks(words, flat, levels):
-        n = part.size
-        if n > _FEW:
-            drawn = table.draw(taken, spare).reshape(levels, n)
-            np.matmul(_POWERS[-levels:], drawn, out=part)
-        else:
-            each = [table.one(word, spare) for word in taken.tolist()]
-            part[:] = [reduce(_convolved, each[i::n]) for i in range(n)]
+        drawn = table.draw(taken, spare).reshape(levels, part.size)
+        np.matmul(_POWERS[-levels:], drawn, out=part)
     return flat.reshape(shape)
 
 
@@ -479,19 +481,18 @@ def _take(words: Words, n: int) -> WordArray:
     return drawn
 
 
+def _first(words: Words, n: int) -> tuple[WordArray, Callable[[], int]]:
+    """Return n words, and what gives those that settle ties: 16 before these, then further ones."""
+    drawn = _take(words, _RESERVE + n)
+    reserve = drawn[:_RESERVE].tolist()
+    return drawn[_RESERVE:], lambda: reserve.pop(0) if reserve else int(_take(words, 1)[0])
+
+
 def _in_chunks(
     words: Words, flat: IntArray, each: int
 ) -> Iterator[tuple[IntArray, WordArray, Callable[[], int]]]:
-    """Yield parts of an array, so many words for each number, and what gives words to settle ties.
-
-    That gives 16, which come first, and then (never seen) further ones.
-    """
-    first = _take(words, _RESERVE + each * min(flat.size, _CHUNK))
-    reserve, taken = first[:_RESERVE].tolist(), first[_RESERVE:]
-
-    def spare() -> int:
-        return reserve.pop(0) if reserve else int(_take(words, 1)[0])
-
+    """Yield parts of an array, words for each of its numbers, and what settles ties."""
+    taken, spare = _first(words, each * min(flat.size, _CHUNK))
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         yield part, _take(words, each * part.size) if start else taken, spare
