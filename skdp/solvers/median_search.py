@@ -70,6 +70,7 @@ class Likelihood:
         self._kernels: FloatArray | None = None
         if kinds and d > 1:
             self._kernels = _kernels(len(prior))
+            self._to_cells = np.ascontiguousarray(self._kernels.T)
             self._log_priors = np.tile(np.log(self._prior), len(_SCATTER))
             self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
 
@@ -112,7 +113,7 @@ class Likelihood:
             totals = likelihood @ self._kernels
             logs = self._of_kinds @ np.log(totals) + self._log_priors
             weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
-            prior = (self._of_kinds.T @ weights / totals) @ self._kernels.T
+            prior = (self._of_kinds.T @ weights / totals) @ self._to_cells
         self._set(_normalised(likelihood * prior))
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:

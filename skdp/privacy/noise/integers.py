@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, localcontext
-from functools import cache, partial, reduce
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
@@ -172,19 +172,16 @@ class AliasTable:
         position += fraction >= threshold
         drawn: NDArray[np.int16] = self._outcome.take(position)
         for i in (fraction == threshold).nonzero()[0]:
-            drawn[i] = self.few([int(words[i])], spare)[0]
+            drawn[i] = self.one(int(words[i]), spare)
         return drawn
 
-    def few(self, words: list[int], spare: Callable[[], int]) -> list[int]:
-        """Return one value for each word, as `draw` does: faster where they are few."""
-        drawn = []
-        for word in words:
-            index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
-            threshold = self._threshold.item(index)
-            tied = fraction == threshold
-            over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
-            drawn.append(self._outcome.item(2 * index + over))
-        return drawn
+    def one(self, word: int, spare: Callable[[], int]) -> int:
+        """Return the value of one word, as `draw` does: faster where there are few."""
+        index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
+        threshold = self._threshold.item(index)
+        tied = fraction == threshold
+        over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
+        return int(self._outcome.item(2 * index + over))
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
@@ -342,17 +339,15 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     table, size = _gaussian_table(), math.prod(shape)
     if size == 1:  # without arrays
         taken, spare = _first(words, levels)
-        number = reduce(_convolved, table.few(taken.tolist(), spare))
+        number = 0
+        for word in taken.tolist():
+            number = TABLE_SIGMA // 2 * number + table.one(word, spare)
         return np.array(number, np.int64).reshape(shape)
     flat = np.empty(size, dtype=np.int64)
     for part, taken, spare in _in_chunks(words, flat, levels):
         drawn = table.draw(taken, spare).reshape(levels, part.size)
         np.matmul(_POWERS[-levels:], drawn, out=part)
     return flat.reshape(shape)
-
-
-def _convolved(coarse: int, fine: int) -> int:
-    return TABLE_SIGMA // 2 * coarse + fine
 
 
 def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
