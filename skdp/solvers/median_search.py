@@ -69,8 +69,7 @@ class Likelihood:
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
         if kinds and d > 1:
-            self._kernels = _kernels(len(prior))
-            self._to_cells = np.ascontiguousarray(self._kernels.T)
+            self._kernels, self._to_cells = _kernels(len(prior))
             self._log_priors = np.tile(np.log(self._prior), len(_SCATTER))
             self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
 
@@ -83,13 +82,12 @@ class Likelihood:
         At the very median an answer is that of an empty column: no point is asked about twice, and
         what lies next to a known one says little.
         """
-        columns, last = self._columns, self.points.shape[1] - 1
-        rows, order = columns[:, None], np.array(_ORDER)[:, None]
+        columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
         for _ in range(questions):
             cells = (self._reached[:, None] < order).sum(axis=2)
             near = np.concatenate((cells, cells[:, :1] + _NEXT), axis=1)
             near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
-            which = near[columns, self._known[rows, near].argmin(axis=1)]
+            which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
             self._known[columns, which] = True
             self._learn(which, ask.ranks(which, share=share / questions))
         return self
@@ -197,11 +195,12 @@ def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
 
 
 @lru_cache
-def _kernels(cells: int) -> FloatArray:
-    """P(cell of a column | common cell), in columns; one in ten may lie anywhere."""
+def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
+    """P(cell of a column | common cell), in columns and in rows; one in ten may lie anywhere."""
     gaps = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
     near = [np.exp(-gaps / spread) for spread in _SCATTER]
-    return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
+    kernels = np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
+    return kernels, np.ascontiguousarray(kernels.T)
 
 
 _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards

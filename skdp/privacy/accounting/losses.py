@@ -473,8 +473,7 @@ def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
                 f"A SketchMixture is the value of kind 'sketch' among {list(KINDS)}, and of no "
                 f"other. Got {value!r} for {kind!r}."
             )
-        mixed = isinstance(value, SketchMixture)
-        parts[kind].append(value if mixed else as_number(f"{kind} loss", value))
+        parts[kind].append(value if kind == "sketch" else as_number(f"{kind} loss", value))
     parted = parts.pop("sketch")
     sketches = whole_mixtures(parted) if parted else []
     parts["gaussian"] = [math.hypot(*parts["gaussian"])]

@@ -19,7 +19,7 @@ from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, local
 from functools import cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ TABLE_BITS: Final = 126
 
 CELLS: Final = 2**12
 INDEX_BITS: Final = CELLS.bit_length()  # the sign bit and the cell
+Spare: TypeAlias = Callable[[], int]  # gives one more word
 _INDEX_MASK: Final = np.uint64(2 * CELLS - 1)
 _INDEX_SHIFT: Final = np.uint64(INDEX_BITS)
 _WEIGHT_SLACK: Final = 1 << 26  # bounds the error, in units, of a threshold of inexact weights
@@ -163,7 +164,7 @@ class AliasTable:
         if not all(self._slack <= own[cell] <= high for cell, _ in self._pairs):
             raise AssertionError("the pairing needs weights of more bits")
 
-    def draw(self, words: NDArray[np.uint64], spare: Callable[[], int]) -> NDArray[np.int16]:
+    def draw(self, words: NDArray[np.uint64], spare: Spare) -> NDArray[np.int16]:
         """Return one value for each word; ``spare()`` gives a 64-bit word to settle a tie."""
         index = (words & _INDEX_MASK).view(np.int64)
         fraction = words >> _INDEX_SHIFT
@@ -175,7 +176,7 @@ class AliasTable:
             drawn[i] = self.one(int(words[i]), spare)
         return drawn
 
-    def one(self, word: int, spare: Callable[[], int]) -> int:
+    def one(self, word: int, spare: Spare) -> int:
         """Return the value of one word, as `draw` does: faster where there are few."""
         index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
         threshold = self._threshold.item(index)
@@ -183,7 +184,7 @@ class AliasTable:
         over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
         return int(self._outcome.item(2 * index + over))
 
-    def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
+    def _settle(self, cell: int, fraction: int, spare: Spare) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
         bits = 64 - INDEX_BITS
         while True:
@@ -344,7 +345,7 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
             number = TABLE_SIGMA // 2 * number + table.one(word, spare)
         return np.array(number, np.int64).reshape(shape)
     flat = np.empty(size, dtype=np.int64)
-    for part, taken, spare in _in_chunks(words, flat, levels):
+    for part, taken, spare in _chunks(words, flat, levels):
         drawn = table.draw(taken, spare).reshape(levels, part.size)
         np.matmul(_POWERS[-levels:], drawn, out=part)
     return flat.reshape(shape)
@@ -374,7 +375,7 @@ def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
     ndarray of int64
     """
     flat = np.empty(math.prod(shape), dtype=np.int64)
-    for part, taken, spare in _in_chunks(words, flat, 6):
+    for part, taken, spare in _chunks(words, flat, 6):
         geometric = _geometrics(taken, spare)
         np.subtract(geometric[: part.size], geometric[part.size :], out=part)
     return flat.reshape(shape)
@@ -387,12 +388,12 @@ def integer_geometric(words: Words, size: int) -> IntArray:
     3 * size + 16.
     """
     flat = np.empty(size, dtype=np.int64)
-    for part, taken, spare in _in_chunks(words, flat, 3):
+    for part, taken, spare in _chunks(words, flat, 3):
         part[:] = _geometrics(taken, spare)
     return flat
 
 
-def _geometrics(words: WordArray, spare: Callable[[], int]) -> IntArray:
+def _geometrics(words: WordArray, spare: Spare) -> IntArray:
     digits = words.reshape(3, -1)
     geometric = _top_digits(digits[2], spare)
     for place in (1, 0):
@@ -455,7 +456,7 @@ def _choice_weights(scores: IntArray, rate: float, digits: int, bits: int) -> li
         return [int(unit * context.exp(-min(slope * gap, largest))) for gap in gaps]
 
 
-def _top_digits(words: WordArray, spare: Callable[[], int]) -> IntArray:
+def _top_digits(words: WordArray, spare: Spare) -> IntArray:
     """Return geometrics of ratio exp(-1/64)."""
     table = _digit_table(2)
     digits = table.draw(words, spare)
@@ -476,16 +477,14 @@ def _take(words: Words, n: int) -> WordArray:
     return drawn
 
 
-def _first(words: Words, n: int) -> tuple[WordArray, Callable[[], int]]:
+def _first(words: Words, n: int) -> tuple[WordArray, Spare]:
     """Return n words, and what gives those that settle ties: 16 before these, then further ones."""
     drawn = _take(words, _RESERVE + n)
     reserve = drawn[:_RESERVE].tolist()
     return drawn[_RESERVE:], lambda: reserve.pop(0) if reserve else int(_take(words, 1)[0])
 
 
-def _in_chunks(
-    words: Words, flat: IntArray, each: int
-) -> Iterator[tuple[IntArray, WordArray, Callable[[], int]]]:
+def _chunks(words: Words, flat: IntArray, each: int) -> Iterator[tuple[IntArray, WordArray, Spare]]:
     """Yield parts of an array, words for each of its numbers, and what settles ties."""
     taken, spare = _first(words, each * min(flat.size, _CHUNK))
     for start in range(0, flat.size, _CHUNK):
