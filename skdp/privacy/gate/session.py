@@ -183,7 +183,7 @@ class Grant:
         self._copies = session.budget.copies
         self._pure = session.budget.pure  # now: a session may have another stage when it is opened
         self._left = 1
-        self._process = os.getpid()
+        self._process = session._process
         self.bound = bound
         self.mechanism = mechanism
         self.step = step
@@ -201,7 +201,7 @@ class Grant:
     def use(self) -> None:
         """Take one opening; a second one would be a second release."""
         self.check_process()
-        with self._session.lock:
+        with self._session._lock:
             if self._left <= 0:
                 raise PrivacyError(
                     f"{self.bound.name!r} was already released, and a grant pays for one release. "
