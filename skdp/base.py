@@ -249,8 +249,10 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
-        split = split and self._splits_budget and not any(around())  # a ledger prices all fits
-        budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
+        spent = epsilon, delta, self._pure_epsilon()
+        budget = PrivacyBudget(*spent, split and self._splits_budget)
+        if budget.copies > 1 and any(around()):  # a ledger prices all fits
+            budget = PrivacyBudget(*spent)
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
@@ -271,7 +273,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             context = self._init_callback_context(max_subtasks=None)
             session.observer.tasks = ReleaseTasks(self, context)
         self._warn_if_weak(session.budget, session.source.seeded)
-        if not session.source.seeded and not session.observer.of_made_data and not any(around()):
+        if not session.source.seeded and not session.observer.of_made_data:
             self._warn_of_search(session.budget.epsilon)
         return session
 
@@ -311,10 +313,11 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
     def _warn_of_search(self, epsilon):
         """Say once what a search over epsilon costs: only its clones tell that it is one."""
-        tried = _TRIED.get(self, set())
-        before = len(tried)
-        tried.update({epsilon} - {math.inf})
-        if before == 1 and len(tried) == 2:
+        tried = _TRIED.get(self)
+        if tried is None or epsilon in tried or epsilon == math.inf or any(around()):
+            return
+        tried.add(epsilon)
+        if len(tried) == 2:
             message = (
                 f"clones of one {type(self).__name__} were fitted with different values of epsilon "
                 "outside a PrivacyLedger. Each receipt covers one fit. Fits to the same rows add "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -119,7 +118,7 @@ class PublishedQuery(PrivateQuery):
     def right(self, X: FloatArray) -> Bounded:
         """Return A X (for interactions R'R X)."""
         own = self._query.right(X)
-        return replace(own, bound=replace(own.bound, l2=self._l2(own, X)))
+        return own._replace(bound=own.bound._replace(l2=self._l2(own, X)))
 
     def _l2(self, own: Bounded, X: FloatArray) -> float:
         printed = self._alpha * published_bound(self._rule, np.asarray(X))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -171,7 +171,7 @@ class RegressionQuery(GroupQuery):
         bounded = self._square("regression_moments", size, l2, answer)
         if not bias or self.by_group:
             return bounded
-        return replace(bounded, decode=partial(exact_bias, bias=bias))
+        return bounded._replace(decode=partial(exact_bias, bias=bias))
 
     def products(self, bias: float, target_norm: float) -> Bounded:
         """Return [X, c]'[V, c] of the weighted records: what `regression` has but for X'X.

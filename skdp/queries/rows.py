@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -212,7 +211,7 @@ class RowQuery(GroupQuery):
 
         widen = WIDER + math.sqrt(d) * FINE if self.by_group else 1.0
         bounded = self._array("row_sum", (d,), change, answer, widen=widen)
-        return replace(bounded, bound=replace(bounded.bound, slack=math.sqrt(d), l1_slack=float(d)))
+        return bounded._replace(bound=bounded.bound._replace(slack=math.sqrt(d), l1_slack=float(d)))
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
@@ -252,7 +251,7 @@ class RowQuery(GroupQuery):
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
         bounded = self._square("augmented_gram", d + 1, l2, answer)
-        return replace(bounded, decode=partial(exact_bias, bias=c))
+        return bounded._replace(decode=partial(exact_bias, bias=c))
 
     def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:
         d, length = self.n_features, math.hypot(self.clip_norm, c)
@@ -298,7 +297,7 @@ class RowQuery(GroupQuery):
         wider, slack = grid.rounding
         l2 = self.neighbours.positive(radius * radius, k) * (1 + wider)
         bounded = self._square("projected_gram", k, l2, answer)
-        return replace(bounded, bound=replace(bounded.bound, slack=slack))
+        return bounded._replace(bound=bounded.bound._replace(slack=slack))
 
     # -- products --------------------------------------------------------------------------
 

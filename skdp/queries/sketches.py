@@ -114,14 +114,14 @@ class SketchUnit(MatrixUnit):
                 factor *= side.largest_row() if single else side.spectral()
         rounded = not one_row
         slack = _TRUNCATION * math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
-        return Bound(
+        bound = Bound(
             sketch.name,
             sketch.out_shape,
             self.change * factor,
             slack=slack * sketch.scale * factor,
             law=SketchLaw(tuple(degrees)) if degrees else None,
-            remedy=Bound.remedy if None in (sketch.left, sketch.right) else _CORE_REMEDY,
         )
+        return bound if None in (sketch.left, sketch.right) else bound._replace(remedy=_CORE_REMEDY)
 
     def refusal(self, kind: str) -> str | None:
         """Say why sketches of a kind have no bound in mode "random"; None if they have one.

@@ -231,24 +231,18 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
     return np.asarray(np.rint(rows / step).astype(np.int64).sum(axis=0))
 
 
-def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> list[int]:
-    """Return how many numbers are at most a threshold, above it, and in all."""
-    counts: list[int] = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
+def _counts(numbers: Any, point: float, kept_only: bool = False) -> list[int]:
+    """Return how many numbers are at most a point, above it, and in all."""
+    work = partial(_counted, point=point, kept_only=kept_only)  # no data, so that it can travel
+    counts: list[int] = numbers.sum(work, (3,)).tolist()
     return counts
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Numbers at most a threshold, above it, and all; holds no data, so that it can travel."""
-
-    threshold: float
-    kept_only: bool
-
-    def __call__(self, values: FloatArray) -> NDArray[np.int64]:
-        if self.kept_only:
-            values = values[~(np.isnan(values) | (values == 0))]
-        low = np.count_nonzero(values <= self.threshold)
-        return np.array([low, np.count_nonzero(values > self.threshold), values.size], np.int64)
+def _counted(values: FloatArray, point: float, kept_only: bool) -> NDArray[np.int64]:
+    low, high = np.count_nonzero(values <= point), np.count_nonzero(values > point)
+    zeros = values.size - np.count_nonzero(values) if kept_only else 0
+    low, high = (low - zeros, high) if point >= 0 else (low, high - zeros)
+    return np.array([low, high, low + high if kept_only else values.size], np.int64)
 
 
 # Rows by group: the row map of a group, and what its queries begin with.

@@ -69,7 +69,8 @@ class Likelihood:
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
         if kinds and d > 1:
-            self._kernels, self._log_prior = _kernels(len(prior)), np.log(self._prior)
+            self._kernels, self._to_cells = _kernels(len(prior))
+            self._log_priors = np.tile(np.log(self._prior), len(_SCATTER))
             self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
 
     def _set(self, posterior: FloatArray) -> None:
@@ -108,9 +109,9 @@ class Likelihood:
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
-            logs = self._of_kinds @ np.log(totals) + np.tile(self._log_prior, len(_SCATTER))
+            logs = self._of_kinds @ np.log(totals) + self._log_priors
             weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
-            prior = (self._of_kinds.T @ weights / totals) @ self._kernels.T
+            prior = (self._of_kinds.T @ weights / totals) @ self._to_cells
         self._set(_normalised(likelihood * prior))
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
@@ -143,13 +144,13 @@ class Likelihood:
         off = np.abs(self._cells - self.cell(0.5)[:, None])
         return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
 
-    def found(self) -> NDArray[np.bool_]:
+    def found(self, alone: bool = False) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
 
-        A column in which no rank stands clear of its noise has the doubts of the others.
+        Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
-        return np.asarray(self.narrow() & (low | high) | low & high)
+        return np.asarray(self.narrow() & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
         """Return about how many numbers show their median: each half of them must be clear.
@@ -194,11 +195,12 @@ def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
 
 
 @lru_cache
-def _kernels(cells: int) -> FloatArray:
-    """P(cell of a column | common cell), in columns; one in ten may lie anywhere."""
+def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
+    """P(cell of a column | common cell), in columns and in rows; one in ten may lie anywhere."""
     gaps = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
     near = [np.exp(-gaps / spread) for spread in _SCATTER]
-    return np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
+    kernels = np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
+    return kernels, np.ascontiguousarray(kernels.T)
 
 
 _LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
@@ -256,7 +258,7 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     """
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
-    found = bool((likelihood.narrow() | likelihood.found())[0])
+    found = bool(likelihood.found(alone=True)[0])
     size = likelihood.zoomed(16)
     size.search(_Alone(rank, size.points), 1, each)
     value = float(size.high_end(0.5 if found else 0.25)[0])

@@ -1,7 +1,6 @@
 """Noise in parts: the law of a sum of parts, what it costs in delta, who may open what."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,7 +85,7 @@ def test_proposed_step():
         with pytest.raises(PrivacyError, match="too fine"):
             distribute(gate, bound, 0.5, parts, step=step)
         assert gate.ledger == ()
-    weaker, coarser = session(0.9), replace(bound, min_step=2 * right)
+    weaker, coarser = session(0.9), bound._replace(min_step=2 * right)
     for gate, asked in ((weaker, bound), (session(), coarser)):  # no budget; no exact integers
         with pytest.raises(PrivacyError, match="too fine"):
             distribute(gate, asked, 0.5, parts, step=right)

@@ -7,7 +7,6 @@ Pure parts enter through their privacy loss distribution, never through that for
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -42,10 +41,11 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 def as_number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
     """Return a real number in [low, high] as a float; anything else is a ValueError."""
-    number = math.nan
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):
-            number = float(value)
+    real = isinstance(value, (float, int, np.integer, np.floating)) and not isinstance(value, bool)
+    try:
+        number = float(value) if real else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.nan
     if not low <= number <= high:
         raise ValueError(f"{name} must be a number in [{low:g}, {high:g}]. Got {value!r}.")
     return number
@@ -473,8 +473,7 @@ def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
                 f"A SketchMixture is the value of kind 'sketch' among {list(KINDS)}, and of no "
                 f"other. Got {value!r} for {kind!r}."
             )
-        mixed = isinstance(value, SketchMixture)
-        parts[kind].append(value if mixed else as_number(f"{kind} loss", value))
+        parts[kind].append(value if kind == "sketch" else as_number(f"{kind} loss", value))
     parted = parts.pop("sketch")
     sketches = whole_mixtures(parted) if parted else []
     parts["gaussian"] = [math.hypot(*parts["gaussian"])]
@@ -483,9 +482,8 @@ def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
     return (*plain, *(Loss("sketch", value) for value in sketches if float(value) > 0.0))
 
 
-def _separate(losses: Iterable[tuple[str, Any]]) -> tuple[float, list[float], float]:
+def _separate(parts: tuple[Loss, ...]) -> tuple[float, list[float], float]:
     """Return mu, the pure values (eta-bounded range is eta-DP), and the sum of the deltas."""
-    parts = compose(losses)
     mu, failure = (
         math.fsum(part.value for part in parts if part.kind == kind)
         for kind in ("gaussian", "delta")
@@ -501,9 +499,9 @@ def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
     left out: they are added to the result.
     """
     sketches = [part.value for part in losses if part.kind == "sketch"]
-    mu, values, _ = _separate(losses)
     if not sketches:
         return None
+    mu, values, _ = _separate(losses)
     if len(sketches) == 1 and not mu and not values:
         delta: Curve = sketches[0].delta
         return delta

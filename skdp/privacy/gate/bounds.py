@@ -11,8 +11,8 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Protocol, Self, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ FloatArray = NDArray[np.float64]
 _MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """What the public knows of a statistic before any data is touched.
 
     Attributes
@@ -99,8 +98,7 @@ class Bound:
         return math.inf if self.l1 is None else self.l1 / step + slack
 
 
-@dataclass(frozen=True)
-class Bounded:
+class Bounded(NamedTuple):
     """A bound, and a way to get the statistic that it bounds.
 
     ``answer(step)`` is an int64 array in units of `step`; with ``step == 0.0`` (epsilon is
@@ -109,8 +107,8 @@ class Bounded:
     """
 
     bound: Bound
-    answer: Callable[[float], NDArray[Any]] = field(repr=False)
-    decode: Callable[[FloatArray, float], FloatArray] | None = field(default=None, repr=False)
+    answer: Callable[[float], NDArray[Any]]
+    decode: Callable[[FloatArray, float], FloatArray] | None = None
 
 
 class PrivateQuery:
@@ -343,17 +341,17 @@ class PrivacyBudget:
         """The (epsilon, delta) that noise is calibrated to, the sampler's cost taken off."""
         return _calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether nothing is protected (epsilon is infinite)."""
         return math.isinf(self.epsilon)
 
-    @property
+    @cached_property
     def pure(self) -> bool:
         """Whether delta is 0, so that every release must be pure."""
         return self.delta == 0 and not self.exact
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """Of the losses of releases: "pure", or "gaussian"."""
         return "pure" if self.pure else "gaussian"

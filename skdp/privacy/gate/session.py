@@ -13,8 +13,8 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,27 +59,28 @@ from skdp.privacy.noise.words import NoiseSource
 _state: dict[str, Any] = {"lock": threading.Lock(), "running": set(), "before": None}
 
 
-@contextmanager
-def no_warnings() -> Iterator[None]:
+class no_warnings:
     """Show no warning while private code runs, in this thread or in others.
 
     Filters belong to the process: the first of several that overlap sets them aside, and the last
     one brings them back. Were each to set back what it found, none would ever be shown again.
     """
-    me = object()
-    try:
+
+    def __enter__(self) -> None:
+        try:
+            with _state["lock"]:
+                if not _state["running"]:
+                    before = warnings.catch_warnings(action="ignore")
+                    before.__enter__()
+                    _state["before"] = before
+                _state["running"].add(self)
+        except BaseException:  # whoever was interrupted above
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
         with _state["lock"]:
-            if not _state["running"]:
-                before = warnings.catch_warnings()
-                before.__enter__()
-                _state["before"] = before
-                warnings.simplefilter("ignore")
-            _state["running"].add(me)
-        with np.errstate(all="ignore"):
-            yield
-    finally:  # also of whoever was interrupted above
-        with _state["lock"]:
-            _state["running"].discard(me)
+            _state["running"].discard(self)
             _bring_back()
 
 
@@ -117,17 +118,19 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
     are. What ends a program (KeyboardInterrupt, SystemExit) comes from outside, and passes. Where
     epsilon is infinite (step 0) nothing is promised, and errors are shown.
     """
-    reason = _FAILED.format(name)
     with no_warnings():
-        if step == 0.0:
-            return np.asarray(answer(step))
         try:
-            return np.asarray(answer(step))
-        except PrivacyError as error:
-            reason = str(error)
-        except Exception:
-            pass
+            return _without_traps(answer, step)
+        except Exception as error:
+            if step == 0.0:
+                raise
+            reason = str(error) if isinstance(error, PrivacyError) else _FAILED.format(name)
     raise PrivacyError(reason)  # outside the except block: a context would hold the values
+
+
+@np.errstate(all="ignore")
+def _without_traps(answer: Callable[[float], NDArray[Any]], step: float) -> NDArray[Any]:
+    return np.asarray(answer(step))
 
 
 # What was paid for: the right to open a statistic once, at once or after adding data in parts.
@@ -138,8 +141,7 @@ IntArray = NDArray[np.int64]
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
     """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
-    total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
-    return total.view(np.int64).reshape(exact.shape)
+    return np.add(exact.view(np.uint64), drawn.view(np.uint64)).view(np.int64)
 
 
 def symmetrise(value: NDArray[Any]) -> None:
@@ -181,7 +183,7 @@ class Grant:
         self._copies = session.budget.copies
         self._pure = session.budget.pure  # now: a session may have another stage when it is opened
         self._left = 1
-        self._process = os.getpid()
+        self._process = session._process
         self.bound = bound
         self.mechanism = mechanism
         self.step = step
@@ -199,7 +201,7 @@ class Grant:
     def use(self) -> None:
         """Take one opening; a second one would be a second release."""
         self.check_process()
-        with self._session.lock:
+        with self._session._lock:
             if self._left <= 0:
                 raise PrivacyError(
                     f"{self.bound.name!r} was already released, and a grant pays for one release. "
@@ -213,8 +215,8 @@ class Grant:
 
     def fits(self, answer: NDArray[Any]) -> bool:
         """Whether an answer has the form that the bound promises."""
-        nothing = self.nothing()
-        return answer.shape == nothing.shape and answer.dtype == nothing.dtype
+        kind = np.int64 if self.step else np.float64
+        return answer.shape == self.bound.shape and answer.dtype == kind
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied: each copy could be opened."""
@@ -245,8 +247,7 @@ class Grant:
 
     def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
         """Put a public total of steps, with so many times the noise, into the unit of the data."""
-        value = total.astype(np.float64)
-        value *= self.step or 1.0
+        value = total * (self.step or 1.0)
         if self.bound.symmetric:
             symmetrise(value)
         return Answer(value, self.noise_scale * factor)
@@ -452,12 +453,12 @@ class PrivacySession:
             raise BudgetExceededError(
                 f"{bound.name!r} needs {share:.3g} of the {kind} budget, and {left:.3g} is left."
             )
-        self._check_draws(draws * bound.size, repr(bound.name))
+        self._check_draws(draws * bound.size, bound.name)
         return min(share, left)
 
     def _check_draws(self, number: int, what: str) -> None:
         if self.spending.draws + number > MAX_DRAWS:
-            raise BudgetExceededError(f"{what} asks for more noise than a fit may draw.")
+            raise BudgetExceededError(f"{what!r} asks for more noise than a fit may draw.")
 
     def charge_draws(self, number: int) -> None:
         """Count further draws from the noise table: their error is part of delta."""

@@ -499,9 +499,9 @@ def receipt(session: PrivacySession) -> PrivacySpent:
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:
     """Bring the charge of a session down to what it was granted; call it when the fit ends."""
-    lines = accounting.compose(entry.loss for entry in session.ledger)
-    granted = session.open if lines and session.open else lines
-    settle_charges(_charges(session), granted, state)
+    if charges := _charges(session):
+        made = [entry.loss for entry in session.ledger]
+        settle_charges(charges, (made and session.open) or accounting.compose(made), state)
 
 
 def settle_charges(charges: Iterable[tuple[_Payer, int]], granted: Losses, state: str) -> None:

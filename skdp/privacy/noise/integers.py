@@ -19,7 +19,7 @@ from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, local
 from functools import cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ TABLE_BITS: Final = 126
 
 CELLS: Final = 2**12
 INDEX_BITS: Final = CELLS.bit_length()  # the sign bit and the cell
+Spare: TypeAlias = Callable[[], int]  # gives one more word
 _INDEX_MASK: Final = np.uint64(2 * CELLS - 1)
 _INDEX_SHIFT: Final = np.uint64(INDEX_BITS)
 _WEIGHT_SLACK: Final = 1 << 26  # bounds the error, in units, of a threshold of inexact weights
@@ -163,7 +164,7 @@ class AliasTable:
         if not all(self._slack <= own[cell] <= high for cell, _ in self._pairs):
             raise AssertionError("the pairing needs weights of more bits")
 
-    def draw(self, words: NDArray[np.uint64], spare: Callable[[], int]) -> NDArray[np.int16]:
+    def draw(self, words: NDArray[np.uint64], spare: Spare) -> NDArray[np.int16]:
         """Return one value for each word; ``spare()`` gives a 64-bit word to settle a tie."""
         index = (words & _INDEX_MASK).view(np.int64)
         fraction = words >> _INDEX_SHIFT
@@ -171,14 +172,19 @@ class AliasTable:
         position = index << 1
         position += fraction >= threshold
         drawn: NDArray[np.int16] = self._outcome.take(position)
-        tied = fraction == threshold
-        if tied.any():
-            for i in np.flatnonzero(tied):
-                over = self._settle(int(index[i]) >> 1, int(fraction[i]), spare)
-                drawn[i] = self._outcome[2 * int(index[i]) + over]
+        for i in (fraction == threshold).nonzero()[0]:
+            drawn[i] = self.one(int(words[i]), spare)
         return drawn
 
-    def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
+    def one(self, word: int, spare: Spare) -> int:
+        """Return the value of one word, as `draw` does: faster where there are few."""
+        index, fraction = word & (2 * CELLS - 1), word >> INDEX_BITS
+        threshold = self._threshold.item(index)
+        tied = fraction == threshold
+        over = self._settle(index >> 1, fraction, spare) if tied else fraction > threshold
+        return int(self._outcome.item(2 * index + over))
+
+    def _settle(self, cell: int, fraction: int, spare: Spare) -> bool:
         """Whether the uniform number that begins with `fraction` is at least t_cell."""
         bits = 64 - INDEX_BITS
         while True:
@@ -238,6 +244,7 @@ IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"
 _RESERVE: Final = 16
+_POWERS: Final = np.power(TABLE_SIGMA // 2, np.arange(4, -1, -1))  # of levels of a convolution
 _CHUNK: Final = 2048  # draws: words and work arrays stay in the second-level cache
 _LARGEST_GAP: Final = 700
 _GAP_BITS: Final = math.ceil(_LARGEST_GAP / math.log(2))
@@ -330,12 +337,17 @@ def integer_gaussian(words: Words, shape: tuple[int, ...], levels: int = LEVELS)
     """
     if levels not in range(1, 6):
         raise ValueError(f"levels must be 1, 2, 3, 4 or 5. Got {levels!r}.")
-    flat = np.empty(math.prod(shape), dtype=np.int64)
-    table, spare = _gaussian_table(), _Spare(words)
-    powers = (TABLE_SIGMA // 2) ** np.arange(levels - 1, -1, -1)
-    for part in _chunks(flat):
-        drawn = table.draw(_take(words, levels * part.size), spare).reshape(levels, part.size)
-        np.matmul(powers, drawn, out=part)
+    table, size = _gaussian_table(), math.prod(shape)
+    if size == 1:  # without arrays
+        taken, spare = _first(words, levels)
+        number = 0
+        for word in taken.tolist():
+            number = TABLE_SIGMA // 2 * number + table.one(word, spare)
+        return np.array(number, np.int64).reshape(shape)
+    flat = np.empty(size, dtype=np.int64)
+    for part, taken, spare in _chunks(words, flat, levels):
+        drawn = table.draw(taken, spare).reshape(levels, part.size)
+        np.matmul(_POWERS[-levels:], drawn, out=part)
     return flat.reshape(shape)
 
 
@@ -362,10 +374,9 @@ def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
     -------
     ndarray of int64
     """
-    spare = _Spare(words)
     flat = np.empty(math.prod(shape), dtype=np.int64)
-    for part in _chunks(flat):
-        geometric = _geometrics(words, spare, 2 * part.size)
+    for part, taken, spare in _chunks(words, flat, 6):
+        geometric = _geometrics(taken, spare)
         np.subtract(geometric[: part.size], geometric[part.size :], out=part)
     return flat.reshape(shape)
 
@@ -376,15 +387,14 @@ def integer_geometric(words: Words, size: int) -> IntArray:
     Law: exact, as that of `integer_laplace`, which is the difference of two of them. Words:
     3 * size + 16.
     """
-    spare = _Spare(words)
     flat = np.empty(size, dtype=np.int64)
-    for part in _chunks(flat):
-        part[:] = _geometrics(words, spare, part.size)
+    for part, taken, spare in _chunks(words, flat, 3):
+        part[:] = _geometrics(taken, spare)
     return flat
 
 
-def _geometrics(words: Words, spare: _Spare, size: int) -> IntArray:
-    digits = _take(words, 3 * size).reshape(3, size)
+def _geometrics(words: WordArray, spare: Spare) -> IntArray:
+    digits = words.reshape(3, -1)
     geometric = _top_digits(digits[2], spare)
     for place in (1, 0):
         geometric *= CELLS
@@ -446,7 +456,7 @@ def _choice_weights(scores: IntArray, rate: float, digits: int, bits: int) -> li
         return [int(unit * context.exp(-min(slope * gap, largest))) for gap in gaps]
 
 
-def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
+def _top_digits(words: WordArray, spare: Spare) -> IntArray:
     """Return geometrics of ratio exp(-1/64)."""
     table = _digit_table(2)
     digits = table.draw(words, spare)
@@ -459,18 +469,6 @@ def _top_digits(words: WordArray, spare: _Spare) -> IntArray:
     return total
 
 
-class _Spare:
-    """Give the words that settle ties: 16 of each call, then (never seen) further ones."""
-
-    def __init__(self, words: Words) -> None:
-        self._words = words
-        self._reserve: Iterator[int] = iter(_take(words, _RESERVE).tolist())
-
-    def __call__(self) -> int:
-        word = next(self._reserve, None)
-        return int(_take(self._words, 1)[0]) if word is None else word
-
-
 def _take(words: Words, n: int) -> WordArray:
     """Return n words, refusing any other dtype: int64 and uint64 would meet in float64."""
     drawn = words(n)
@@ -479,8 +477,19 @@ def _take(words: Words, n: int) -> WordArray:
     return drawn
 
 
-def _chunks(flat: IntArray) -> Iterator[IntArray]:
-    return (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+def _first(words: Words, n: int) -> tuple[WordArray, Spare]:
+    """Return n words, and what gives those that settle ties: 16 before these, then further ones."""
+    drawn = _take(words, _RESERVE + n)
+    reserve = drawn[:_RESERVE].tolist()
+    return drawn[_RESERVE:], lambda: reserve.pop(0) if reserve else int(_take(words, 1)[0])
+
+
+def _chunks(words: Words, flat: IntArray, each: int) -> Iterator[tuple[IntArray, WordArray, Spare]]:
+    """Yield parts of an array, words for each of its numbers, and what settles ties."""
+    taken, spare = _first(words, each * min(flat.size, _CHUNK))
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        yield part, _take(words, each * part.size) if start else taken, spare
 
 
 @cache

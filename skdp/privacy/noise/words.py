@@ -206,11 +206,11 @@ def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
 
 def _check(part: KeyPart) -> None:
     """Refuse what cannot be encoded."""
-    if isinstance(part, tuple):
-        for item in part:
+    for item in part if isinstance(part, tuple) else (part,):
+        if isinstance(item, tuple):
             _check(item)
-    elif not isinstance(part, _KEY_TYPES):
-        raise TypeError(_KEYS.format(part))
+        elif not isinstance(item, _KEY_TYPES):
+            raise TypeError(_KEYS.format(item))
 
 
 def _encode(part: KeyPart) -> bytes:

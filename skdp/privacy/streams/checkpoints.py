@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from skdp._limits import BLOCK
@@ -232,8 +231,8 @@ def _stream_state(stream: Stream) -> dict[str, Any]:
     grant, schedule = stream._grant, stream.schedule
     return {
         "plan": [schedule.mechanism, schedule.horizon, schedule.window],
-        "bound": asdict(stream.bound),
-        "wide": asdict(grant.bound),
+        "bound": stream.bound._asdict(),
+        "wide": grant.bound._asdict(),
         "grant": [grant.mechanism, grant.step, grant.noise_scale, grant.serial],
         "state": stream.state(),
     }

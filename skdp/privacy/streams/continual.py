@@ -144,7 +144,7 @@ class StreamSchedule:
         """
         times = self.factor * touches
         l2, cross = self.factor * bound.l2, times * bound.cross
-        return replace(bound, l2=l2, slack=times * bound.l2_slack, cross=cross, l1=None)
+        return bound._replace(l2=l2, slack=times * bound.l2_slack, cross=cross, l1=None)
 
 
 def _check_count(name: str, value: object, most: int) -> int:

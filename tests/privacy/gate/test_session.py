@@ -275,7 +275,7 @@ def test_first_answers_may_take_a_delta():
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
     """Whatever its lines say: by themselves they do not compose with other fits."""
     gate, settled = session(delta=0.0), []
-    monkeypatch.setattr(routes, "_charges", lambda session: ())
+    monkeypatch.setattr(routes, "_charges", lambda session: [("a ledger", 0)])
     monkeypatch.setattr(routes, "settle_charges", lambda *told: settled.append(told[1]))
     gate.leave_open(1e-6)
     routes.settle(gate)
