@@ -596,11 +596,12 @@ def block_gram(rows: Block) -> FloatArray:
     """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays.
 
     Leading columns that are nearly full, as where columns are chosen by their sums, are an array.
+    Bands are not multiplied with those before them: their products are there.
     """
     rows = unpacked(rows)
     if not sp.issparse(rows):
         return np.asarray(rows.T @ rows)
-    (n, d), width = rows.shape, max(1, BLOCK // max(1, rows.shape[1]))
+    n, d = rows.shape
     gram = np.empty((d, d), rows.dtype)
     first = int(np.argmin(_full(np.bincount(rows.indices, minlength=d + 1), n)))
     if first:
@@ -608,9 +609,12 @@ def block_gram(rows: Block) -> FloatArray:
         gram[first:, :first] = gram[:first, first:].T
         rows = rows[:, first:]
     columns, rest = rows.tocsc(), gram[first:, first:]
+    width = max(1, min(BLOCK // max(1, d), (d - first) // 4))
     for start in range(0, d - first, width):
         band = slice(start, start + width)
-        rest[band] = dense(columns[:, band].T @ rows)
+        rest[band, start:] = dense(columns[:, band].T @ rows)
+        rest[start:, band] = rest[band, start:].T
+        rows = rows[:, width:]
     return gram
 
 

@@ -533,12 +533,8 @@ def unit_factors(F: FloatArray, step: float) -> FloatArray:
     np.rint(Z, out=Z)
     terms = min(p, d) ** 2
     rounding = 4e-16 * (terms + 4)
-
-    def too_long() -> NDArray[np.intp]:
-        return np.flatnonzero(_squares(Z) + rounding * bound**2 > bound**2)
-
     for shrink in (0.99, 0.9, 0.0):
-        over = too_long()
+        over = np.flatnonzero(_squares(Z) + rounding * bound**2 > bound**2)
         if not over.size:
             break
         Z[over] = np.rint(F[over] * (shrink * factors[over])[:, None, None])

@@ -225,7 +225,7 @@ class GroupRows:
             for groups in np.split(by_size, edges):
                 if groups.size == 0 or sizes[groups[0]] == 0:
                     continue
-                n = int(np.clip(CACHED // (int(sizes[groups[0]]) * width), 1, BLOCK_ROWS))
+                n = int(np.clip(2 * CACHED // (int(sizes[groups[0]]) * width), 1, BLOCK_ROWS))
                 self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
         return self._chosen
 

@@ -188,7 +188,7 @@ def centred(A: FloatArray) -> FloatArray:
 
 def _norms(A: FloatArray) -> FloatArray:
     flat = np.ascontiguousarray(A).reshape(len(A), -1)
-    return np.asarray(np.sqrt((flat * flat).sum(axis=1)))
+    return np.asarray(np.sqrt(np.einsum("ni,ni->n", flat, flat)))
 
 
 def unit(A: FloatArray) -> FloatArray:
@@ -270,6 +270,12 @@ def _rows_first(A: FloatArray) -> FloatArray:
     return np.ascontiguousarray(transposed(A))
 
 
+def _left_out_squares(BY: FloatArray, diagonal: FloatArray) -> FloatArray:
+    """Return mean squares (n, c) of left-out rows."""
+    left_out = BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
+    return np.asarray(np.einsum("ncpm,ncpm->nc", left_out, left_out) / BY.shape[3])
+
+
 class Basis:
     """Orthonormal columns P (n, m, r) of each user, and what all fits make of them, once."""
 
@@ -347,7 +353,8 @@ class RidgePath:
             inside += np.matmul(v, transposed(t))[:, :, :, None] * v[:, :, None]
             diagonal -= np.square(np.matmul(v, Pt))
         taken = np.matmul(inside.reshape(len(t), -1, t.shape[2]), Pt)
-        return columns[:, None] - taken.reshape(*g.shape[:2], *columns.shape[1:]), diagonal
+        taken = taken.reshape(*g.shape[:2], *columns.shape[1:])
+        return np.subtract(columns[:, None], taken, out=taken), diagonal
 
     def _taken_by(self, lam: FloatArray) -> list[FloatArray]:
         """Return the vectors (n, c, r) of the columns of W."""
@@ -387,9 +394,14 @@ class RidgePath:
     def errors(self, Y: FloatArray, penalty: Any, variance: Any) -> FloatArray:
         """Return mean squares of left-out rows, all columns together, (n, c): for c of each."""
         known, of = np.unique(np.ravel(penalty), return_inverse=True)
-        BY, diagonal, _ = self.residuals(Y, known[None], np.asarray(variance), of)
-        left_out = BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
-        return np.asarray(np.einsum("ncpm,ncpm->nc", left_out, left_out) / Y.shape[1])
+        return _left_out_squares(*self.residuals(Y, known[None], np.asarray(variance), of)[:2])
+
+    def best_dual(self, Y: FloatArray, penalties: FloatArray, variance: float) -> FloatArray:
+        """Return the dual coefficients (n, m, p) of the penalty of each user's least error."""
+        BY, diagonal, _ = self.residuals(Y, penalties[None], variance)
+        best = np.argmin(_left_out_squares(BY, diagonal), axis=1)
+        BY = _rows_first(BY[np.arange(len(best)), best])
+        return np.asarray(BY / each(penalties[best] * self.size, BY))
 
     def fit(
         self,

@@ -25,7 +25,6 @@ from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
-    LOSSES,
     Basis,
     ConvexLoss,
     RidgePath,
@@ -248,10 +247,8 @@ class View:
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
         seen = self(batch)
-        path, Y = seen.path, self.linear_targets(seen.Y)
-        offset, loss = np.zeros_like(Y), LOSSES["squared"]
-        best = PENALTIES[np.argmin(path.errors(Y, PENALTIES, self.variance), axis=1)]
-        found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
+        Y = self.linear_targets(seen.Y)
+        found = seen.moments(seen.path.best_dual(Y, PENALTIES, self.variance))
         return np.where(self.informs(batch)[:, None, None], found, 0.0)
 
 
@@ -277,22 +274,23 @@ class Seen:
     ) -> None:
         self._view, self._batch, self.Y = view, batch, Y
         if scale is None:
-            scale = batch.keep(("scale", *view.of_rows), self._measured)[0]
+            # The root mean square of whitened rows, own means taken off.
+            size = own_spread if view.intercept else own_scale
+            scale = batch.keep(("scale", *view.of_rows), lambda: (size(self._whitened),))[0]
         self.scale = scale
 
     def take(self, users: NDArray[np.intp]) -> Seen:
         """Return some of the users."""
         return Seen(self._view, TakenUsers.of(self._batch, users), self.Y[users], self.scale[users])
 
-    def _measured(self) -> tuple[FloatArray]:
-        """Return the root mean square of whitened rows, own means taken off."""
-        whitened = self._view.whitened(self._batch.X)
-        return ((own_spread if self._view.intercept else own_scale)(whitened),)
+    @cached_property
+    def _whitened(self) -> FloatArray:
+        return self._view.whitened(self._batch.X)
 
     @cached_property
     def X(self) -> FloatArray:
         """The rows, (n, m, d)."""
-        return np.asarray(self._view.whitened(self._batch.X) / self.scale[:, None, None])
+        return np.asarray(self._whitened / self.scale[:, None, None])
 
     def times(self, B: FloatArray) -> FloatArray:
         """Return the rows times a public matrix of few columns."""
@@ -326,9 +324,10 @@ class Seen:
         """
 
         def made() -> tuple[NDArray[Any], ...]:
-            path = RidgePath.of(self.X)
+            path = RidgePath.of(self._whitened)  # scaled afterwards, which is quicker
             relative = path.s / path.size[:, None]  # far from the largest float32
-            return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
+            size = path.size / np.square(self.scale)
+            return size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
         size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
