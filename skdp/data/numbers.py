@@ -228,19 +228,22 @@ _TABLE = 2**16  # rows of which a table of all codes is made in less time than t
 
 
 def _keys(numbers: NDArray[Any]) -> KeyArray:
-    """Return integers in the order of the numbers, seen as float32: -1 - key is that of -number."""
+    """Return integers in the order of the numbers, seen as float32: of -x as of x, both less 1."""
     bits = numbers.astype(np.float32).view(np.int32)
-    return bits ^ (bits >> 31 & 2**31 - 1)
+    sign = bits >> 31
+    bits += ~sign
+    return np.bitwise_xor(bits, sign & 2**31 - 1, out=bits)
 
 
-def _beyond(points: FloatArray, gaps: FloatArray) -> KeyArray:
-    """Return the keys that follow those of public points, 0.0 for -0.0.
+def _beyond(ends: FloatArray, far: FloatArray, more: int = 0) -> KeyArray:
+    """Return the keys that follow those of public ends, or more.
 
-    A point moves up to the end of its code, by less than a 128th, where that is less than a quarter
-    of a gap of its grid: points are public, and at the end of a code entries need not be compared.
+    Ends of few bits are ends of codes, where no entry need be compared. That of a distance is moved
+    to one: by less than a 128th, where that is less than a 16th of the distance `far`. Both are
+    public, and such a distance is a guess.
     """
-    keys = _keys(points + 0.0) + 1
-    exact = np.isfinite(points) & (np.abs(points) > 32 * gaps)
+    keys = _keys(ends) + (1 + more)
+    exact = np.isfinite(ends) & (np.abs(ends) > 8 * far)
     return np.where(exact, keys, keys + (-keys & 2**_CODE - 1))
 
 
@@ -286,7 +289,7 @@ class _Entries:
         first = np.arange(len(keys) + 1)[:, None] << 32
         starts = self.keys.searchsorted(first - 2**31)
         found = self.keys.searchsorted(first[:-1] + keys) - starts[:-1]
-        return np.asarray((found + (keys > 0) * (self.rows - np.diff(starts, axis=0))) * WHOLE)
+        return np.asarray((found + (keys >= 0) * (self.rows - np.diff(starts, axis=0))) * WHOLE)
 
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
@@ -372,19 +375,17 @@ class CountsIn:
 
     @classmethod
     def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
-        """Count what is at most each point, or no farther from the centre than that (`_beyond`).
+        """Count what is at most each point, or no farther from the centre, as float32 (`_beyond`).
 
         Two points more count all entries, and those that equal the centre, if there is one.
         """
-        more = np.full((len(points), 2), (math.inf, 0.0))
+        high = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
+        low, far = np.full_like(high, math.inf), np.zeros_like(high)
         with np.errstate(all="ignore"):
-            gaps = np.abs(np.diff(points, axis=1, prepend=points[:, :1]))
-            far, gaps = np.hstack([points, more]), np.hstack([gaps, more])
-            low, high = np.full_like(far, math.inf), far
             if center is not None:
-                far = np.maximum(far, 0.0)
+                far = np.maximum(high, 0.0)
                 low, high = far - center[:, None], far + center[:, None]
-            return cls(np.stack([-_beyond(low, gaps), _beyond(high, gaps)]))
+            return cls(np.stack([-_beyond(low, far, 1), _beyond(high, far)]))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""

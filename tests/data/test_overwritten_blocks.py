@@ -92,7 +92,7 @@ def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, uni
 def test_rows_of_another_type_are_counted_once(monkeypatch, dtype):
     monkeypatch.setattr("skdp.data.blocks.BLOCK", 64)
     rows = np.arange(400).reshape(100, 4).astype(dtype)
-    ask = ColumnQuery(rows, adjacency="add_remove").grid(np.array([[40.0, 200.0, 319.0]] * 4))
+    ask = ColumnQuery(rows, adjacency="add_remove").grid(np.array([[40.0, 200.0, 320.0]] * 4))
     for i in range(3):
-        exact = (rows <= [40, 200, 319][i]).sum(axis=0) - 50.0
+        exact = (rows <= [40, 200, 320][i]).sum(axis=0) - 50.0
         np.testing.assert_array_equal(ask.ranks(np.full(4, i)).answer(0.0), exact)
