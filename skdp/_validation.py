@@ -336,7 +336,10 @@ def class_numbers(y, classes):
         except TypeError:  # not hashable: no class either
             return -1
 
-    return np.array([look_up(label) for label in np.asarray(as_labels(y)).tolist()], dtype=np.intp)
+    y, places = np.asarray(as_labels(y)), slice(None)
+    if y.dtype.kind in "biuf" and y.ndim == 1:  # few labels, of many rows
+        y, places = np.unique(y, return_inverse=True)
+    return np.array([look_up(label) for label in y.tolist()], dtype=np.intp)[places]
 
 
 def check_kind(estimator, y):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, Literal, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,7 +37,6 @@ from skdp.data.blocks import (
 )
 
 FloatArray = NDArray[np.float64]
-Side = Literal["left", "right"]
 
 
 class Kept(Protocol):
@@ -117,15 +116,9 @@ def _columns_of_part(
 ) -> views.Columns:
     """Make columns of one part: from each block one array for each name."""
     with np.errstate(all="ignore"):
-        return _joined([compute(plain_block(block)) for block in part.blocks()], names)
-
-
-def _joined(found: Sequence[Sequence[NDArray[Any]]], names: tuple[str, ...]) -> views.Columns:
-    """Return the columns of all blocks as one, by name."""
-    if not found:
-        return {name: np.zeros(0) for name in names}
-    arrays = [np.concatenate(column) for column in zip(*found, strict=True)]
-    return dict(zip(names, arrays, strict=True))
+        found = [compute(plain_block(block)) for block in part.blocks()]
+    found = found or [[np.zeros(0)] * len(names)]
+    return dict(zip(names, map(np.concatenate, zip(*found, strict=True)), strict=True))
 
 
 class RowColumns:
@@ -153,23 +146,21 @@ class RowColumns:
         self._given: Any = source
         self._make = partial(_columns_of_part, compute=compute, names=names)
         self._n_jobs = n_jobs
-        self._kept: Kept | None = None
 
     @cached_property
     def _source(self) -> AnyRows:
         source: AnyRows = self._given() if callable(self._given) else self._given
         return source
 
-    def _made(self) -> Any:
-        if self._kept is None:
-            self._kept = _keep(self._source, self._make, self._n_jobs)
-        return self._kept
+    @cached_property
+    def _kept(self) -> Any:
+        return _keep(self._source, self._make, self._n_jobs)
 
     def sum(
         self, work: Callable[[views.Columns], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(columns)`` over all parts."""
-        return checked_total(self._made().sum_parts(work), shape, "int64")
+        return checked_total(self._kept.sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
         """Return one number of each row, a public function of its columns."""
@@ -178,15 +169,14 @@ class RowColumns:
     @property
     def cached_here(self) -> bool:
         """Whether they were made, and lie here."""
-        return isinstance(self._kept, CachedHere)
+        return isinstance(vars(self).get("_kept"), CachedHere)
 
     def with_columns(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
-        kept = self._made()
-        if isinstance(kept, CachedHere):
-            parts = [partial(views.ZippedRows, part, made) for part, made in kept.made]
+        if isinstance(self._kept, CachedHere):
+            parts = [partial(views.ZippedRows, part, made) for part, made in self._kept.made]
             return views.InTurn(parts, self._source.n_features)
-        zipped: AnyRows = cast(Any, self._source).zipped(kept)
+        zipped: AnyRows = cast(Any, self._source).zipped(self._kept)
         return zipped
 
     def then(self, compute: Callable[[Block], Sequence[NDArray[Any]]], *names: str) -> RowColumns:
@@ -195,10 +185,9 @@ class RowColumns:
 
     def median(self, name: str) -> float:
         """Return the median of a public column (0 of none), computed where the rows are."""
-        kept = self._made()
-        if isinstance(kept, CachedHere):
-            return _median(np.concatenate([made[name] for _, made in kept.made]))
-        return float(kept.reduce(itemgetter(name), np.append, _median))
+        if isinstance(self._kept, CachedHere):
+            return _median(np.concatenate([made[name] for _, made in self._kept.made]))
+        return float(self._kept.reduce(itemgetter(name), np.append, _median))
 
 
 def _median(values: NDArray[Any]) -> float:
@@ -219,46 +208,75 @@ class Numbers:
         return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
 
-def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[FloatArray]:
-    return (compute(block),)
-
-
 def row_numbers(
     source: AnyRows, compute: Callable[[Block], FloatArray], n_jobs: int | None = None
 ) -> Numbers:
     """Return a private number of each row, kept where the rows are for the steps of a search."""
-    alone = partial(_alone, compute=compute)
-    return RowColumns(source, alone, "numbers", n_jobs=n_jobs).numbers(itemgetter("numbers"))
+    alone = RowColumns(source, lambda block: (compute(block),), "numbers", n_jobs=n_jobs)
+    return alone.numbers(itemgetter("numbers"))
 
 
 # Counts of the entries of columns at public grid points.
 
 
-SingleArray = NDArray[np.float32]
+KeyArray = NDArray[np.int32]
 WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
 _PIECES = 8  # of a part that does not fit into memory: what is kept of it, or not
 _JOINED = 2**17  # rows whose columns lie in one array: long columns are counted in fewer steps
+_CODE = 16  # bits that a code leaves out of a key: short integers are sorted ten times as fast
+_TABLE = 2**16  # rows of which a table of all codes is made in less time than they are sorted
+
+
+def _keys(numbers: NDArray[Any]) -> KeyArray:
+    """Return integers in the order of the numbers, seen as float32: of -x as of x, both less 1."""
+    bits = numbers.astype(np.float32).view(np.int32)
+    sign = bits >> 31
+    bits += ~sign
+    return np.bitwise_xor(bits, sign & 2**31 - 1, out=bits)
+
+
+def _beyond(ends: FloatArray, far: FloatArray, more: int = 0) -> KeyArray:
+    """Return the keys that follow those of public ends, or more.
+
+    Ends of few bits are ends of codes, where no entry need be compared. That of a distance is moved
+    to one: by less than a 128th, where that is less than a 16th of the distance `far`. Both are
+    public, and such a distance is a guess.
+    """
+    keys = _keys(ends) + (1 + more)
+    exact = np.isfinite(ends) & (np.abs(ends) > 8 * far)
+    return np.where(exact, keys, keys + (-keys & 2**_CODE - 1))
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of rows whose values are all finite, or of groups of as many each; sorted here."""
+    """Columns of rows whose values are all finite, or of groups of as many each, as `_keys`."""
 
-    columns: SingleArray  # of shape (d, rows)
+    keys: KeyArray  # of shape (d, rows)
     each: int = 1
 
-    def __post_init__(self) -> None:
-        self.columns.sort(axis=1)
+    @cached_property
+    def _codes(self) -> list[NDArray[Any]]:
+        """The sorted codes of each column; of many rows, how many have each code or a lower one."""
+        if self.keys.shape[1] < _TABLE:
+            return [np.sort((k >> _CODE).astype(np.int16), kind="stable") for k in self.keys]
+        codes = ((k >> _CODE) + 2 ** (31 - _CODE) for k in self.keys)
+        return [np.bincount(c, minlength=2 ** (32 - _CODE)).cumsum(dtype=np.int32) for c in codes]
 
-    def below(self, points: SingleArray, side: Side) -> NDArray[np.int64]:
-        """Count the entries of each column below points (d, m); those on them too, at "right"."""
-        found = [c.searchsorted(p, side) for c, p in zip(self.columns, points, strict=True)]
-        return np.array(found).reshape(points.shape) * (WHOLE // self.each)
+    def below(self, keys: KeyArray) -> NDArray[np.int64]:
+        """Count the entries of each column below keys (d, m)."""
+        at, few = keys >> _CODE, self.keys.shape[1] < _TABLE
+        at = at.astype(np.int16) if few else at + 2 ** (31 - _CODE) - 1
+        look_up = np.ndarray.searchsorted if few else np.ndarray.take
+        found = [look_up(codes, k) for codes, k in zip(self._codes, at, strict=True)]
+        counts = np.array(found, np.int64).reshape(keys.shape)
+        for i, j in np.argwhere(keys & 2**_CODE - 1):
+            counts[i, j] = np.count_nonzero(self.keys[i] < keys[i, j])
+        return counts * (WHOLE // self.each)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """The same of sparse rows: their stored entries as `_keys`, which this sorts."""
+    """The same of sparse rows: columns and keys of stored entries in one integer, sorted here."""
 
     keys: NDArray[np.int64]
     rows: int
@@ -266,29 +284,22 @@ class _Entries:
     def __post_init__(self) -> None:
         self.keys.sort()
 
-    def below(self, points: SingleArray, side: Side) -> NDArray[np.int64]:
+    def below(self, keys: KeyArray) -> NDArray[np.int64]:
         """Count stored entries, and the zeros that are not stored."""
-        first = np.arange(len(points) + 1)[:, None]
-        starts = self.keys.searchsorted((first << 32) - 2**31)
-        found = self.keys.searchsorted(_keys(first[:-1], points), side) - starts[:-1]
-        zeros = (points >= 0) if side == "right" else (points > 0)
-        return np.asarray((found + zeros * (self.rows - np.diff(starts, axis=0))) * WHOLE)
+        first = np.arange(len(keys) + 1)[:, None] << 32
+        starts = self.keys.searchsorted(first - 2**31)
+        found = self.keys.searchsorted(first[:-1] + keys) - starts[:-1]
+        return np.asarray((found + (keys >= 0) * (self.rows - np.diff(starts, axis=0))) * WHOLE)
 
 
-def _keys(columns: NDArray[Any], numbers: SingleArray) -> NDArray[np.int64]:
-    """Return integers in the order of the columns, and in each of the numbers."""
-    bits = (numbers + np.float32(0.0)).view(np.int32)  # 0.0 is what -0.0 is
-    return (columns.astype(np.int64) << 32) + (bits ^ (bits >> 31 & 2**31 - 1))
-
-
-def _columns_of(block: Any, space: SingleArray) -> SingleArray:
-    """Return the columns of a block of arrays as float32, in `space`."""
+def _columns_of(block: Any, space: KeyArray) -> KeyArray:
+    """Return the columns of a block of arrays as keys, in `space`."""
     end = 0
     with np.errstate(all="ignore"):
         for tile in views.tiles(block):
             whole = views.rows_of(views.whole_groups(tile))
             start, end = end, end + len(whole)
-            space[:, start:end] = whole.astype(np.float32).T
+            space[:, start:end] = _keys(whole).T
     return space[:, :end]
 
 
@@ -296,8 +307,9 @@ def _in_order(block: Any) -> _Columns | _Entries:
     if sp.issparse(block):
         good = finite_only(block)
         with np.errstate(all="ignore"):
-            return _Entries(_keys(good.indices, good.data.astype(np.float32)), good.shape[0])
-    space = np.empty(views.rows_of(block).shape[::-1], np.float32)
+            keys = (good.indices.astype(np.int64) << 32) + _keys(good.data)
+        return _Entries(keys, good.shape[0])
+    space = np.empty(views.rows_of(block).shape[::-1], np.int32)
     return _Columns(_columns_of(block, space), views.rows_each(block))
 
 
@@ -312,8 +324,7 @@ class _ColumnsPart:
     room: int  # numbers
 
     def __post_init__(self) -> None:
-        self._kept: list[_Columns | _Entries] = []
-        self._others: list[RowSource] = []
+        self._kept, self._others = list[_Columns | _Entries](), list[RowSource]()
         many = self.part.n_rows() * self.part.n_features > self.room
         for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:
             self._kept += self._columns(piece) if self.room >= 0 else []
@@ -321,9 +332,8 @@ class _ColumnsPart:
 
     def _columns(self, piece: RowSource) -> list[_Columns | _Entries]:
         """Return the columns of a piece, or nothing if they take more than the room."""
-        arrays: list[SingleArray] = []
-        kept: list[_Columns | _Entries] = []
-        space, end, most = np.empty((0, 0), np.float32), 0, min(_JOINED, piece.n_rows())
+        arrays, kept = list[KeyArray](), list[_Columns | _Entries]()
+        space, end, most = np.empty((0, 0), np.int32), 0, min(_JOINED, piece.n_rows())
         for block in pieces_of(piece):
             n, d = block.shape
             self.room -= views.rows_of(block).size + d
@@ -333,11 +343,11 @@ class _ColumnsPart:
                 kept.append(_in_order(block))
             else:
                 if not arrays or end + n > space.shape[1]:
-                    space, end = np.empty((d, max(n, most)), np.float32), 0
+                    space, end = np.empty((d, max(n, most)), np.int32), 0
                     arrays.append(space)
                 end += _columns_of(block, space[:, end:]).shape[1]
                 arrays[-1] = space[:, :end]
-        return kept + [_Columns(columns) for columns in arrays]
+        return kept + [_Columns(keys) for keys in arrays]
 
     def columns(self, kept: bool | None) -> Iterator[_Columns | _Entries]:
         """Yield the columns of the rows that are kept, of those read again, or of both."""
@@ -348,46 +358,41 @@ class _ColumnsPart:
 
 def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
     """Keep columns where the rows are, to be counted about any centre (`CountsIn`)."""
-    room = MEMORY // 3 // effective_n_jobs(n_jobs)
+    room = MEMORY // 6 // effective_n_jobs(n_jobs)
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 
 @dataclass(frozen=True)
 class CountsIn:
-    """Counts of the entries of columns up to `high` (d, m), from `low` on where it is given.
+    """Counts of the entries of columns between keys.
 
     `kept` says whether the rows that parts keep are counted, the others, or both (None). It holds
     public numbers alone, so that it can travel.
     """
 
-    low: SingleArray | None
-    high: SingleArray
+    ends: KeyArray  # from one to below the other, of shape (2, d, m)
     kept: bool | None = None
 
     @classmethod
     def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
-        """Count what is at most each point, or no farther from the centre than that, as float32.
+        """Count what is at most each point, or no farther from the centre, as float32 (`_beyond`).
 
         Two points more count all entries, and those that equal the centre, if there is one.
         """
-        far = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
+        high = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
+        low, far = np.full_like(high, math.inf), np.zeros_like(high)
         with np.errstate(all="ignore"):
-            if center is None:
-                return cls(None, far.astype(np.float32))
-            ends = np.multiply.outer((-1.0, 1.0), np.maximum(far, 0.0)) + center[:, None]
-            return cls(*ends.astype(np.float32))
+            if center is not None:
+                far = np.maximum(high, 0.0)
+                low, high = far - center[:, None], far + center[:, None]
+            return cls(np.stack([-_beyond(low, far, 1), _beyond(high, far)]))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
-        rows = np.arange(len(which))[:, None]
-        low = None if self.low is None else self.low[rows, which]
-        return CountsIn(low, self.high[rows, which], kept=True)
+        return CountsIn(self.ends[:, np.arange(len(which))[:, None], which], kept=True)
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
-        total = np.zeros(self.high.shape, np.int64)
-        for columns in part.columns(self.kept):
-            total += columns.below(self.high, "right")
-            if self.low is not None:
-                total -= columns.below(self.low, "left")
-        return total
+        low, high = self.ends
+        counts = (c.below(high) - c.below(low) for c in part.columns(self.kept))
+        return np.asarray(sum(counts, np.zeros(high.shape, np.int64)))

@@ -58,7 +58,7 @@ class RankQuery(SumQuery):
         super().__init__(rows, **options)
         self._weights = np.ones(len(points)) if weights is None else weights
         self._columns = columns
-        self._work = CountsIn.of(points, center)
+        self._work, self._about = CountsIn.of(points, center), center is not None
         self._known: NDArray[np.int64] | None = None
 
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
@@ -70,7 +70,7 @@ class RankQuery(SumQuery):
         weight is rounded to steps, by 1/2 at most. The parts of a group are whole multiples of
         2^-30, so that the sum alone is rounded: by 1/2 before and after a change.
         """
-        which = np.minimum(np.maximum(which, 0), self._work.high.shape[1] - 3)
+        which = np.minimum(np.maximum(which, 0), self._work.ends.shape[2] - 3)
 
         def answer(step: float) -> NDArray[Any]:
             near, both = self._counts(which)
@@ -90,7 +90,7 @@ class RankQuery(SumQuery):
 
         Rows that are kept here are compared with each point; others are passed over once for all.
         """
-        columns, (d, m) = self._columns(), self._work.high.shape
+        columns, (d, m) = self._columns(), self._work.ends.shape[1:]
         here = isinstance(columns, CachedHere)
         if self._known is None:
             others = columns.sum_parts(replace(self._work, kept=False if here else None))
@@ -101,8 +101,7 @@ class RankQuery(SumQuery):
         near = self._known[np.arange(d), which]
         if here:
             near = near + columns.sum_parts(self._work.at(which[:, None]))[:, 0]
-        same = 0 if self._work.low is None else self._known[:, -1]
-        return near, self._known[:, -2] + same
+        return near, self._known[:, -2] + self._known[:, -1] * self._about
 
     @cached_property
     def _bound(self) -> Bound:

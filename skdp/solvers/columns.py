@@ -168,8 +168,8 @@ def find_kinds(
     first = log2_bins(zero + 1.0, sizes)
     if n is not None and centered:
         return _about(ask, _medians(ask, first, unit, passes), unit, n, weights)
-    about = _about(ask, _Medians(zero, zero + SMALLEST, first), unit, 1.0, weights)
-    return [columns._replace(n=math.inf) for columns in about]
+    seen = _Medians(zero, zero + SMALLEST, first)
+    return [found._replace(n=math.inf) for found in _about(ask, seen, unit, 1.0, weights)]
 
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
@@ -299,16 +299,14 @@ def find_center(
     proportion to the spread: numbers may lie a thousand deviations from 0.
     """
     found = find_columns(ask, 1, 0.75 * share, n, far=far)
-    sums_share = 0.25 * share
-    radius = found.radius(found.sums_noise(sums_share / (0.75 * share)))
-    sums = ask.moments(found.center, radius, weights.rows, share=sums_share)
+    radius = found.radius(found.sums_noise(1 / 3))
+    sums = ask.moments(found.center, radius, weights.rows, share=0.25 * share)
     about = column_moments(
         sums.value, sums.noise_scale, found.center, radius, weights=weights, n=found.n
     )
-    noise = radius * sums.noise_scale / about.n
-    gap = drawn(about.mean - found.center, np.where(found.found, noise, math.inf))
-    sd = math.sqrt(float(about.variance[0]))
-    return Center(float(found.center[0] + gap[0]), sd, bool(found.found[0]))
+    noise = np.where(found.found, radius * sums.noise_scale / about.n, math.inf)
+    value = float((found.center + drawn(about.mean - found.center, noise))[0])
+    return Center(value, math.sqrt(float(about.variance[0])), bool(found.found[0]))
 
 
 def column_moments(
@@ -327,11 +325,10 @@ def column_moments(
     """
     d = len(center)
     unit = np.where(np.isfinite(size), size, 1.0)
+    n_noise = 0.0
     if n is None:
         n_noise = noise_scale / weights.rows
         n = released_count(sums[-1] / weights.rows, n_noise)
-    else:
-        n_noise = 0.0
     w = sums[:d] / n
     if noise_scale > 0:
         w = np.clip(w, -1.0, 1.0)

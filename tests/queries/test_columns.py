@@ -32,6 +32,18 @@ def query(adjacency):
     return lambda X: ColumnQuery(X, adjacency=adjacency)
 
 
+def numbers(keys):
+    """Return the float32 numbers of keys and 1, at most infinity."""
+    keys = np.clip(keys, -0x7F800000, 0x7F800000)
+    return np.sign(keys).astype(np.float32) * np.abs(keys).view(np.float32)
+
+
+def between(count, X):
+    """Count the rows of X between the ends of a count (d, m), whatever moved these."""
+    seen, (low, high) = X.astype(np.float32)[:, :, None], count.ends
+    return ((seen <= numbers(high)) & (seen >= numbers(low + 1))).sum(axis=0)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", RELEASES)
@@ -167,23 +179,29 @@ def test_stored_entries_are_counted_like_all_entries(distances, center, dtype):
 
 @pytest.mark.parametrize("distances", [False, True])
 @pytest.mark.parametrize("center", [0.0, -0.0, 1.0, -1999.5, 1e-30, 1e30])
-def test_entries_count_up_to_a_point_or_a_distance(center, distances):
-    """Those on it count, also of numbers that float32 does not hold."""
+@pytest.mark.parametrize("table", [2, 10**9])
+def test_entries_count_up_to_a_point_or_a_distance(monkeypatch, center, distances, table):
+    """Those on it count, also of numbers that float32 does not hold; ends move by little."""
+    monkeypatch.setattr("skdp.data.numbers._TABLE", table)
     rng = np.random.default_rng(0)
     near = rng.uniform(0.5, 1.0, 400) * 2.0 ** rng.integers(-120, 100, 400)
     X = np.concatenate([center + near, center - near, center * (1 + near), [0.0, 1e300, -1e300]])
     points = np.sort(np.concatenate([near[::7], [0.0]]) if distances else X[::7])
-    ends = (center - points, center + points if distances else points, X)
-    with np.errstate(over="ignore"):
-        low, high, seen = (a.astype(np.float32) for a in ends)
-    expected = seen[:, None] <= high
-    if distances:
-        expected &= seen[:, None] >= low
     count = CountsIn.of(points[None], np.array([center]) if distances else None)
-    found = stored_columns(DenseRows(X[:, None]), 1).sum_parts(count)[0] // WHOLE
-    assert np.array_equal(found[:-2], expected.sum(axis=0))
-    assert found[-2] == len(X)
-    assert not distances or found[-1] == (seen == np.float32(center)).sum()
+    with np.errstate(over="ignore"):
+        expected = between(count, X[:, None])[0]
+        found = stored_columns(DenseRows(X[:, None]), 1).sum_parts(count)[0] // WHOLE
+        assert np.array_equal(found, expected)
+        assert found[-2] == len(X)
+        assert not distances or found[-1] == (X.astype(np.float32) == np.float32(center)).sum()
+        low, high = count.ends
+        moved = [(numbers(high), center + points if distances else points)]
+        moved += [(-numbers(low + 1), points - center)] if distances else []
+        for end, meant in moved:
+            least, high = meant.astype(np.float32), end[0, :-2].astype(np.float64)
+            assert (high >= least).all()
+            most = np.minimum(points / 16, np.abs(meant) / 128) * distances
+            assert ((high == least) | (high - meant <= most + 1e-40)).all()
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -195,11 +213,9 @@ def test_rows_beyond_the_memory_are_made_again_and_counted_alike(monkeypatch, me
     X = np.random.default_rng(0).standard_normal((3000, 4))
     center = np.array([0.0, 0.5, 3.0, X[5, 3]])
     kept = stored_columns(DenseRows(X), n_jobs)
-    far, points = np.abs(X - center), np.array([0.0, 0.125, 1.0, np.inf])
-    which = np.tile(np.arange(4), (4, 1))
-    expected = WHOLE * (far.T[:, :, None] <= points).sum(axis=1)
+    points, which = np.array([0.0, 0.125, 1.0, np.inf]), np.tile(np.arange(4), (4, 1))
     count = CountsIn.of(np.tile(points, (4, 1)), center).at(which)
-    count = replace(count, kept=None)
+    expected, count = WHOLE * between(count, X), replace(count, kept=None)
     for _ in range(2):
         assert np.array_equal(kept.sum_parts(count), expected)
         parts = (kept.sum_parts(one) for one in (count.at(which), replace(count, kept=False)))
@@ -218,17 +234,17 @@ def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
 @pytest.mark.parametrize("fits", [True, False])
 def test_all_rows_of_groups_take_memory(monkeypatch, fits):
     room = 1000 if fits else 300
-    monkeypatch.setattr("skdp.data.numbers.MEMORY", 3 * room)
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 6 * room)
     source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
     (part,) = (part for _, part in stored_columns(source, 1).made)
-    assert sum(kept.columns.size for kept in part._kept) == 800 * fits
+    assert sum(kept.keys.size for kept in part._kept) == 800 * fits
     assert bool(part._others) is not fits
 
 
 @pytest.mark.parametrize("numbers", [0, 2, 4, 8])
 def test_each_row_counts_once_where_passes_are_in_other_orders(monkeypatch, numbers):
     """A row source promises no order: part of the rows of one pass and the rest of another."""
-    monkeypatch.setattr("skdp.data.numbers.MEMORY", 4 * numbers)
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 8 * numbers)
     source = InBlocks(*np.arange(1.0, 5.0).reshape(4, 1, 1), order=-1)
     ask = ColumnQuery(source, adjacency="add_remove").grid(np.array([[1.0, 2.0, 3.0, 4.0]]))
     answers = [ask.ranks(np.array([i])).answer(0.0).tolist() for i in range(4)]

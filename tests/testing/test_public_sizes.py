@@ -32,7 +32,7 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_JOINED": 4,
+    "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_JOINED": 4, "_TABLE": 3,
       "GRAM_FEATURES": 2,
     "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_SMALL": 2, "MOST_DENSE": 2,
     "FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
