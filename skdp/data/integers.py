@@ -347,11 +347,14 @@ def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
 
 
 def scaled_down(K: IntArray, ratio: float) -> IntArray:
-    """Return floor(r K) for an r at most 2**-25 of itself below a public ratio, exactly."""
+    """Return floor(r K) modulo 2**64, for an r at most 2**-25 of itself below a public ratio.
+
+    The ratio is below 2**26. No product of K itself is made, which would wrap before it is divided.
+    """
     e = math.frexp(ratio)[1]
-    factor = np.array([[math.floor(math.ldexp(ratio, GRID_BITS - e))]], np.float64)
-    floors = exact_map(factor, (K << max(e, 0)).reshape(1, -1)).reshape(K.shape)
-    return np.asarray(floors >> max(-e, 0))
+    factor, up = math.floor(math.ldexp(ratio, GRID_BITS - e)), max(e, 0)
+    high, low = factor * (K >> GRID_BITS), factor * (K & 2**GRID_BITS - 1)
+    return np.asarray(((high << up) + (low >> GRID_BITS - up)) >> up - e)
 
 
 def _low_limb(K: IntArray) -> IntArray:

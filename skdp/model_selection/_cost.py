@@ -98,9 +98,9 @@ def _planned_losses(part):
     """
     kinds = part._budget_kinds()
     delta = 0.0 if kinds == ("pure",) else part.delta
-    budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), split=True)
-    known = len(kinds) == 1 and "sketch" not in kinds
-    if not known and budget.delta and not budget.exact and not any(around()):
+    alone = not any(around())
+    budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), alone and part._splits_budget)
+    if alone and kinds not in (("gaussian",), ("pure",)) and budget.delta and not budget.exact:
         return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
     return planned(budget)
 

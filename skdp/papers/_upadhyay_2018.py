@@ -85,6 +85,7 @@ class SketchFactorizer(LinearTransformMixin, Published):
 
     _privacy_units = {"frobenius": ("add_remove",)}
     privacy_unit = "frobenius"
+    _splits_budget = False  # sketches are drawn once
 
     def __init__(
         self,
@@ -121,9 +122,8 @@ class SketchFactorizer(LinearTransformMixin, Published):
         grants = grant_sketches(session, bounds, layout.shares)
         query = Whole(X, unit)
         values = [g.open(query.answer(s)).value for g, s in zip(grants, maps, strict=True)]
-        core = maps[-1]
-        T = core.right.real() if self.method == "three_sketch" else None
-        left, sizes, right = published_factors(values, core.left.real(), T, k)
+        T = maps[-1].right.real() if self.method == "three_sketch" else None
+        left, sizes, right = published_factors(values, maps[-1].left.real(), T, k)
         components = fix_signs(right)
         signs = np.sign(np.sum(components * right, axis=1))
         return {

@@ -1,6 +1,7 @@
 """The row map: bounded in exact integers, a function of one row alone, accurate."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from skdp.data.integers import (
     on_grid,
     products,
     row_norms,
+    scaled_down,
     split,
     stored,
     unit_factors,
@@ -315,6 +317,16 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
 def test_a_moment_of_many_columns_is_not_looked_at_again():
     matrix = PublicMatrix(np.eye(5000, 1))
     assert matrix.rounding == (0, 0) and matrix.seen(np.zeros((2, 1, 1), int), 1.0, 1.0) is None
+
+
+@pytest.mark.parametrize("e", [-19, 0, 5, 16])
+def test_sums_are_scaled_down_modulo_two_to_the_64(e):
+    """A step may be so fine that a sum has no room: neighbours still differ by what one adds."""
+    ratio, sums = math.ldexp(0.9, e), 2 ** min(62, 63 - e) + np.arange(-3, 2)
+    K = np.concatenate([sums, -sums, [2**63 - 1, -(2**63), 12345, -1]]).astype(np.int64)
+    factor = Fraction(math.floor(math.ldexp(ratio, 26 - e))) * Fraction(2) ** (e - 26)
+    wanted = [math.floor(factor * int(k)) for k in K]
+    assert not any((int(k) - w) % 2**64 for k, w in zip(scaled_down(K, ratio), wanted, strict=True))
 
 
 def test_limbs_are_joined_to_what_they_were():

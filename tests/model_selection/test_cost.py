@@ -1,6 +1,7 @@
 """What scikit-learn's searches cost, and searches inside a ledger."""
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ import skdp
 from skdp.exceptions import PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, WithinGroupKFold, search_cost
+from skdp.model_selection._cost import planned_fit
 from skdp.model_selection._splitters import held_by
 from skdp.privacy.accounting.losses import (
     Loss,
@@ -137,6 +139,16 @@ def test_fits_and_scores_add_up(what):
     assert cost.exact_scores == ("score" not in what)
     assert ("{'epsilon': 2.0}" in str(cost)) == ("dearest" in what)
     assert "epsilon=" in repr(cost)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("kind", [skdp.DPPCA, skdp.DPIncrementalPCA])
+def test_a_huge_epsilon_is_counted_as_it_is_spent(kind, inside):
+    """Whether it is split into copies: not that of a stream, nor any inside a ledger."""
+    with skdp.PrivacyLedger(1e4, 0.5) if inside else nullcontext():
+        counted = planned_fit(kind(2, epsilon=60.0)).losses
+        assert kind(2, epsilon=60.0).fit(X).privacy_spent_.losses == counted
 
 
 def test_pure_parts_add_up():

@@ -259,6 +259,11 @@ def test_factors_are_exact_without_noise(method):
     np.testing.assert_allclose(approximation, A, atol=1e-6 * np.abs(A).max())
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_sketches_are_drawn_once_however_large_epsilon_is():
+    assert SketchFactorizer(2, epsilon=1000.0).fit(low_rank(40, 30, 2)).privacy_spent_.epsilon < 64
+
+
 def test_printed_core_solves_its_least_squares():
     """min over rank k of |C X R - F| is C [C'F R']_k R for orthonormal C and R: no better X."""
     rng = np.random.default_rng(2)
