@@ -169,7 +169,7 @@ class PublicationMixin:
         """Fit from users without numbers; ``connect(session)`` asks where they are. No heads."""
         self._check_parameters()
         self._unit = "group"
-        session = self._open_session()
+        session = self._open_session(split=False)
         released = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.n_features
