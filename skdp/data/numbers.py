@@ -232,7 +232,7 @@ def _keys(numbers: NDArray[Any]) -> KeyArray:
     bits = numbers.astype(np.float32).view(np.int32)
     sign = bits >> 31
     bits += ~sign
-    return np.bitwise_xor(bits, sign & 2**31 - 1, out=bits)
+    return np.asarray(np.bitwise_xor(bits, sign & 2**31 - 1, out=bits))
 
 
 def _beyond(ends: FloatArray, far: FloatArray, more: int = 0) -> KeyArray:

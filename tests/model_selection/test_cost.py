@@ -1,7 +1,6 @@
 """What scikit-learn's searches cost, and searches inside a ledger."""
 
 import math
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -142,13 +141,12 @@ def test_fits_and_scores_add_up(what):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("kind", [skdp.DPPCA, skdp.DPIncrementalPCA])
-def test_a_huge_epsilon_is_counted_as_it_is_spent(kind, inside):
+def test_a_huge_epsilon_is_counted_as_it_is_spent():
     """Whether it is split into copies: not that of a stream, nor any inside a ledger."""
-    with skdp.PrivacyLedger(1e4, 0.5) if inside else nullcontext():
-        counted = planned_fit(kind(2, epsilon=60.0)).losses
-        assert kind(2, epsilon=60.0).fit(X).privacy_spent_.losses == counted
+    stream, inside = skdp.DPIncrementalPCA(2, epsilon=60.0), skdp.DPPCA(2, epsilon=60.0)
+    assert stream.fit(X).privacy_spent_.losses == planned_fit(stream).losses
+    with skdp.PrivacyLedger(1e4, 0.5):
+        assert inside.fit(X).privacy_spent_.losses == planned_fit(inside).losses
 
 
 def test_pure_parts_add_up():

@@ -369,14 +369,23 @@ def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
     X = np.random.default_rng(0).standard_normal((50, 3))
     once, center = query(X, "add_remove"), np.ones(3)
     for step in (2.0**-20, 2.0**-12, 2.0**-20):
-        for _ in range(2):
-            found = once.sums().answer(step)
-            np.testing.assert_array_equal(found, query(X, "add_remove").sums().answer(step))
-            found += 1  # noise is added to a copy
-    moved = once.centered(center).sums().answer(2.0**-20)
-    np.testing.assert_array_equal(moved, query(X - center, "add_remove").sums().answer(2.0**-20))
-    shorter = once.clipped(0.1).sums().answer(2.0**-20)
-    assert np.abs(shorter).sum() < np.abs(once.sums().answer(2.0**-20)).sum()
+        for name in ("sums", "positive_sums"):
+            found, like = (getattr(q, name)() for q in (once, query(X, "add_remove")))
+            np.testing.assert_array_equal(found.answer(step), like.answer(step))
+    anew = query(X - center, "add_remove"), query(X, "add_remove", C=0.1)
+    for moved, like in zip((once.centered(center), once.clipped(0.1)), anew, strict=True):
+        np.testing.assert_array_equal(*(q.sums().answer(2.0**-20) for q in (moved, like)))
+
+
+def test_floors_of_sums_move_all_columns_by_a_step():
+    """And rows of a group, that all round to longer ones, move them beyond the clip norm."""
+    sums, fewer = (query(np.full((n, 4), 0.5), "add_remove").sums() for n in (201, 200))
+    moved = sums.answer(100.0) - fewer.answer(100.0)
+    assert 0.99 < np.linalg.norm(moved) / sums.bound.l2_steps(100.0) <= 1
+    assert 0.99 < np.abs(moved).sum() / sums.bound.l1_steps(100.0) <= 1
+    groups = GroupRows(np.full((5, 45), 5**0.5 * 1118481 * 2.0**-24), {}, np.zeros(5, int))
+    longer = RowQuery(groups, clip_norm=1.0, by_group=True, adjacency="add_remove").sums()
+    assert 1 + 1e-7 < np.linalg.norm(longer.answer(2.0**-34)) * 2.0**-34 <= longer.bound.l2
 
 
 def test_rows_by_group_are_not_taken_for_rows():
