@@ -139,18 +139,15 @@ class Likelihood:
         last = self.points.shape[1] - 1
         return np.asarray(self.points[self._columns, np.minimum(self.cell(q), last)])
 
-    def narrow(self) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell."""
-        off = np.abs(self._cells - self.cell(0.5)[:, None])
-        return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
-
     def found(self, alone: bool = False) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
 
         Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
-        return np.asarray(self.narrow() & (low | high | alone) | low & high)
+        off = np.abs(self._cells - self.cell(0.5)[:, None])
+        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
+        return np.asarray(narrow & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
         """Return about how many numbers show their median: each half of them must be clear.
