@@ -232,7 +232,7 @@ def _keys(numbers: NDArray[Any]) -> KeyArray:
     bits = numbers.astype(np.float32).view(np.int32)
     sign = bits >> 31
     bits += ~sign
-    return np.bitwise_xor(bits, sign & 2**31 - 1, out=bits)
+    return np.asarray(np.bitwise_xor(bits, sign & 2**31 - 1, out=bits))
 
 
 def _beyond(ends: FloatArray, far: FloatArray, more: int = 0) -> KeyArray:
@@ -279,17 +279,15 @@ class _Entries:
     """The same of sparse rows: columns and keys of stored entries in one integer, sorted here."""
 
     keys: NDArray[np.int64]
-    rows: int
+    zeros: NDArray[np.int64]  # that are not stored, of shape (d, 1)
 
     def __post_init__(self) -> None:
         self.keys.sort()
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
-        """Count stored entries, and the zeros that are not stored."""
-        first = np.arange(len(keys) + 1)[:, None] << 32
-        starts = self.keys.searchsorted(first - 2**31)
-        found = self.keys.searchsorted(first[:-1] + keys) - starts[:-1]
-        return np.asarray((found + (keys >= 0) * (self.rows - np.diff(starts, axis=0))) * WHOLE)
+        """Count stored entries, with all those of columns before, and the zeros."""
+        found = self.keys.searchsorted((np.arange(len(keys))[:, None] << 32) + keys)
+        return np.asarray((found + (keys >= 0) * self.zeros) * WHOLE)
 
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
@@ -308,7 +306,8 @@ def _in_order(block: Any) -> _Columns | _Entries:
         good = finite_only(block)
         with np.errstate(all="ignore"):
             keys = (good.indices.astype(np.int64) << 32) + _keys(good.data)
-        return _Entries(keys, good.shape[0])
+        stored = np.bincount(good.indices, minlength=good.shape[1])[:, None]
+        return _Entries(keys, good.shape[0] - stored)
     space = np.empty(views.rows_of(block).shape[::-1], np.int32)
     return _Columns(_columns_of(block, space), views.rows_each(block))
 
