@@ -185,10 +185,11 @@ def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
     return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 
 
-def steps(radius: FloatArray) -> Likelihood:
-    """Return numbers in each column that are at most so far from 0, and a step beyond."""
-    points = radius[:, None] * np.arange(-33, 34) / 32
-    return Likelihood(points, np.ones(68))
+def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
+    """Return numbers in each column that are at most so far from 0, or a little farther."""
+    points = radius[:, None] * np.linspace(-1, 1, cells + 1)
+    points[:, [0, -1]] *= 33 / 32  # distances from 0 were counted up to a 128th farther
+    return Likelihood(points, np.ones(cells + 2))
 
 
 @lru_cache
