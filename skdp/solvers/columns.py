@@ -172,15 +172,6 @@ def find_kinds(
     return [columns._replace(n=math.inf) for columns in about]
 
 
-def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    names = _MEDIANS + _FARTHER * ("nearer",)
-    unit = share / math.fsum(_PARTS[name][0] for name in names)
-    seen = _medians(ask, log2_bins(np.ones(d), (d,)), unit, names)
-    found = np.ones(d, bool)
-    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
-
-
 class _Medians(NamedTuple):
     """About the median of each column.
 
