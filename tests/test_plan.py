@@ -27,12 +27,12 @@ from skdp import (
 )
 from skdp.exceptions import BudgetExceededError
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.routes import on_made_data
 from skdp.privacy.noise import words
 from skdp.recommend import DPRecommender
 from skdp.theory import _plan
-from skdp.theory._plan import thinned_epsilon
+from skdp.theory._plan import thinned_budget
 from tools.ways import ESTIMATORS
 
 TRACE = [
@@ -141,9 +141,13 @@ def test_parameters_cannot_fit_for_nothing(kind):
 
 
 def test_fewer_rows_have_less_noise_in_proportion():
-    mu = mu_from_epsilon_delta(1.0, 1e-6)
-    assert mu_from_epsilon_delta(thinned_epsilon(1.0, 1e-6, 30.0), 1e-6) == pytest.approx(30 * mu)
-    assert thinned_epsilon(1.0, 0.0, 30.0) == 30.0
+    stated = PrivacyBudget(1.0, 1e-6)
+    for behind in (2.0, 25.0, 30.0, 55.0):  # in one draw of noise, also where epsilon is huge
+        for split in (False, True):
+            budget = PrivacyBudget(**thinned_budget(stated, behind), split=split)
+            assert budget.mu == pytest.approx(behind * stated.mu, rel=2e-3)
+            assert budget.copies == 1
+    assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
     few, many = (DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
     of_count = [plan.releases[0].noise_scale for plan in (few, many)]
     assert of_count[0] == pytest.approx(of_count[1], rel=1e-3)

@@ -534,8 +534,7 @@ def unit_factors(F: FloatArray, step: float) -> FloatArray:
     factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
     Z = F * factors[:, None, None]
     np.rint(Z, out=Z)
-    terms = min(p, d) ** 2
-    rounding = 4e-16 * (terms + 4)
+    rounding = 4e-16 * (min(p, d) ** 2 + 4)
     for shrink in (0.99, 0.9, 0.0):
         over = np.flatnonzero(_squares(Z) + rounding * bound**2 > bound**2)
         if not over.size:

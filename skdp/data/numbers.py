@@ -149,8 +149,7 @@ class RowColumns:
 
     @cached_property
     def _source(self) -> AnyRows:
-        source: AnyRows = self._given() if callable(self._given) else self._given
-        return source
+        return cast(AnyRows, self._given() if callable(self._given) else self._given)
 
     @cached_property
     def _kept(self) -> Any:
@@ -235,18 +234,6 @@ def _keys(numbers: NDArray[Any]) -> KeyArray:
     return np.asarray(np.bitwise_xor(bits, sign & 2**31 - 1, out=bits))
 
 
-def _beyond(ends: FloatArray, far: FloatArray, more: int = 0) -> KeyArray:
-    """Return the keys that follow those of public ends, or more.
-
-    Ends of few bits are ends of codes, where no entry need be compared. That of a distance is moved
-    to one: by less than a 128th, where that is less than a 16th of the distance `far`. Both are
-    public, and such a distance is a guess.
-    """
-    keys = _keys(ends) + (1 + more)
-    exact = np.isfinite(ends) & (np.abs(ends) > 8 * far)
-    return np.where(exact, keys, keys + (-keys & 2**_CODE - 1))
-
-
 @dataclass(frozen=True)
 class _Columns:
     """Columns of rows whose values are all finite, or of groups of as many each, as `_keys`."""
@@ -269,7 +256,7 @@ class _Columns:
         look_up = np.ndarray.searchsorted if few else np.ndarray.take
         found = [look_up(codes, k) for codes, k in zip(self._codes, at, strict=True)]
         counts = np.array(found, np.int64).reshape(keys.shape)
-        for i, j in np.argwhere(keys & 2**_CODE - 1):
+        for i, j in zip(*(keys & 2**_CODE - 1).nonzero(), strict=True):
             counts[i, j] = np.count_nonzero(self.keys[i] < keys[i, j])
         return counts * (WHOLE // self.each)
 
@@ -279,17 +266,15 @@ class _Entries:
     """The same of sparse rows: columns and keys of stored entries in one integer, sorted here."""
 
     keys: NDArray[np.int64]
-    rows: int
+    zeros: NDArray[np.int64]  # that are not stored, of shape (d, 1)
 
     def __post_init__(self) -> None:
         self.keys.sort()
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
-        """Count stored entries, and the zeros that are not stored."""
-        first = np.arange(len(keys) + 1)[:, None] << 32
-        starts = self.keys.searchsorted(first - 2**31)
-        found = self.keys.searchsorted(first[:-1] + keys) - starts[:-1]
-        return np.asarray((found + (keys >= 0) * (self.rows - np.diff(starts, axis=0))) * WHOLE)
+        """Count stored entries, with all those of columns before, and the zeros."""
+        found = self.keys.searchsorted((np.arange(len(keys))[:, None] << 32) + keys)
+        return np.asarray((found + (keys >= 0) * self.zeros) * WHOLE)
 
 
 def _columns_of(block: Any, space: KeyArray) -> KeyArray:
@@ -308,7 +293,8 @@ def _in_order(block: Any) -> _Columns | _Entries:
         good = finite_only(block)
         with np.errstate(all="ignore"):
             keys = (good.indices.astype(np.int64) << 32) + _keys(good.data)
-        return _Entries(keys, good.shape[0])
+        stored = np.bincount(good.indices, minlength=good.shape[1])[:, None]
+        return _Entries(keys, good.shape[0] - stored)
     space = np.empty(views.rows_of(block).shape[::-1], np.int32)
     return _Columns(_columns_of(block, space), views.rows_each(block))
 
@@ -370,14 +356,17 @@ class CountsIn:
     public numbers alone, so that it can travel.
     """
 
-    ends: KeyArray  # from one to below the other, of shape (2, d, m)
+    ends: KeyArray  # from one to below the other, of shape (d, 2, m)
     kept: bool | None = None
 
     @classmethod
     def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
-        """Count what is at most each point, or no farther from the centre, as float32 (`_beyond`).
+        """Count what is at most each point, or no farther from the centre, as float32.
 
-        Two points more count all entries, and those that equal the centre, if there is one.
+        Ends of few bits are ends of codes, where no entry need be compared. That of a distance is
+        moved to one: by less than a 128th, where that is less than a 16th of the distance. Both are
+        public, and such a distance is a guess. Two points more count all entries, and those that
+        equal the centre, if there is one.
         """
         high = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
         low, far = np.full_like(high, math.inf), np.zeros_like(high)
@@ -385,14 +374,19 @@ class CountsIn:
             if center is not None:
                 far = np.maximum(high, 0.0)
                 low, high = far - center[:, None], far + center[:, None]
-            return cls(np.stack([-_beyond(low, far, 1), _beyond(high, far)]))
+            ends = np.stack([low, high], axis=1)
+            keys = _keys(ends) + np.array([[2], [1]], np.int32)
+            exact = np.isfinite(ends) & (np.abs(ends) > 8 * far[:, None])
+            keys += np.where(exact, 0, -keys & 2**_CODE - 1)
+        return cls(keys * np.array([[-1], [1]], np.int32))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
         """Return the same at some points of each column (d, j), for the rows that are kept."""
-        return CountsIn(self.ends[:, np.arange(len(which))[:, None], which], kept=True)
+        rows, sides = np.arange(len(which))[:, None, None], np.arange(2)[:, None]
+        return CountsIn(self.ends[rows, sides, which[:, None]], kept=True)
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
-        low, high = self.ends
-        counts = (c.below(high) - c.below(low) for c in part.columns(self.kept))
-        return np.asarray(sum(counts, np.zeros(high.shape, np.int64)))
+        ends = self.ends.reshape(len(self.ends), -1)
+        below = sum((c.below(ends) for c in part.columns(self.kept)), np.int64(0) * ends)
+        return np.diff(below.reshape(self.ends.shape), axis=1)[:, 0]

@@ -433,37 +433,37 @@ def check_normalizer(estimator):
 _NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
 
 
-def located(ask, noise, d, shares, search, lengthen):
+def located(estimator, session, ask, noise, shares, d, level):
     """Return a point near the mean, a clip norm about it, what share is left, and the rows.
 
-    ``search(ask, share, near)`` learns a clip norm, ``lengthen(ask, clip_norm, share)`` raises it.
     The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
     from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
-    mean is near the point about which they were measured are not measured again.
+    mean is near the point about which they were measured are not measured again. `level` is how
+    many rows may be shortened, as in `row_clip_norm`.
     """
     means, last = shares["center"], _RAISING * shares["center_search"]
-    searches = shares["center_search"] - last
-    place, rows, level = np.zeros(d), ask.clipped(noise.clip_norm), noise.clip_norm
+    searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
+    rows = ask.clipped(clip_norm)
     for _ in range(3):
         means = means / 2
-        step = shrunk_mean(*rows.sums(share=means), noise.n, level)[0]
-        if is_near(step, level):
+        step = shrunk_mean(*rows.sums(share=means), noise.n, clip_norm)[0]
+        if is_near(step, clip_norm):
             break
-        place, before, searches = place + step, level, searches / 2
+        place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
-        level = search(about, searches, before)
-        rows = about.clipped(level)
-        if level > _NEARER * before:
+        clip_norm = clip_norm_of(estimator, session, about, searches, before)
+        rows = about.clipped(clip_norm)
+        if clip_norm > _NEARER * before:
             break
-    if not place.any():
-        return place, level, means + searches + last, rows
-    level = lengthen(rows, level, last)
-    return place, level, means + searches, rows.clipped(level)
+    if place.any():
+        clip_norm = lengthened(session, rows, clip_norm, last, d, level=level)
+        rows, last = rows.clipped(clip_norm), 0.0
+    return place, clip_norm, means + searches + last, rows
 
 
-def is_near(step, level):
+def is_near(step, clip_norm):
     """Whether rows about a point so near have about the lengths that were measured."""
-    return float(np.linalg.norm(step)) < _NEARER**2 * level
+    return float(np.linalg.norm(step)) < _NEARER**2 * clip_norm
 
 
 class Centre(NamedTuple):
@@ -487,15 +487,16 @@ class Centre(NamedTuple):
     beyond: float = 0.0
 
 
-def centred(ask, noise, d, shares, search, lengthen):
+def centred(estimator, session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be.
 
     Without a search the clip norm is known, for rows about 0 and about their mean.
     """
     place, left, about = np.zeros(d), shares["center"], ask.clipped(noise.clip_norm)
     if "center_search" in shares:
-        place, level, left, about = located(ask, noise, d, shares, search, lengthen)
-        noise = replace(noise, clip_norm=level)
+        found = located(estimator, session, ask, noise, shares, d, level)
+        place, clip_norm, left, about = found
+        noise = replace(noise, clip_norm=clip_norm)
     sums, noise_scale = about.sums(share=left)
     step, kept = shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -496,9 +495,7 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        search = partial(_base.clip_norm_of, self, session)
-        lengthen = partial(_base.lengthened, session, **level)
-        place, clip_norm, more, _ = _base.located(ask, noise, d, parts, search, lengthen)
+        place, clip_norm, more, _ = _base.located(self, session, ask, noise, parts, **level)
         return place, clip_norm, left + more
 
     # -- releases --------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -237,10 +236,10 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        search = partial(_base.clip_norm_of, self, session)
-        lengthen = partial(_base.lengthened, session, d=d, level=self._level(d))
-        learn = partial(_base.row_clip_norm, self, session, d=d, level=self._level(d))
-        clip_norm = learn(ask, share=shares.get("clip_norm"), near=near)
+        level = self._level(d)
+        clip_norm = _base.row_clip_norm(
+            self, session, ask, shares.get("clip_norm"), d, level=level, near=near
+        )
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             bias = _base.bias_of(clip_norm)
             answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
@@ -253,13 +252,13 @@ class DPPCA(
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
             ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
-                centre = _base.centred(ask, noise, d, shares, search, lengthen)
+                centre = _base.centred(self, session, ask, noise, shares, d, level)
             else:
                 centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
             noise, clip_norm = centre.noise, centre.noise.clip_norm
             if whole:
-                share, level = shares["gram"], self._level(d)
-                suited = _base.spectral.suited_rows(centre.rows, 2 * d, share, noise, level)
+                share, rows = shares["gram"], centre.rows
+                suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
                 gram, scale = suited[0].gram(share=suited[1])
                 moment = ReleasedMoment(gram, centre.mean, noise.n, scale, noise.mean_noise_bias)
                 attributes = self._spectrum(session, moment, d)

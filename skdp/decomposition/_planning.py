@@ -58,7 +58,7 @@ class DecompositionPlans(PlansMixin):
             nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
-        return PlanData(lambda m: m.fit(A), lambda m: _made.captured(A, m.components_), said)
+        return PlanData(lambda m: m.fit(A), _made.captured(A), said)
 
     def _made_rows(self, rng, n, shares, spread):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
@@ -76,7 +76,7 @@ class DecompositionPlans(PlansMixin):
         said = f"{rows} normal rows, the components hold {held:.2g} of their squared length"
         lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
         said += f"; logarithms of lengths vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
-        score = self._score_rows(X, centred=hasattr(self, "center"))
+        score = _made.captured(X, centred=hasattr(self, "center"))
         return PlanData(partial(fit_rows, X=X), score, (said,), n / rows)
 
     def _made_histories(self, rng, shape, nnz, signal, apart):
@@ -106,11 +106,7 @@ class DecompositionPlans(PlansMixin):
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "latent factors that " + ("share no column" if apart else "overlap")
         said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "
-        score = self._score_rows(seen, centred=False)
-        return PlanData(partial(fit_rows, X=X), score, (said + kind,), n / rows)
-
-    def _score_rows(self, X, *, centred):
-        return lambda model: _made.captured(X, model.components_, centred=centred)
+        return PlanData(partial(fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows)
 
     def _planned_shape(self, n, d):
         return n, n if d is None and unit_of(self).symmetric else d
@@ -219,7 +215,6 @@ class FactorizerPlans(PlansMixin):
         def score(model):
             return 1 - float(np.linalg.norm(A[order] - model.reconstruct())) / size
 
-        many = stream and by_rows
-        order = [i for s in range(self.max_releases) for i in range(s, len(A), self.max_releases)]
-        order = order if many else slice(None)
+        order = np.argsort(np.arange(len(A)) % self.max_releases, kind="stable")
+        order = order if stream and by_rows else slice(None)
         return PlanData(fit, score, said)

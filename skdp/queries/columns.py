@@ -90,7 +90,7 @@ class RankQuery(SumQuery):
 
         Rows that are kept here are compared with each point; others are passed over once for all.
         """
-        columns, (d, m) = self._columns(), self._work.ends.shape[1:]
+        columns, (d, m) = self._columns(), self._work.ends.shape[::2]
         here = isinstance(columns, CachedHere)
         if self._known is None:
             others = columns.sum_parts(replace(self._work, kept=False if here else None))

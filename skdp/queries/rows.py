@@ -193,25 +193,23 @@ class RowQuery(GroupQuery):
             rows = self._map(fine if step else 0.0)
 
             def term(block: blocks.Block) -> NDArray[Any]:
-                whole, m = rows(block), views.rows_each(block)
+                whole, root = rows(block), math.sqrt(views.rows_each(block))
                 whole = blocks.entrywise(_POSITIVE, whole) if positive else whole
                 sums = views.group_sums(whole, block)
-                if m == 1 or step == 0.0:
-                    return blocks.column_sums(sums) / math.sqrt(m)
-                return blocks.column_sums(blocks.scaled_to_integers(sums, 1 / math.sqrt(m)))
+                if root > 1 and step:
+                    sums = blocks.scaled_to_integers(sums, 1 / root)
+                return blocks.column_sums(sums) / (1 if step else root)
 
             return self._sum(term, (d,), step)
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return added(step)
-            if positive not in self._exact_sums:
+            if step and positive not in self._exact_sums:
                 self._exact_sums[positive] = added(step)
-            return scaled_down(self._exact_sums[positive], fine / step)
+            return scaled_down(self._exact_sums[positive], fine / step) if step else added(step)
 
         widen = WIDER + math.sqrt(d) * FINE if self.by_group else 1.0
-        bounded = self._array("row_sum", (d,), change, answer, widen=widen)
-        return bounded._replace(bound=bounded.bound._replace(slack=math.sqrt(d), l1_slack=float(d)))
+        bound = self._array("row_sum", (d,), change, answer, widen=widen).bound
+        return Bounded(bound._replace(slack=math.sqrt(d), l1_slack=float(d)), answer)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import WIDER
-from skdp.data.blocks import one_blas_thread, quietly
+from skdp.data.blocks import each_part, one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import restricted, row_numbers
 from skdp.data.units import Batch, UserRows, one_row_each, one_target_each
@@ -218,13 +218,15 @@ class UserQuery(SumQuery):
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
     def cached_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yield (numbers of users, result of `local`): NOT a release, for what stays with users.
+        """Return (users, result of `local`) of each batch: NOT a release, for what stays there.
 
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
         run = quietly(self._of_scaled(local))
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
-        with one_blas_thread():
-            for batch in self._source.blocks():
-                yield batch.users, run(batch)
+
+        def made(part: Any) -> list[tuple[IntArray, FloatArray]]:
+            return [(batch.users, run(batch)) for batch in part.blocks()]
+
+        return (one for _, found in each_part(self._source, made, self.n_jobs) for one in found)

@@ -20,7 +20,7 @@ from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import CUT, find_kinds
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
-from skdp.solvers.postprocess import normal_equations, released_count
+from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
 # Where targets lie: searched for with the budget of the model, until it is seen.
@@ -30,22 +30,25 @@ from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 _MODEL = ("regression_moments", "sums")
 
 
-def find_targets(found, find, middle, share, rest):
+def find_targets(found, find, ask, share, rest):
     """Search until most targets are seen: return them, the share of that search, and what is left.
 
     They were `found` at a first share; `rest` is what the model would have. A model about a centre
     that nobody saw is worse than the mean of the targets. If records are many enough to be seen a
-    second search has half of the rest. Else all that is left goes into `middle`, where they lie,
-    which is predicted alone (None: models without an intercept, or with public bounds, go on as
-    they are). What it needs is then what the first search needed.
+    second search has half of the rest. Else all that is left goes into a last one and into the mean
+    about its centre, as far as that stands clear of its noise, which is predicted alone (`ask` is
+    None: models without an intercept, or with public bounds, go on as they are). What it needs is
+    then what the first search needed.
     """
     needed = found.needed
     if _most_undetected(found) and needed <= found.n:
         share = rest = rest / 2
         found = find(share)
-    if middle is None or not _most_undetected(found):
+    if ask is None or not _most_undetected(found):
         return found, share, rest
-    return middle(rest)._replace(needed=needed), share, 0.0
+    found = find(0.75 * rest, far=True)
+    center = found.center + drawn(*target_mean(ask, found, 1 / 3, 0.25 * rest))
+    return found._replace(center=center, needed=needed), share, 0.0
 
 
 def _most_undetected(columns):
@@ -193,7 +196,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if few:
             shares["sums"] = _SUMS * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
-            shares["target_bounds"] = 0.06
+            shares["target_bounds"] = 0.08
             if self.fit_intercept:
                 shares["target_mean"] = 0.04
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import accuracy_score, r2_score
 
 from skdp._validation import check_classes, check_range
@@ -72,7 +73,8 @@ class RidgePlans(PlansMixin):
         y = y[:, 0] if n_targets == 1 else y
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, r2_score, X=X, y=y)
         linear = f"targets of which {signal:g} of the variance is linear in the rows"
-        return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan)
+        plain = partial(Ridge(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
+        return PlanData(fit, score, (said, linear), n / X.shape[0], best=math.nan, plain=plain)
 
 
 class RidgeClassifierPlans(PlansMixin):
@@ -96,13 +98,12 @@ class RidgeClassifierPlans(PlansMixin):
             k = min(len(names), min(X.shape) - 1)
             leading = sp.linalg.svds(X, k, v0=np.ones(min(X.shape)))[2].T
             labels = np.argmax(linear_targets(rng, X @ leading, len(names), signal), axis=1)
-            between = (
-                f"{len(names)} classes, decided to {signal:g} by leading directions of the rows"
-            )
+            between = f"{len(names)} classes; leading directions of rows decide {signal:g} of them"
         y = np.asarray(names)[labels]
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
-        return PlanData(fit, score, (said, between), n / X.shape[0], trivial, math.nan)
+        plain = partial(RidgeClassifier(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
+        return PlanData(fit, score, (said, between), n / X.shape[0], trivial, math.nan, plain)
 
 
 def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:

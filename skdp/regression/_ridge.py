@@ -19,7 +19,7 @@ from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
-from skdp.solvers.columns import find_centers, find_columns
+from skdp.solvers.columns import find_columns
 from skdp.solvers.postprocess import solve_normal_equations, steadied
 
 _TARGET_RADIUS = 3.0  # scales from the median at which a target is cut, at least
@@ -66,7 +66,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. 6% of the budget find a private centre and scale of each target, within bounds that
+        them. 8% of the budget find a private centre and scale of each target, within bounds that
         are given; where it does not see them these are taken. If it does not see them, and "auto"
         gives none, it goes on with the budget of the model, up to all of it; then their centre
         alone is predicted, and a warning says so.
@@ -226,9 +226,9 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         if session.budget.exact:
             return given or TargetScale.in_ball(math.inf, q), _linear.model_share(shares), None
         find = partial(find_columns, ask, q, n=n, centered=centered)
-        middle = partial(find_centers, ask, q) if centered and given is None else None
+        alone = ask if centered and given is None else None
         share, rest = shares["target_bounds"], _linear.model_share(shares)
-        columns, share, rest = _linear.find_targets(found or find(share), find, middle, share, rest)
+        columns, share, rest = _linear.find_targets(found or find(share), find, alone, share, rest)
         if given is None:
             _linear.warn_undetected_targets(self, columns, rest)
         if not rest:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.solvers.median_search import SMALLEST, AsksGrid, Likelihood, log2_bins, roundest, steps
 from skdp.solvers.postprocess import drawn, released_count
@@ -16,9 +17,8 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-# Noise of a variance, in that of normal entries and in the column's own; scales from the centre at
-# which entries are cut.
-_BLUR, _OWN_BLUR, _NEAREST, FARTHEST = 0.05, 0.4, 4.0, 64.0
+# Noise of a variance, in that of the column; scales from the centre at which entries are cut.
+_BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0
 CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
@@ -28,9 +28,8 @@ _PARTS = {
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
 _FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
-_HIGH = 0.9  # of the posterior of a scale about 0 lies below where medians are looked for
-# Scales are raised by the least factor so many of which hold all but that share, clearly.
-_FAR, _RAISES, _OUTSIDE, _SIGNIFICANT = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07, 3.0
+# Scales are raised by the least factor so many of which hold all but that share, twice clearly.
+_FAR, _RAISES, _OUTSIDE = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07
 
 
 class AsksColumns(Protocol):
@@ -103,11 +102,10 @@ class Columns(NamedTuple):
     def radius(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
-        As far as the noise of a variance stays small next to the variance of normal entries, and
-        below that of the column, which is smaller where most entries are alike.
+        As far as the noise of a variance stays small next to that of the column, which is small
+        where most entries are alike.
         """
-        blurs = _BLUR * self.spread**2, _OWN_BLUR * self.deviation**2
-        widest = np.sqrt(self.n / max(noise, 1e-12) * np.minimum(*blurs))
+        widest = np.sqrt(_BLUR * self.n / max(noise, 1e-12)) * self.deviation
         return np.asarray(np.clip(widest, nearest * self.spread, FARTHEST * self.spread))
 
     def units(self) -> tuple[FloatArray, float]:
@@ -172,15 +170,6 @@ def find_kinds(
     return [found._replace(n=math.inf) for found in _about(ask, seen, unit, 1.0, weights)]
 
 
-def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find where the entries of each column lie, and nothing of how far they reach about there."""
-    names = _MEDIANS + _FARTHER * ("nearer",)
-    unit = share / math.fsum(_PARTS[name][0] for name in names)
-    seen = _medians(ask, log2_bins(np.ones(d), (d,)), unit, names)
-    found = np.ones(d, bool)
-    return Columns(seen.center, seen.near, found, 1.0, 1.0, 1, found, seen.near)
-
-
 class _Medians(NamedTuple):
     """About the median of each column.
 
@@ -209,7 +198,7 @@ def _medians(ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[
     about = ask.distances(np.zeros(len(first.points)), first.points)
     first.search(*_asked(about, passes[0], unit))
     # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
-    likelihood = steps(np.where(first.found(), first.high_end(_HIGH), first.high_end(0.5)))
+    likelihood = steps(np.where(first.found(), first.high_end(0.75), first.high_end(0.5)))
     for name in passes[1:]:
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
@@ -272,7 +261,7 @@ def _raised(
     """Return which of the factors each scale is to be raised by, and half of what differs."""
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
-    goal = 2 * _OUTSIDE * total.value + _SIGNIFICANT * math.sqrt(2) * total.noise_scale
+    goal = 2 * _OUTSIDE * total.value + 2 * CLEAR * total.noise_scale
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2

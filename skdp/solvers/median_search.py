@@ -139,18 +139,15 @@ class Likelihood:
         last = self.points.shape[1] - 1
         return np.asarray(self.points[self._columns, np.minimum(self.cell(q), last)])
 
-    def narrow(self) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell."""
-        off = np.abs(self._cells - self.cell(0.5)[:, None])
-        return np.asarray((self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE)
-
     def found(self, alone: bool = False) -> NDArray[np.bool_]:
         """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
 
         Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
-        return np.asarray(self.narrow() & (low | high | alone) | low & high)
+        off = np.abs(self._cells - self.cell(0.5)[:, None])
+        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
+        return np.asarray(narrow & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
         """Return about how many numbers show their median: each half of them must be clear.
@@ -188,10 +185,11 @@ def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
     return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 
 
-def steps(radius: FloatArray) -> Likelihood:
-    """Return numbers in each column that are at most so far from 0, and a step beyond."""
-    points = radius[:, None] * np.arange(-33, 34) / 32
-    return Likelihood(points, np.ones(68))
+def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
+    """Return numbers in each column that are at most so far from 0, or a little farther."""
+    points = radius[:, None] * np.linspace(-1, 1, cells + 1)
+    points[:, [0, -1]] *= 33 / 32  # distances from 0 were counted up to a 128th farther
+    return Likelihood(points, np.ones(cells + 2))
 
 
 @lru_cache

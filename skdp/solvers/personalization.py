@@ -79,8 +79,7 @@ class GlobalModel(NamedTuple):
         values = times_powers(np.matmul(batch.X, self.coef), shift)
         if self.own:
             return values + shrunk_means(batch.Y)
-        values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
-        return np.asarray(values)
+        return values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
 
 
 PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
@@ -233,10 +232,7 @@ class View:
         if not self.intercept or batch.Y.shape[1] < 2:
             return np.ones(len(batch.Y), bool)
 
-        def made() -> tuple[NDArray[np.bool_]]:
-            return (_moving(batch.X) & _moving(batch.Y),)
-
-        return batch.keep("moves", made)[0]
+        return batch.keep("moves", lambda: (_moving(batch.X) & _moving(batch.Y),))[0]
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -305,8 +301,7 @@ class Seen:
     @property
     def own_means(self) -> FloatArray:
         """The shrunk mean of each user's targets, (n, p)."""
-        batch = self._batch
-        return np.ldexp(shrunk_means(batch.Y)[:, 0], batch.y_exponent[:, None])
+        return np.ldexp(shrunk_means(self._batch.Y)[:, 0], self._batch.y_exponent[:, None])
 
     def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale."""

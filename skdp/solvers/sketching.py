@@ -38,15 +38,19 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
 def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
     """Factor a noisy matrix: leading singular vectors, shrunken values.
 
-    `start` (n x more than k columns) is public; a large matrix is multiplied, not decomposed.
+    `start` (n x more than k columns) is public. A large matrix is not decomposed.
     """
     M = matrix.value
     m, n = M.shape
     if is_small(min(m, n), start.shape[1]):
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
+    elif m < n:
+        turned = from_matrix(Answer(M.T, matrix.noise_scale), k, M @ start)
+        return turned._replace(left=turned.right.T, right=turned.left.T)
     else:
-        V = leading_eigenvectors(lambda Q: M.T @ (M @ Q), start, start.shape[1])
+        # Some sixty products with M are more work than one with itself.
+        V = leading_eigenvectors((M.T @ M).__matmul__, start, start.shape[1])
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
     kept = shrink(values, matrix.noise_scale, (m, n))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from scipy.fft import dct
 from scipy.optimize import brentq
 
 from skdp._validation import column_bounds
+from skdp.data.blocks import dense
+from skdp.solvers.linalg import leading_pairs
 
 FloatArray = NDArray[np.float64]
 # Of histories that plans are made with: between blocks of factors and popularity alone.
@@ -143,26 +145,23 @@ def made_blocks(
     return A
 
 
-def captured(X: Any, components: Any, *, centred: bool = False) -> float:
-    """Return what components hold of the squared length, over the most that so many could."""
-    k = min(len(components), *X.shape)
-    mean = np.asarray(X.mean(axis=0)).ravel() if centred else np.zeros(X.shape[1])
-    if min(X.shape) <= 2000:
-        wide = X.shape[1] > X.shape[0]
-        moment = X @ X.T if wide else X.T @ X
-        moment = moment.toarray() if sp.issparse(moment) else moment
-        if centred:
-            along = np.asarray(X @ mean).ravel()
-            moment = moment - (
-                np.add.outer(along, along) - mean @ mean
-                if wide
-                else X.shape[0] * np.outer(mean, mean)
-            )
-        best = float(np.sum(np.linalg.eigvalsh(moment)[-k:]))
-    else:
-        best = float(np.sum(sp.linalg.svds(X, k, tol=1e-4, v0=np.ones(min(X.shape)))[1] ** 2))
-    basis = np.linalg.qr(np.asarray(components, np.float64).T)[0]
-    return float(np.sum((X @ basis - mean @ basis) ** 2)) / max(best, 1e-300)
+def captured(X: Any, *, centred: bool = False) -> Callable[[Any], float]:
+    """Return what scores components: what they hold of rows, over the most that so many could."""
+    X = X - X.mean(axis=0) if centred else X
+    smaller = min(X.shape)
+
+    @cache  # that of all models of these rows
+    def most(k: int) -> float:
+        if smaller > 2000:
+            return float(np.sum(sp.linalg.svds(X, k, tol=1e-4, v0=np.ones(smaller))[1] ** 2))
+        moment = dense(X @ X.T if smaller < X.shape[1] else X.T @ X)
+        return max(float(np.sum(leading_pairs(moment, k)[0])), 1e-300)
+
+    def score(model: Any) -> float:
+        basis = np.linalg.qr(np.asarray(model.components_, np.float64).T)[0]
+        return float(np.sum((X @ basis) ** 2)) / most(min(len(model.components_), smaller))
+
+    return score
 
 
 def _activity(rng: np.random.Generator, n: int) -> FloatArray:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
+from skdp.privacy.accounting import losses
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, cautions, html_table
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.routes import on_made_data
 from skdp.theory._made import bare_copy
 from skdp.units import unit_of
@@ -39,6 +40,8 @@ class PlanData(NamedTuple):
         Stated units behind each drawn one.
     trivial, best : float
         Scores of no fit at all, and of one without noise; nan is measured, by such a fit.
+    plain : callable or None
+        Returns the fit of a peer without noise, where it is the same in less time.
     """
 
     fit: Callable[[Any], Any]
@@ -47,6 +50,7 @@ class PlanData(NamedTuple):
     units_per_row: float = 1.0
     trivial: float = 0.0
     best: float = 1.0
+    plain: Callable[[], Any] | None = None
 
     def lost_fraction(self, score: float) -> float:
         """Return the share of what a fit without noise gains that a score lacks."""
@@ -150,8 +154,7 @@ class FitPlan:
             facts.append(("Half as much", f"lost by {said}"))
         return facts + [("Made data", text) for text in self.assumptions]
 
-    def _head(self) -> tuple[str, ...]:
-        return ("release", "budget fraction", "sensitivity", "noise scale")
+    _head = ("release", "budget fraction", "sensitivity", "noise scale")
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -166,12 +169,12 @@ class FitPlan:
 
     def __str__(self) -> str:
         """Return the plan as aligned text."""
-        return "\n".join([*aligned(self._facts()), *aligned([self._head(), *self._rows()])])
+        return "\n".join([*aligned(self._facts()), *aligned([self._head, *self._rows()])])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_table(self._facts()) + html_table(self._rows(), self._head())
+        return html_table(self._facts()) + html_table(self._rows(), self._head)
 
 
 class PlansMixin:
@@ -191,9 +194,9 @@ class PlansMixin:
         """Say how good a fit will be, and what it would release; no data is touched.
 
         At most ten fits with these parameters run on data that are drawn from what is stated, of
-        2,000 rows or 400,000 numbers: of more, as many as that are drawn, and the noise is smaller
-        in the same proportion. They cost no budget, in a `PrivacyLedger` neither. Pass a guess for
-        a number of samples that is private.
+        2,000 rows or 400,000 numbers (500 rows, if they are wide): of more, as many as that are
+        drawn, and the noise is smaller in the same proportion. They cost no budget, in a
+        `PrivacyLedger` neither. Pass a guess for a number of samples that is private.
 
         Parameters
         ----------
@@ -227,9 +230,9 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     size = math.prod(d) if isinstance(d, tuple) else d
     check_counts(name, n_samples=n, n_features=size, **counts)
 
-    def fit(made: PlanData, seed: int, times: float = 1.0, epsilon: float = budget.epsilon) -> Any:
-        epsilon = thinned_epsilon(epsilon, float(estimator.delta), made.units_per_row * times)
-        return fitted_copy(estimator, made, {"epsilon": epsilon, "random_state": seed})
+    def fit(made: PlanData, seed: int, times: float = 1.0, **exact: float) -> Any:
+        spent = thinned_budget(budget, made.units_per_row * times)
+        return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, float, PlanData, Any]] = []
     for seed in range(N_FITS):
@@ -237,7 +240,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         if math.isnan(made.best):
             if seed == N_PAIRS:
                 break
-            made = made._replace(best=float(made.score(fit(made, seed, epsilon=math.inf))))
+            exact = made.plain() if made.plain else fit(made, seed, epsilon=math.inf)
+            made = made._replace(best=float(made.score(exact)))
         model = fit(made, seed)
         score = float(made.score(model))
         fits.append((made.lost_fraction(score), score, made, model))
@@ -295,7 +299,7 @@ def fit_rows(model: Any, X: Any, y: Any = None) -> Any:
 
 def rows_of(n: int, d: int) -> int:
     """Return how many of n rows with d numbers are drawn."""
-    return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 200, MOST_NUMBERS // d)))
+    return int(min(n, max(_LEAST_ROWS if d <= _LEAST_ROWS else 500, MOST_NUMBERS // d)))
 
 
 def histories_of(n: int, nnz: int) -> tuple[int, int]:
@@ -304,13 +308,21 @@ def histories_of(n: int, nnz: int) -> tuple[int, int]:
     return rows, max(nnz * rows // n, 1)
 
 
-def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
-    """Return the epsilon at which noise is smaller by so much as there are fewer rows."""
-    if behind == 1 or math.isinf(epsilon):
-        return epsilon
+def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
+    """Return the epsilon and delta at which noise is smaller by so much as there are fewer rows.
+
+    That is their mu alone. One draw of the sampler, whose error is priced e^epsilon, serves a large
+    mu at a small epsilon and a delta near 1; more than one, as for a huge epsilon, take long.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
-        return epsilon * behind
-    return epsilon_from_mu_delta(mu_from_epsilon_delta(epsilon, delta) * behind, delta)
+        epsilon *= behind
+    elif behind != 1 and not budget.exact:
+        mu = min(budget.mu * behind, 14.0)  # of which a delta near 1 is still told from 1
+        epsilon = losses.epsilon_from_mu_delta(mu, delta)
+        if epsilon > 30:
+            epsilon, delta = 28.0, losses.delta_from_mu_epsilon(mu, 28.0)
+    return {"epsilon": epsilon, "delta": delta}
 
 
 _COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are numbers of something
@@ -386,7 +398,10 @@ def _grouped(ledger: tuple[LedgerEntry, ...], behind: float) -> tuple[PlannedRel
     """Put the releases of one name together, with the noise that the stated size would have."""
     kinds = {line.loss.kind for line in ledger}
     power = {"gaussian": 2, "pure": 1}.get(next(iter(kinds))) if len(kinds) == 1 else None
-    total = math.fsum(line.loss.value**power for line in ledger) if power else math.nan
+
+    def size(lines: Iterable[LedgerEntry]) -> float:
+        return math.fsum(x.loss.value**power for x in lines) if power else math.nan
+
     groups: dict[str, list[LedgerEntry]] = {}
     for line in ledger:
         groups.setdefault(line.name, []).append(line)
@@ -394,9 +409,7 @@ def _grouped(ledger: tuple[LedgerEntry, ...], behind: float) -> tuple[PlannedRel
         PlannedRelease(
             name=name,
             repeats=len(lines),
-            budget_fraction=math.fsum(x.loss.value**power for x in lines) / total
-            if power
-            else math.nan,
+            budget_fraction=size(lines) / size(ledger),
             sensitivity=max(float(np.max(x.sensitivity)) for x in lines),
             noise_scale=max(float(np.max(x.noise_scale)) for x in lines) * behind,
         )

@@ -40,7 +40,7 @@ def numbers(keys):
 
 def between(count, X):
     """Count the rows of X between the ends of a count (d, m), whatever moved these."""
-    seen, (low, high) = X.astype(np.float32)[:, :, None], count.ends
+    seen, low, high = X.astype(np.float32)[:, :, None], count.ends[:, 0], count.ends[:, 1]
     return ((seen <= numbers(high)) & (seen >= numbers(low + 1))).sum(axis=0)
 
 
@@ -194,7 +194,7 @@ def test_entries_count_up_to_a_point_or_a_distance(monkeypatch, center, distance
         assert np.array_equal(found, expected)
         assert found[-2] == len(X)
         assert not distances or found[-1] == (X.astype(np.float32) == np.float32(center)).sum()
-        low, high = count.ends
+        low, high = count.ends[:, 0], count.ends[:, 1]
         moved = [(numbers(high), center + points if distances else points)]
         moved += [(-numbers(low + 1), points - center)] if distances else []
         for end, meant in moved:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from skdp.solvers import linalg
+from skdp.answer import Answer
+from skdp.solvers import linalg, sketching
 
 RNG = np.random.default_rng(0)
 
@@ -109,3 +110,15 @@ def test_without_noise_all_is_read():
     ):
         np.testing.assert_allclose(found.values, [3.0, 1.0])
         np.testing.assert_allclose(found.cosines, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (40, 60)])
+def test_a_large_matrix_has_the_factors_of_a_small_one(monkeypatch, shape):
+    left, right = (RNG.standard_normal((side, 2)) for side in shape)
+    M, start = left @ right.T * 3 + RNG.standard_normal(shape), RNG.standard_normal((shape[1], 6))
+    small = sketching.from_matrix(Answer(M, 1.0), 3, start)
+    monkeypatch.setattr(sketching, "is_small", lambda *_: False)
+    large = sketching.from_matrix(Answer(M, 1.0), 3, start)
+    assert large.rank == small.rank == 2
+    products = [(each.left * each.values) @ each.right for each in (small, large)]
+    np.testing.assert_allclose(*products, atol=1e-8)

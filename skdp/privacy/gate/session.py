@@ -183,25 +183,15 @@ class Grant:
         self._copies = session.budget.copies
         self._pure = session.budget.pure  # now: a session may have another stage when it is opened
         self._left = 1
-        self._process = session._process
         self.bound = bound
         self.mechanism = mechanism
         self.step = step
         self.noise_scale = noise_scale
         self.serial = len(session.ledger)
 
-    def check_process(self) -> None:
-        """Refuse to work in a fork: there each copy could be opened, or hold the same noise."""
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                f"{self.bound.name!r} was paid for in another process. A forked copy would repeat "
-                "its noise, and differences would be exact. Ask for a new grant in this process."
-            )
-
     def use(self) -> None:
         """Take one opening; a second one would be a second release."""
-        self.check_process()
-        with self._session._lock:
+        with self._session.lock:
             if self._left <= 0:
                 raise PrivacyError(
                     f"{self.bound.name!r} was already released, and a grant pays for one release. "
@@ -277,7 +267,6 @@ class Accumulator:
 
     def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
         """Read one part of the data through the gate: nothing changes yet."""
-        self.grant.check_process()
         if self._opened:
             raise PrivacyError("this accumulator was opened; what is added later is never released")
         return self.grant._session._read(answer, self.grant)
@@ -422,16 +411,24 @@ class PrivacySession:
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Held while a grant is paid for or used; in a fork whoever holds it is not there."""
+        """Held while a grant is paid for or used; refused in a fork.
+
+        Whoever holds it is not there; a copy of a grant would repeat its noise, and differences
+        would be exact.
+        """
+        self._check_process()
+        return self._lock
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise PrivacyError(
                 "a session works in the process that made it: this is a copy of a budget of "
                 "another process, which both would spend. Open a session here."
             )
-        return self._lock
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
+        self._check_process()
         if (grant.step == 0.0) != self.budget.exact:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
         exact = answered(answer, grant.step, grant.bound.name)
