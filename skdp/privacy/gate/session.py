@@ -141,7 +141,7 @@ IntArray = NDArray[np.int64]
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
     """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
-    return np.add(exact.view(np.uint64), drawn.view(np.uint64)).view(np.int64)
+    return np.asarray(np.add(exact.view(np.uint64), drawn.view(np.uint64)).view(np.int64))
 
 
 def symmetrise(value: NDArray[Any]) -> None:
