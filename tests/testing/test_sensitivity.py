@@ -1,6 +1,5 @@
 """The sensitivity fuzz: tight on right code, loud on planted bugs."""
 
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
