@@ -242,6 +242,9 @@ def factorisation_rules(nodes, name):
         if of_linalg and node.attr in FACTORISATIONS and id(node) not in public:
             yield node.lineno, f"{node.attr}: {text}"
     for node in called:
+        squares = len(node.args) == 3 and ast.dump(node.args[1]) == ast.dump(node.args[2])
+        if function_name(node) == "einsum" and squares:
+            yield node.lineno, f"einsum of squares: use row_squares of {FACTORISATIONS_AT}"
         given = {key.arg for key in node.keywords}
         matrix_norm = (len(node.args) > 1 or "ord" in given) and "axis" not in given
         of_linalg = is_linalg(getattr(node.func, "value", None))
@@ -355,6 +358,7 @@ PLANTED = [
     ("solvers/personalization.py", "import numpy as np\nf = np.linalg.qr", "qr: below"),
     ("data/a.py", "import numpy as np\nx = np.linalg.norm([[1.0]], 2)", "norm with an order"),
     ("data/a.py", "import numpy as np\nx = public(np.linalg.svd, 1)", "svd: below"),
+    ("data/a.py", "import numpy as np\nnp.einsum('ij,ij->i', A, A)", "einsum of squares"),
     ("base.py", "x = 1\n" * (MODULE_LINES + 1), "at most 700"),
     ("base.py", long_function(BODY_LINES + 1), "f: a body of 61 lines"),
 ]

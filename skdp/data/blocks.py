@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from skdp._limits import BLOCK, CACHED
-from skdp.data.factorisations import times_powers
+from skdp.data.factorisations import row_squares, times_powers
 from skdp.exceptions import PrivacyError
 
 __all__ = ["one_blas_thread", "quietly"]
@@ -518,7 +518,7 @@ def square_norms(rows: Block) -> FloatArray:
     Never through BLAS, whose bits depend on where a row stands in the block.
     """
     if isinstance(rows, np.ndarray):
-        return np.asarray(np.einsum("ij,ij->i", rows, rows))
+        return row_squares(rows)
     out = np.zeros(rows.shape[0])
     return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
 

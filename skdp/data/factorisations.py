@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 PlanData = TypeVar("PlanData")
+_BUFFER = 2**13  # numbers that einsum takes at a time
 
 
 def of_public(routine: Callable[..., PlanData], *public: Any, **options: Any) -> PlanData:
@@ -42,6 +43,15 @@ def times_powers(
     if np.all(np.abs(exponents) < 1022):  # products with normal floats are rounded once, as there
         return np.asarray(np.multiply(A, np.ldexp(1.0, each), out=out))
     return np.asarray(np.ldexp(A, each, out=out))
+
+
+def row_squares(A: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of squares along the last axis: of each row by itself, bit by bit.
+
+    einsum cuts what is longer than its buffer, and where that is depends on the rows before.
+    """
+    parts = (A[..., i : i + _BUFFER] for i in range(0, max(1, A.shape[-1]), _BUFFER))
+    return np.asarray(sum(np.einsum("...j,...j->...", part, part) for part in parts))
 
 
 def exponents(A: FloatArray) -> NDArray[np.intc]:

@@ -227,7 +227,10 @@ _TABLE = 2**16  # rows of which a table of all codes is made in less time than t
 
 
 def _keys(numbers: NDArray[Any]) -> KeyArray:
-    """Return integers in the order of the numbers, seen as float32: of -x as of x, both less 1."""
+    """Return integers in the order of the numbers, seen as float32: sign and size, less 1.
+
+    0 and -0 have one key.
+    """
     bits = numbers.astype(np.float32).view(np.int32)
     sign = bits >> 31
     bits += ~sign

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CACHED, WIDER
 from skdp.data.blocks import largest_entries, rint, rows_times_powers, square_norms
-from skdp.data.factorisations import of_public
+from skdp.data.factorisations import of_public, row_squares
 from skdp.data.integers import GRID_BITS, TAME
 
 # Products of rows with a public matrix in which a row's result depends on that row alone.
@@ -158,7 +158,7 @@ class IntegerSketch:
         """Return the largest norm of a row, rounded up: exact integers before the root."""
         if self.matrix is None:
             return math.sqrt(self.positions.shape[1]) / self.scale * WIDER
-        squares = np.einsum("ij,ij->i", self.matrix, self.matrix)
+        squares = row_squares(self.matrix)
         return math.sqrt(int(squares.max(initial=0))) / self.scale * WIDER
 
     def spectral(self) -> float:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CACHED
 from skdp.data.blocks import ScratchOfThread, entrywise, largest_entries, rint
+from skdp.data.factorisations import row_squares
 from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
 from skdp.data.views import Zipped
 
@@ -160,7 +161,7 @@ class DenseRecords:
             Y = reduced(self._left(W1, Z))
             Z = reduced(np.matmul(Y.reshape(-1, d2), W2, out=Z.reshape(-1, d2))).reshape(len(Z), -1)
             margin *= 2
-        norms = units * np.sqrt(np.einsum("ij,ij->i", Z, Z)) * LOOSE + units * margin
+        norms = units * np.sqrt(row_squares(Z)) * LOOSE + units * margin
         return units, np.where(units > 0, norms, 0.0)
 
     def tangent(self, block: Zipped, frame: Frame) -> Pair:
@@ -192,7 +193,7 @@ class DenseRecords:
         kept = block.columns.get("kept")
         if kept is not None:
             kept[:, : r * d1], kept[:, r * d1 :] = A, B
-        squares = tuple(np.einsum("ij,ij->i", part, part) for part in (A, B, K))
+        squares = tuple(row_squares(part) for part in (A, B, K))
         margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         return squares, K, margin
 
@@ -215,8 +216,8 @@ class DenseRecords:
             Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
         G = reduced(np.matmul(Z, Z.copy().transpose(0, 2, 1)))  # of one array it takes longer
         flat = Z.reshape(len(Z), size)
-        norm = np.sqrt(np.einsum("ij,ij->i", flat, flat))
-        grams = (np.sqrt(np.einsum("ijk,ijk->i", G, G)) + min(self.shape)) * 2.0**GRID_BITS
+        norm = np.sqrt(row_squares(flat))
+        grams = (np.sqrt(row_squares(G.reshape(len(G), -1))) + min(self.shape)) * 2.0**GRID_BITS
         return np.asarray(units**2 * (grams + norm * math.sqrt(size) + size))
 
     def moments(self, block: Zipped) -> FloatArray:
@@ -322,7 +323,7 @@ class SparseRecords:
         products = (B[:, :, None] * frame.basis[keys_b % d2][:, None, :]).reshape(len(B), r * r)
         columns = [np.bincount(owners, product, m) for product in products.T]
         K = reduced(np.stack(columns, axis=1, dtype=np.float64))
-        a2, b2, k2 = (np.einsum("ij,ij->i", part, part) for part in (A, B, K))
+        a2, b2, k2 = (row_squares(part) for part in (A, B, K))
         squares = np.bincount(keys_a // d1, a2, m), np.bincount(owners, b2, m), k2
         counts = _margins(block, record)
         margin = counts * (0.5 + 2 * math.sqrt(r)) + r
@@ -400,7 +401,7 @@ class FactoredRecords:
         Z, margin = rounded(rows, units).copy(), math.sqrt(d) / 2
         if self.whitening is not None:
             Z, margin = reduced(Z @ self.whitening[side]), math.sqrt(d)
-        return Z, np.sqrt(np.einsum("ij,ij->i", Z, Z)), units, margin
+        return Z, np.sqrt(row_squares(Z)), units, margin
 
     def survey(self, block: Zipped) -> Pair:
         """Return units and norms of the products; a bad factor makes a record zero."""
@@ -413,7 +414,7 @@ class FactoredRecords:
         (A, a, _, ea), (B, b, _, eb) = self._sides(block)
         units = block.columns["units"]
         u, v = off_grid(A @ frame.left.T), off_grid(B @ frame.basis)
-        uu, vv = (np.einsum("ij,ij->i", part, part) for part in (u, v))
+        uu, vv = (row_squares(part) for part in (u, v))
         margin = (a * eb + b * ea + ea * eb) * LOOSE
         inner = np.zeros(len(A))
         for j, k in np.ndindex(*frame.core.shape):
@@ -561,7 +562,7 @@ class MixedRecords(DenseRecords):
         size = math.prod(self.shape)
         units, Z = self.integers(block)
         Y = self._mixed(Z)
-        norms = units * (np.sqrt(np.einsum("ij,ij->i", Y, Y)) * LOOSE + math.sqrt(size))
+        norms = units * (np.sqrt(row_squares(Y)) * LOOSE + math.sqrt(size))
         return units, np.where(units > 0, norms, 0.0)
 
     def tangent(self, block: Zipped, frame: Frame) -> Pair:

@@ -53,10 +53,10 @@ class DPPCA(
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
         Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
-        the budget on a private scale, about 0 and about the released mean, and warns where the rows
-        do not show it. A number is an upper bound, right for normalised rows: 3% of the budget
-        lower it where rows are many and most of them shorter. Of sparse rows whose whole spectrum
-        is released (`n_components` is no int) it stays as it is.
+        the budget on a private scale, about 0 and, if it lies elsewhere, about the released mean,
+        and warns where the rows do not show it. A number is an upper bound, right for normalised
+        rows: 3% of the budget lower it where rows are many and most of them shorter. Of sparse rows
+        whose whole spectrum is released (`n_components` is no int) it stays as it is.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"

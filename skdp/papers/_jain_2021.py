@@ -16,7 +16,7 @@ from sklearn.utils import check_consistent_length
 from skdp._inputs import check_numbers, checked
 from skdp._validation import Seed, check_int, check_labels, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.factorisations import of_public, solve
+from skdp.data.factorisations import of_public, row_squares, solve
 from skdp.data.units import Batch, UserRows
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.papers._base import check_columns, step_share
@@ -282,11 +282,11 @@ class _Pairs:
 
     def __call__(self, batch: Batch) -> FloatArray:
         X, y = batch.X[:, : self.m], _targets(batch, self.zeta)[:, : self.m]
-        norms = np.sqrt(np.einsum("ijk,ijk->ij", X, X))
+        norms = np.sqrt(row_squares(X))
         rows = X * (y / np.where(norms > 0, norms, 1.0))[:, :, None]
         pairs = X.shape[1] // 2
         first, second = rows[:, : 2 * pairs : 2], rows[:, 1 : 2 * pairs : 2]
-        return _triangles(np.einsum("npi,npj->nij", first, second))
+        return _triangles(np.matmul(first.swapaxes(1, 2), second))
 
 
 @dataclass(frozen=True)
@@ -304,12 +304,12 @@ class _Equations:
         X = np.ldexp(batch.X, batch.x_exponent[:, None, None])
         y, q, k = _targets(batch, self.zeta), self.q, self.U.shape[1]
         seen = np.matmul(X[:, :q], self.U)
-        G = np.einsum("nij,nik->njk", seen, seen) + 1e-6 * np.eye(k)
-        heads = solve(G, np.einsum("nij,ni->nj", seen, y[:, :q])[:, :, None])[:, :, 0]
+        G = np.matmul(seen.swapaxes(1, 2), seen) + 1e-6 * np.eye(k)
+        heads = solve(G, np.matmul(seen.swapaxes(1, 2), y[:, :q, None]))[:, :, 0]
         rest, y = X[:, q : 2 * q], y[:, q : 2 * q]
         W = rest[:, :, :, None] * heads[:, None, None, :]
         W = W.reshape(*rest.shape[:2], self.U.size)
-        norms = np.sqrt(np.einsum("ijk,ijk->ij", W, W))
+        norms = np.sqrt(row_squares(W))
         W = W * np.minimum(1, self.eta / np.where(norms > 0, norms, 1.0))[:, :, None]
         mine = batch.Y[:, 0, 1] == self.block
         return np.where(mine[:, None, None], W, 0.0), y
@@ -317,12 +317,12 @@ class _Equations:
     def matrix(self, batch: Batch) -> FloatArray:
         """Return the sum of W W', upper triangle."""
         W, _ = self._rows(batch)
-        return _triangles(np.einsum("npi,npj->nij", W, W))
+        return _triangles(np.matmul(W.swapaxes(1, 2), W))
 
     def vector(self, batch: Batch) -> FloatArray:
         """Return the sum of y W."""
         W, y = self._rows(batch)
-        return np.einsum("npi,np->ni", W, y)
+        return np.matmul(y[:, None], W)[:, 0]
 
 
 # Algorithm 4: the exponential mechanism over public subspaces. The score of a candidate is the sum

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from skdp._limits import BLOCK, EXACT, MEMORY
+from skdp.data.factorisations import row_squares
 from skdp.data.integers import off_grid
 from skdp.data.records import MAX_ROWS, Frame, MixedRecords
 from skdp.data.views import Zipped
@@ -42,7 +43,7 @@ class _Directions:
         last = [np.full((m, 1), self.bias)] if self.bias else []
         found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
         found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
-        lengths = np.sqrt(np.einsum("ij,ij->i", found, found))
+        lengths = np.sqrt(row_squares(found))
         return lengths, (found / np.maximum(lengths, 1e-300)[:, None]).astype(np.float32)
 
 

@@ -332,7 +332,7 @@ class Split:
         """Return V'z and the size ||V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = dense(Z @ self.grid)
         A *= 2.0**-self.bits
-        squares = np.einsum("ij,ij->i", A, A)
+        squares = square_norms(A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
         b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)

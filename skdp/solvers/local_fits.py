@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import NEGLIGIBLE
-from skdp.data.factorisations import eigh
+from skdp.data.factorisations import eigh, row_squares
 
 # Convex losses of one user as ridge fits to pseudo-responses: each step decreases the loss.
 #
@@ -177,7 +177,7 @@ def centred(A: FloatArray) -> FloatArray:
         return A
     means = own_means(A)
     out: FloatArray = A - means
-    left, most = np.einsum("nmq,nmq->nq", out, out), np.square(2e-13 * means[:, 0])
+    left, most = np.square(out).sum(axis=1), np.square(2e-13 * means[:, 0])
     alike = (left <= A.shape[1] * most) & (means[:, 0] != 0)  # most users have no such column
     some = np.flatnonzero(alike.any(axis=1))
     if some.size:
@@ -187,8 +187,7 @@ def centred(A: FloatArray) -> FloatArray:
 
 
 def _norms(A: FloatArray) -> FloatArray:
-    flat = np.ascontiguousarray(A).reshape(len(A), -1)
-    return np.asarray(np.sqrt(np.einsum("ni,ni->n", flat, flat)))
+    return np.asarray(np.sqrt(row_squares(np.ascontiguousarray(A).reshape(len(A), -1))))
 
 
 def unit(A: FloatArray) -> FloatArray:
@@ -273,7 +272,7 @@ def _rows_first(A: FloatArray) -> FloatArray:
 def _left_out_squares(BY: FloatArray, diagonal: FloatArray) -> FloatArray:
     """Return mean squares (n, c) of left-out rows."""
     left_out = BY / np.maximum(diagonal, NEGLIGIBLE)[:, :, None]
-    return np.asarray(np.einsum("ncpm,ncpm->nc", left_out, left_out) / BY.shape[3])
+    return np.asarray(row_squares(left_out).sum(axis=2) / BY.shape[3])
 
 
 class Basis:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CLEAR
 from skdp.answer import Answer
-from skdp.data.factorisations import of_public, times_powers
+from skdp.data.factorisations import of_public, row_squares, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
@@ -480,7 +480,7 @@ class Pooled(GramMessage):
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
         Y[:] = _WEIGHT * np.clip(Y / self.target_size, -CUT, CUT)
-        lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
+        lengths = np.sqrt(row_squares(X))[:, :, None]
         records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
         return records
 

@@ -69,3 +69,14 @@ def test_no_units():
     values, vectors = factorisations.eigh(np.zeros((0, 3, 3)))
     assert values.shape == (0, 3)
     assert vectors.shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize("width", [1, 8192, 8193, 20_000])
+def test_squares_of_a_row_do_not_depend_on_the_rows_before(width):
+    """einsum alone does: it cuts rows that are longer than its buffer by where they stand."""
+    rows = np.random.default_rng(0).standard_normal((9, 2, width + 1))[:, :, :width]
+    whole = factorisations.row_squares(rows)
+    np.testing.assert_allclose(whole, np.square(rows).sum(axis=2), rtol=1e-12)
+    for i in range(9):
+        assert np.array_equal(factorisations.row_squares(rows[i].copy()), whole[i])
+        assert np.array_equal(factorisations.row_squares(rows[i:, 1]), whole[i:, 1])

@@ -260,6 +260,23 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     assert np.array_equal(together.answer(1e-6), whole)
 
 
+def test_a_long_term_of_a_group_has_the_same_size_in_any_company():
+    """d p = 12,000 numbers: einsum cuts what is longer than 8,192 by where it stands."""
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((1000, 12)))[0]
+
+    def sizes(rows):
+        groups = GroupRows(rows, {}, np.arange(len(rows)) // 2)
+        query = RowQuery(groups, clip_norm=30.0, by_group=True, adjacency="add_remove")
+        (batch,) = groups.blocks()
+        return query.tangent(V, 3.0)._terms(30 * 2.0**-24).sizes(batch)
+
+    rows = rng.standard_normal((10, 1000))
+    assert np.array_equal(
+        sizes(rows), np.concatenate([sizes(pair) for pair in rows.reshape(5, 2, -1)])
+    )
+
+
 @pytest.mark.thorough
 @each_release
 def test_integer_answers_approach_the_exact_ones(unit, name):
