@@ -5,7 +5,8 @@ scaled to norm at most t, c the bias of the intercept. A record longer than C is
 a whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
 linear relation between x and y; a row that is shortened next to an unchanged target breaks it. A
 group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
-U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`).
+U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`). Products of rows with
+targets alone shorten what is longer, and leave targets and biases: no squares have to fit them.
 """
 
 from __future__ import annotations
@@ -174,15 +175,17 @@ class RegressionQuery(GroupQuery):
         return bounded._replace(decode=partial(exact_bias, bias=bias))
 
     def products(self, bias: float, target_norm: float) -> Bounded:
-        """Return [X, c]'[V, c] of the weighted records: what `regression` has but for X'X.
+        """Return [X, c]'[V, c] of the shortened rows: where X'V points, each record at full length.
 
-        One record adds z w' with z = f (x, c), w = f (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
-        U T. Replace (z, w) by (p, r): the square of the change is convex in each of x, v, f^2, so
+        A row of norm L > C adds C of the bound, where the weights of least squares leave C^2 / L.
+        One record adds z w' with z = (f x, c), w = (v, c): |z| <= U, |w| <= T = (t^2 + c^2)^.5,
+        U T. Replace (z, w) by (p, r): the square of the change is convex in each of f x and v, so
         that full lengths are worst. With m = c^2 it is 2 U^2 T^2 - 2 (x.y + m) (v.s + m), largest
         at x.y = -C^2, v.s = t^2 for t, c <= C: (2 C T)^2, where opposite rows have one target. (A
         bias that is shorter in one than in the other, as after rounding, moves it by less: that is
         4 C^2 t^2 + C^2 (l + k)^2 + t^2 (l - k)^2 + (l^2 - k^2)^2 for l, k <= c.) Else 2 U T.
-        A group adds sum z w', by Cauchy-Schwarz of norm U T; replace 2 U T.
+        A group is shortened as a whole, (x, c) to U: sum z w', by Cauchy-Schwarz of norm U T;
+        replace 2 U T.
         """
         C, c, t = self.clip_norm, float(bias), float(target_norm)
         shape = (self._rows.n_features + 1, len(self.scale.size) + 1)
@@ -224,7 +227,7 @@ class _MomentOfBlock:
         norms = _norms(rows, self.row_scale) if norms is None else norms
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
-        f = np.where(good, f, 0.0)
+        f = np.where(good, f if self.squares else 1.0, 0.0)  # see `RegressionQuery.products`
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step)
@@ -271,10 +274,11 @@ class _MomentOfGroups(_MomentOfBlock):
             records = views.with_bias(records, self.bias)
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
-        f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
         Z = blocks.unpacked(views.GroupMap(length, math.sqrt(self.step))(records))
-        f = np.repeat(f, block.each)
+        f = np.ones(len(good))
         if self.squares:
+            f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
+            f = np.repeat(f, block.each)
             V, Z = self._targets(block, good, f), blocks.dense(Z)
             return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
         V = np.column_stack([self._bounded(block, good, f), np.where(good, f * self.bias, 0.0)])

@@ -186,16 +186,23 @@ def test_products_of_groups(adjacency):
         assert moved <= one.bound.l2_steps(step) and best > 0.85
 
 
+def shortened(rows, length):
+    return rows * np.minimum(1.0, length / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
 @pytest.mark.parametrize("by_group", [False, True])
 @pytest.mark.parametrize("n_targets", [1, 3])
 def test_products_are_those_of_plain_rows(n_targets, by_group):
-    """With as many targets as columns too; sparse and dense, alone and in groups of one row."""
+    """Long ones shortened, next to whole targets; sparse and dense, alone and in groups of one."""
     rng = np.random.default_rng(4)
     X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
-    X *= 0.9 * C / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), C)
-    scale, answers = TargetScale.in_ball(1.0, n_targets), []
+    scale, answers, half = TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), 0.5)
     ids = np.arange(30) if by_group else None
-    Z, V = np.column_stack([X, np.full(30, 0.5)]), np.column_stack([0.75 * y, np.full(30, 0.5)])
+    if by_group:
+        Z = shortened(np.hstack([X, half]), math.hypot(C, 0.5))
+    else:
+        Z = np.hstack([shortened(X, C), half])
+    V = np.hstack([0.75 * y, half])
     for form in (np.asarray, sp.csr_array):
         query = query_of(form(X), y, scale, ids=ids)
         answers.append(query.products(0.5, 0.75).answer(1e-9))
