@@ -193,13 +193,23 @@ class RegressionQuery(GroupQuery):
         l2 = self.neighbours.array((C if opposite else math.hypot(C, c)) * math.hypot(t, c))
         bound = Bound("regression_products", shape, l2, slack=0.0)
         decode = None if self.by_group else partial(exact_bias, bias=c)
-        return Bounded(bound, self._answer(c, t, shape, squares=False), decode)
+        return Bounded(bound, self._answer(c, t, shape, "products"), decode)
 
-    def _answer(self, c: float, t: float, shape: tuple[int, int], squares: bool = True) -> Compute:
+    def target_sums(self, bias: float) -> Bounded:
+        """Return the sums of targets, weighted as in `regression` of this bias.
+
+        One record, or the mean of a group, adds sum f^2 v with |v| <= 1 and f <= 1: 1; replace 2.
+        It is the product of the parts of (f v, f), of squares of sum 2 at most, also in integers.
+        """
+        q = len(self.scale.size)
+        bound = Bound("target_sums", (q,), self.neighbours.array(), slack=0.0)
+        return Bounded(bound, self._answer(float(bias), 1.0, (q,), "targets"))
+
+    def _answer(self, c: float, t: float, shape: tuple[int, ...], part: str = "moment") -> Compute:
         def answer(step: float) -> NDArray[Any]:
             public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
             kind = _MomentOfGroups if self.by_group else _MomentOfBlock
-            term = kind(*public, self.kept, squares)
+            term = kind(*public, self.kept, part)
             known = self._lengths.cached_here and not self.by_group
             records = self._lengths.with_columns() if known else self._source
             return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
@@ -218,24 +228,30 @@ class _MomentOfBlock:
     target_norm: float
     step: float
     kept: views.Kept | None = None
-    squares: bool = True  # X'X too
+    part: str = "moment"  # or "products" of rows with targets, or "targets" alone
 
     def __call__(self, block: Any) -> FloatArray:
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
-        rows, good = self._rows(block)
         norms = block.columns.get(_LENGTH)
+        if self.part == "targets":
+            norms = _lengths(block, self.row_scale, self.kept)[0] if norms is None else norms
+            return self._target_sums(block, self._factors(norms, views.good_records(block)))
+        rows, good = self._rows(block)
         norms = _norms(rows, self.row_scale) if norms is None else norms
-        with np.errstate(divide="ignore"):
-            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
-        f = np.where(good, f if self.squares else 1.0, 0.0)  # see `RegressionQuery.products`
+        f = good if self.part == "products" else self._factors(norms, good)
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step)
         last = np.rint(last) if self.step else last  # f <= 1: no longer
-        if self.squares:
+        if self.part == "moment":
             return moment_of(Z, V, last if self.bias else None)
         W = np.column_stack([V, last])
         return np.vstack([blocks.cross_product(blocks.unpacked(Z), W), last @ W])
+
+    def _factors(self, norms: FloatArray, good: NDArray[np.bool_]) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
+        return np.where(good & np.isfinite(norms), f, 0.0)
 
     def _rows(self, block: Any) -> tuple[blocks.Block, NDArray[np.bool_]]:
         """Return rows in their units, and whether a record is finite, in all of its columns.
@@ -258,6 +274,13 @@ class _MomentOfBlock:
         to_units = views.GroupMap(length, math.sqrt(self.step), reuse=False)
         return np.asarray(to_units(views.with_rows(block, self._bounded(block, good, f))))
 
+    def _target_sums(self, block: Any, f: FloatArray) -> FloatArray:
+        """Return the sums of f^2 v in units, from (f v, f); bad records have no weight."""
+        V = np.column_stack([self._bounded(block, f > 0, f), f])
+        to_units = views.GroupMap(math.sqrt(2), math.sqrt(self.step), reuse=False)
+        W = np.asarray(to_units(views.with_rows(block, V)))
+        return np.asarray(W[:, -1] @ W[:, :-1])
+
     def _bounded(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
         y = np.where(good[:, None], block.targets, 0.0)
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None] * self.target_norm
@@ -274,14 +297,15 @@ class _MomentOfGroups(_MomentOfBlock):
             records = views.with_bias(records, self.bias)
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
+        f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
+        f = np.where(good, np.repeat(f, block.each), 0.0) if self.part != "products" else good
+        if self.part == "targets":
+            return self._target_sums(block, f)
         Z = blocks.unpacked(views.GroupMap(length, math.sqrt(self.step))(records))
-        f = np.ones(len(good))
-        if self.squares:
-            f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
-            f = np.repeat(f, block.each)
+        if self.part == "moment":
             V, Z = self._targets(block, good, f), blocks.dense(Z)
             return moment_of(Z[:, :-1], V, Z[:, -1]) if self.bias else moment_of(Z, V, None)
-        V = np.column_stack([self._bounded(block, good, f), np.where(good, f * self.bias, 0.0)])
+        V = np.column_stack([self._bounded(block, good, f), f * self.bias])
         length = math.hypot(self.target_norm, self.bias)
         W = views.GroupMap(length, math.sqrt(self.step), reuse=False)(views.with_rows(block, V))
         return blocks.cross_product(Z, W)

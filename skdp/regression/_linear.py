@@ -47,7 +47,9 @@ def find_targets(found, find, ask, share, rest):
     if ask is None or not _most_undetected(found):
         return found, share, rest
     found = find(0.75 * rest, far=True)
-    center = found.center + drawn(*target_mean(ask, found, 1 / 3, 0.25 * rest))
+    scale = target_scale(found, found.mean_radius(found.sums_noise(1 / 3)), centered=True)
+    of_mean = ask.within(math.inf, scale), scale, found, None, found.n
+    center = found.center + drawn(*target_mean(*of_mean, found.center, 0.25 * rest))
     return found._replace(center=center, needed=needed), share, 0.0
 
 
@@ -87,17 +89,20 @@ def target_scale(columns, radius, given=None, *, centered):
     return TargetScale.in_box(low, high, centered=centered)
 
 
-def target_mean(ask, columns, part, share):
-    """Return the mean of the targets about their centres, under wider bounds, and its noise.
+def target_mean(ask, scale, columns, moments, n, about, share):
+    """Return the mean of the targets under wider bounds, weighted as in the moments, and its noise.
 
     One number bears wider bounds than d products with columns do, so that the predictions of what
-    is skewed keep its total. Bounds of a scale that nobody saw tell nothing. `part` is the share
-    over that of the search.
+    is skewed keep its total. With other weights it would have what longer rows add, and the model
+    adds that too. Records have the weight of all `n`, where the moments do not tell another one
+    from it. Bounds of a scale that nobody saw tell nothing.
     """
-    radius = columns.mean_radius(columns.sums_noise(part))
-    sums = ask.moments(columns.center, radius, 0.0, 0.0, share=share)
-    means = radius * np.clip(sums.value[: len(radius)] / columns.n, -1.0, 1.0)
-    return Answer(means, np.where(columns.found, radius * sums.noise_scale / columns.n, math.inf))
+    if moments:
+        n = n + float(drawn(moments.weight - n, moments.weight_noise))
+    sums, unit = ask.target_sums(moments.bias if moments else 0.0, share=share), scale.size / n
+    half = scale.size / math.sqrt(len(scale.size))
+    noise = np.where(columns.found, unit * sums.noise_scale, math.inf)
+    return Answer(scale.center - about + np.clip(unit * sums.value, -half, half), noise)
 
 
 def warn_undetected_targets(estimator, columns, left):
@@ -248,10 +253,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         clip_norm = self._clip_norm(session, ask.lengths(), each, d, wider)
         longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
         clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
-        left, mean = model_share(shares), None
+        left, wider, mean = model_share(shares), None, None
         if hasattr(self, "target_bounds"):
-            targets = ask.targets(), (d, q), shares, n
-            scale, left, mean = self._target_scale(session, *targets, scale, *places)
+            targets = ask, (d, q), shares, n
+            scale, left, wider = self._target_scale(session, *targets, scale, *places)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         length, known = clip_norm, {}
@@ -265,6 +270,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
+        if moments and wider:
+            of_mean = ask.within(length, wider[0]), *wider, moments, n
+            mean = target_mean(*of_mean, scale.center, shares["target_mean"])
         return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _places(self, ask, sizes, shares, n, sparse):

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
-from skdp.answer import Answer
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
@@ -218,14 +217,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
 
         They were `found` with the columns, or are searched for here. They lie within public ones,
         if these are `given`; targets are counted from where these are nearest to 0. Next to them
-        what the search leaves for the model, and the mean under wider bounds.
+        what the search leaves for the model, and wider bounds, of the mean.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
         (d, q), centered = shape, self.fit_intercept
         if session.budget.exact:
             return given or TargetScale.in_ball(math.inf, q), _linear.model_share(shares), None
-        find = partial(find_columns, ask, q, n=n, centered=centered)
+        find = partial(find_columns, ask.targets(), q, n=n, centered=centered)
         alone = ask if centered and given is None else None
         share, rest = shares["target_bounds"], _linear.model_share(shares)
         columns, share, rest = _linear.find_targets(found or find(share), find, alone, share, rest)
@@ -236,12 +235,12 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
         radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
-        scale, mean = _linear.target_scale(columns, radius, given, centered=centered), None
-        if centered:
-            of_mean, moved = left["target_mean"], given.nearest if given else 0.0
-            mean = _linear.target_mean(ask, columns, of_mean / share, of_mean)
-            mean = Answer(mean.value + columns.center + moved - scale.center, mean.noise_scale)
-        return scale, rest, mean
+        scale = _linear.target_scale(columns, radius, given, centered=centered)
+        if not centered:
+            return scale, rest, None
+        radius = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
+        wide = _linear.target_scale(columns, radius, given, centered=True)
+        return scale, rest, (wide, columns)
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

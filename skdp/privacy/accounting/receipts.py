@@ -273,6 +273,7 @@ _PURPOSES = {
     "squared_norm_sum": "total variance",
     "regression_moments": "regression",
     "regression_products": "regression",
+    "target_sums": "mean of the targets",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
 _GROUPED = ("purpose", "releases", "budget", "names")
