@@ -235,10 +235,11 @@ class _MomentOfBlock:
         norms = block.columns.get(_LENGTH)
         if self.part == "targets":
             norms = _lengths(block, self.row_scale, self.kept)[0] if norms is None else norms
-            return self._target_sums(block, self._factors(norms, views.good_records(block)))
+            f = self._factors(norms, views.good_records(block), self.clip_norm)
+            return self._target_sums(block, f)
         rows, good = self._rows(block)
         norms = _norms(rows, self.row_scale) if norms is None else norms
-        f = good if self.part == "products" else self._factors(norms, good)
+        f = self._factors(norms, good, self.clip_norm)
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step)
@@ -248,9 +249,10 @@ class _MomentOfBlock:
         W = np.column_stack([V, last])
         return np.vstack([blocks.cross_product(blocks.unpacked(Z), W), last @ W])
 
-    def _factors(self, norms: FloatArray, good: NDArray[np.bool_]) -> FloatArray:
+    def _factors(self, norms: FloatArray, good: NDArray[np.bool_], longest: float) -> FloatArray:
+        """Return the root of each record's weight; products shorten the rows alone."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
+            f = np.where((norms > longest) & (self.part != "products"), longest / norms, 1.0)
         return np.where(good & np.isfinite(norms), f, 0.0)
 
     def _rows(self, block: Any) -> tuple[blocks.Block, NDArray[np.bool_]]:
@@ -297,8 +299,8 @@ class _MomentOfGroups(_MomentOfBlock):
             records = views.with_bias(records, self.bias)
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)
-        f = np.minimum(1.0, length / np.maximum(views.group_lengths(records), 1e-300))
-        f = np.where(good, np.repeat(f, block.each), 0.0) if self.part != "products" else good
+        norms = np.repeat(views.group_lengths(records), block.each)
+        f = self._factors(norms, good, length)
         if self.part == "targets":
             return self._target_sums(block, f)
         Z = blocks.unpacked(views.GroupMap(length, math.sqrt(self.step))(records))

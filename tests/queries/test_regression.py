@@ -211,6 +211,38 @@ def test_products_are_those_of_plain_rows(n_targets, by_group):
     np.testing.assert_allclose(1e-9 * answers[0], Z.T @ V, atol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [BALL, BOX])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("each", [None, 1, 2, 300])
+def test_sums_of_targets(each, adjacency, scale):
+    """They are those of the moment; units move them by their bound, and by no more."""
+    rng, (q, n) = np.random.default_rng(2), (len(scale.size), each or 1)
+
+    def query(X, y):
+        ids = None if each is None else np.arange(len(X)) // n
+        return query_of(X, y, scale, adjacency, ids=ids)
+
+    def unit(low, high):
+        X = rng.standard_normal((n, 3)) * 10.0 ** rng.uniform(low, high, (n, 1))
+        return X, rng.standard_normal(q) * 10.0 ** rng.uniform(-1, 9) * np.ones((n, 1))
+
+    def sums(*units):
+        return query(*map(np.vstack, zip(*units, strict=True))).target_sums(0.5)
+
+    shared, best = [unit(-1, 1) for _ in range(4)], 0.0
+    whole = query(*map(np.vstack, zip(*shared, strict=True)))
+    moment = whole.regression(0.5, 0.75).answer(0.0)[3 : 3 + q, -1]
+    np.testing.assert_allclose(whole.target_sums(0.5).answer(0.0), moment / (0.5 * 0.75), rtol=1e-5)
+    for span in ((-3, 0), (-3, 3)) * 20:
+        other = [unit(*span)] if adjacency == "replace" else []
+        one, two = sums(*shared, unit(*span)), sums(*shared, *other)
+        step = gaussian_step(one.bound, rng.choice([0.02, 2.0, 50.0]))
+        moved = np.linalg.norm((one.answer(step) - two.answer(step)).astype(float))
+        best = max(best, moved / one.bound.l2_steps(step))
+        assert best <= 1
+    assert best > 0.9
+
+
 def test_wide_groups_stay_sparse():
     """Rows of words of one person, as arrays, would take 80 GB."""
     X = sp.csr_array((np.full(200, 0.1), (np.arange(100).repeat(2), np.arange(200))), (100, 10**8))
@@ -267,7 +299,10 @@ def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units():
     step = 1e-8
 
     def moment(query):
-        return query.within(C, BALL).regression(0.5, 1.0).answer(step)
+        query = query.within(C, BALL)
+        return np.append(
+            query.regression(0.5, 1.0).answer(step), query.target_sums(0.5).answer(step)
+        )
 
     for first, then in (units, units[::-1]):
         asked = query_of(X, y, BALL, "add_remove").scaled(first)
@@ -323,6 +358,7 @@ QUESTIONS = {
     "column and target ranks": lambda q: q.places().grid(np.ones((3, 1))).ranks(np.zeros(3, int)),
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
+    "target sums": lambda q: q.target_sums(0.5),
     "regression": lambda q: q.regression(0.5, 1.0),
 }
 

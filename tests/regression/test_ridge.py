@@ -331,7 +331,7 @@ def test_columns_and_targets_are_searched_for_in_the_same_releases(adjacency, co
     X = rng.standard_normal((2000, 4)) + 3.0
     model = DPRidge(epsilon=5.0, adjacency=adjacency, target_bounds=given)
     names = [line.name for line in model.fit(X, 5 * X[:, :2]).releases_]
-    rest = {"norm_centered_rank": 7, "column_moments": 1, "regression_moments": 1}
+    rest = {"norm_centered_rank": 7, "regression_moments": 1, "target_sums": 1}
     counts = {"count": count, "column_centered_ranks": 27} | rest
     assert {name: names.count(name) for name in {*names, "count"}} == counts
     (searched,) = {line.sensitivity for line in model.releases_ if "ranks" in line.name}
@@ -358,6 +358,17 @@ def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories):
     assert (model.center_[d] == 0) == (categories == 40)
     names = [line.name for line in model.releases_]
     assert names.count("column_centered_ranks") == (27 if categories == 4 else 10 + 27)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_predictions_keep_the_mean_where_long_rows_have_large_targets(form):
+    """Counts of words, and how long the text is: long rows have small weights in the model."""
+    rng = np.random.default_rng(0)
+    length = np.exp(rng.normal(4, 1, 8000))
+    X = form(rng.poisson(length[:, None] * rng.dirichlet(np.full(20, 0.5))).astype(float))
+    model = DPRidge(epsilon=10.0).fit(X, length)
+    assert abs(model.predict(X).mean() / length.mean() - 1) < 0.15
+    assert model.score(X, length) > 0.965
 
 
 def both_sides(model, X, y):
