@@ -86,7 +86,7 @@ def _unit_of(moment: FloatArray) -> float:
 
     Single precision overflows, and the tolerance of ARPACK has a floor.
     """
-    return math.ldexp(1.0, min(max(math.frexp(np.abs(moment).max())[1], -1000), 1000))
+    return math.ldexp(1.0, min(max(math.frexp(max(moment.max(), -moment.min()))[1], -1000), 1000))
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
