@@ -195,7 +195,7 @@ class PlansMixin:
         """Say how good a fit will be, and what it would release; no data is touched.
 
         At most eight fits with these parameters run on data that are drawn from what is stated (one
-        time for all fits, if more than 400,000 numbers are stated), of 2,000 rows or 400,000
+        time for all fits, if more than 200,000 numbers are stated), of 2,000 rows or 400,000
         numbers (500 rows, if they are wide; 200,000 ones of sparse rows): of more, as many as that
         are drawn, and the noise is smaller in the same proportion. They cost no budget, in a
         `PrivacyLedger` neither. Pass a guess for a number of samples that is private.
@@ -237,7 +237,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, PlanData, Any]] = []
-    few = once = n * size > MOST_NUMBERS  # most of what differs between large fits is noise
+    few = once = 2 * n * size > MOST_NUMBERS  # most of what differs between large fits is noise
     for seed in range(N_FITS):
         if seed == N_FEW and few:
             break
