@@ -72,8 +72,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
         raise AssertionError("a plan draws nothing from the system")
 
     monkeypatch.setattr(words, "_system_words", refuse)
-    monkeypatch.setattr(_plan, "N_FITS", 2)
-    monkeypatch.setattr(_plan, "N_PAIRS", 1)
+    monkeypatch.setattr(_plan, "N_FITS", 1)
     generator = np.random.default_rng(0)
     state = generator.bit_generator.state
     params = estimator.get_params() | {"random_state": generator}

@@ -365,7 +365,7 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 def pieces_of(part: RowSource) -> Iterator[Block]:
     """Blocks of at most BLOCK_ROWS rows: a source of your own may not know the cap."""
     for given in part.blocks():
-        block = plain_block(given)
+        block = given if type(part) is SparseRows else plain_block(given)
         if block.shape[0] <= BLOCK_ROWS:
             yield block
         else:

@@ -33,7 +33,6 @@ from skdp.data.blocks import (
     finite_only,
     in_threads,
     pieces_of,
-    plain_block,
 )
 
 FloatArray = NDArray[np.float64]
@@ -116,7 +115,7 @@ def _columns_of_part(
 ) -> views.Columns:
     """Make columns of one part: from each block one array for each name."""
     with np.errstate(all="ignore"):
-        found = [compute(plain_block(block)) for block in part.blocks()]
+        found = [compute(block) for block in pieces_of(part)]
     found = found or [[np.zeros(0)] * len(names)]
     return dict(zip(names, map(np.concatenate, zip(*found, strict=True)), strict=True))
 

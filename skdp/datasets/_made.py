@@ -97,12 +97,12 @@ def make_interactions(
     factor_of_item = rng.permutation(n_items) % n_factors
     factor_of_user = rng.integers(0, n_factors, n_users)
     users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
-    items = drawn(weights, len(users), rng)
+    items = drawn(weights, rng.random(len(users)))
     own = rng.random(len(users)) < factor_fraction
     for factor in range(n_factors):
         mine = np.flatnonzero(own & (factor_of_user[users] == factor))
         members = np.flatnonzero(factor_of_item == factor)
-        items[mine] = members[drawn(weights[members], len(mine), rng)]
+        items[mine] = members[drawn(weights[members], rng.random(len(mine)))]
     return first_distinct(users, items, degrees, (n_users, n_items))
 
 

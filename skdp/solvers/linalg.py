@@ -214,7 +214,8 @@ def is_small(n: int, k: int) -> bool:
 def without_direction(M: FloatArray, v: FloatArray) -> FloatArray:
     """Return P M P for P = I - vv' and a symmetric M."""
     image = M @ v
-    return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
+    image -= float(v @ image) / 2 * v
+    return np.asarray(M - np.stack([v, image], axis=1) @ np.stack([image, v]))
 
 
 def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:

@@ -237,8 +237,10 @@ def _positive(counts: FloatArray) -> FloatArray:
 
 def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
     """Return what the counts say of the kept items."""
-    clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, 1e-300))
-    return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
+    values = counts.value  # without noise, an item of nobody counts as the rarest of the others
+    least = float(np.min(values, where=values > 0, initial=max(values.max(), 1e-300)))
+    clear = np.maximum(values[kept], 2 * counts.noise_scale or least)
+    return Items(kept, _positive(values), own_of(clear, n_users), n_users)
 
 
 def fit_filter(
@@ -280,9 +282,7 @@ def fit_filter(
 
 def _moment(route: Route, answer: Answer) -> PairMoment:
     """Return the moment without its diagonal."""
-    off = answer.value
-    if not route.pairs:
-        off = off - np.diag(np.diag(off))
+    off = answer.value if route.pairs else answer.value - np.diag(np.diag(answer.value))
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(off))
     return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge)

@@ -86,7 +86,7 @@ def _unit_of(moment: FloatArray) -> float:
 
     Single precision overflows, and the tolerance of ARPACK has a floor.
     """
-    return math.ldexp(1.0, min(max(math.frexp(np.abs(moment).max())[1], -1000), 1000))
+    return math.ldexp(1.0, min(max(math.frexp(max(moment.max(), -moment.min()))[1], -1000), 1000))
 
 
 Candidate = Callable[[_Noisy, int], FloatArray]
@@ -339,7 +339,8 @@ def screened_subspace(
     """
     sums = ask.sums(share=_SUMS * share)
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
-    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
+    # Three quarters of the columns that one moment would have: products reach all others.
+    n = kept_columns(2 / 3 * noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
     rows, first, _ = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)

@@ -193,7 +193,8 @@ def drawn_histories(
     factors = _factor_of_draw(edges, users, rng)
 
     def items_of(_: int, n: int) -> NDArray[np.int64]:
-        return drawn(popularity * np.exp(spread * rng.standard_normal(len(popularity))), n, rng)
+        weights = popularity * np.exp(spread * rng.standard_normal(len(popularity)))
+        return drawn(weights, rng.random(n))
 
     return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
 
@@ -212,7 +213,7 @@ def apart_histories(
 
     def items_of(factor: int, n: int) -> NDArray[np.int64]:
         members = np.flatnonzero(factor_of_item == factor)
-        return np.asarray(members[drawn(popularity[members], n, rng)])
+        return np.asarray(members[drawn(popularity[members], rng.random(n))])
 
     return _of_factors(rng, lengths, popularity, overlap, factors, items_of)
 
@@ -232,8 +233,9 @@ def _of_factors(
 ) -> Any:
     """Draw a share `overlap` of the items by popularity alone, the others by the draw's factor."""
     users = _users_of_draws(lengths)
-    items = drawn(popularity, len(users), rng)
-    own = rng.random(len(users)) >= overlap
+    words, own = rng.random(len(users)), rng.random(len(users)) >= overlap
+    items = np.empty(len(users), np.int64)
+    items[~own] = drawn(popularity, words[~own])
     for factor in range(int(factors.max(initial=-1)) + 1):
         mine = np.flatnonzero(own & (factors == factor))
         items[mine] = items_of(factor, len(mine))
@@ -244,17 +246,18 @@ def _factor_of_draw(
     edges: FloatArray, users: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw a factor for each draw of a user, from the user's mix (cumulative shares)."""
-    words = rng.random(len(users))
-    factors = np.zeros(len(users), np.int64)
-    for edge in edges[:, :-1].T:
-        factors += words > edge[users]
+    words, last = rng.random(len(users)), edges.shape[1] - 1
+    factors, step = np.zeros(len(users), np.int64), 1 << last.bit_length()
+    while step := step // 2:  # edges below the word, by bisection
+        factor = np.minimum(factors + step, last)
+        factors = np.where(words > edges[users, factor - 1], factor, factors)
     return factors
 
 
-def drawn(weights: FloatArray, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return indices drawn with probability proportional to the weights."""
+def drawn(weights: FloatArray, words: FloatArray) -> NDArray[np.int64]:
+    """Return the indices that uniform numbers draw, with probability as the weights."""
     edges = np.cumsum(weights)
-    found = np.searchsorted(edges, rng.random(size) * edges[-1])
+    found = np.searchsorted(edges, words * edges[-1])
     return np.minimum(found, len(weights) - 1)
 
 

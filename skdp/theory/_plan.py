@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,8 @@ from skdp.theory._made import bare_copy
 from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
-N_FITS, N_PAIRS = 5, 3  # fits at the stated size; where each has one without noise next to it
-_MORE = (2.0, 4.0, 8.0, 16.0)  # times as many samples: one fit each, until half the loss is left
+N_FITS, N_FEW = 5, 3  # fits at the stated size; of large data, or beside fits without noise
+_MORE = (4.0, 16.0)  # times as many samples: one fit each, until half of the loss is left
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 USUAL_ONES = 10  # of a made row of ones
 _SEEN = 0.01  # a smaller loss is not halved
@@ -193,9 +194,10 @@ class PlansMixin:
     def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
         """Say how good a fit will be, and what it would release; no data is touched.
 
-        At most ten fits with these parameters run on data that are drawn from what is stated, of
-        2,000 rows or 400,000 numbers (500 rows, if they are wide): of more, as many as that are
-        drawn, and the noise is smaller in the same proportion. They cost no budget, in a
+        At most eight fits with these parameters run on data that are drawn from what is stated (one
+        time for all fits, if more than 200,000 numbers are stated), of 2,000 rows or 400,000
+        numbers (500 rows, if they are wide; 200,000 ones of sparse rows): of more, as many as that
+        are drawn, and the noise is smaller in the same proportion. They cost no budget, in a
         `PrivacyLedger` neither. Pass a guess for a number of samples that is private.
 
         Parameters
@@ -234,24 +236,26 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         spent = thinned_budget(budget, made.units_per_row * times)
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
-    fits: list[tuple[float, float, PlanData, Any]] = []
+    fits: list[tuple[float, PlanData, Any]] = []
+    few = once = 2 * n * size > MOST_NUMBERS  # most of what differs between large fits is noise
     for seed in range(N_FITS):
-        made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **stated | counts)
-        if math.isnan(made.best):
-            if seed == N_PAIRS:
-                break
-            exact = made.plain() if made.plain else fit(made, seed, epsilon=math.inf)
-            made = made._replace(best=float(made.score(exact)))
+        if seed == N_FEW and few:
+            break
+        if not (once and fits):
+            made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **stated | counts)
+            if math.isnan(made.best):
+                few, once = True, once or made.plain is None
+                exact = made.plain() if made.plain else fit(made, seed, epsilon=math.inf)
+                made = made._replace(best=float(made.score(exact)))
         model = fit(made, seed)
-        score = float(made.score(model))
-        fits.append((made.lost_fraction(score), score, made, model))
-    errors, scores, mades, models = zip(*fits, strict=True)
-    middle = sorted(range(len(fits)), key=scores.__getitem__)[len(fits) // 2]
-    made, error = mades[middle], float(np.median(errors))
+        fits.append((float(made.score(model)), made, model))
+    error = float(np.median([made.lost_fraction(score) for score, made, _ in fits]))
+    fits.sort(key=itemgetter(0))
+    score, made, model = fits[len(fits) // 2]
     needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
         needed = _needed(
-            n, error, lambda times: made.lost_fraction(made.score(fit(made, middle, times)))
+            n, error, lambda times: made.lost_fraction(made.score(fit(made, 0, times)))
         )
     unit = unit_of(estimator)
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
@@ -266,15 +270,15 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         mu=budget.mu,
         metric=estimator._measure,
         n_fits=len(fits),
-        score=float(np.median(scores)),
-        low=min(scores),
-        high=max(scores),
-        best=float(np.median([made.best for made in mades])),
-        trivial=float(np.median([made.trivial for made in mades])),
+        score=score,
+        low=fits[0][0],
+        high=fits[-1][0],
+        best=float(made.best),
+        trivial=float(made.trivial),
         error=error,
         required_samples=needed,
         assumptions=made.assumptions,
-        releases=_grouped(models[middle].releases_, made.units_per_row),
+        releases=_grouped(model.releases_, made.units_per_row),
     )
 
 
@@ -303,8 +307,11 @@ def rows_of(n: int, d: int) -> int:
 
 
 def histories_of(n: int, nnz: int) -> tuple[int, int]:
-    """Return how many of n histories with `nnz` ones are drawn, and with how many ones."""
-    rows = min(n, max(500, n * MOST_NUMBERS // nnz))
+    """Return how many of n histories with `nnz` ones are drawn, and with how many ones.
+
+    A stored one costs a fit more than a number of an array: half as many are drawn.
+    """
+    rows = min(n, max(500, n * MOST_NUMBERS // (2 * nnz)))
     return rows, max(nnz * rows // n, 1)
 
 
@@ -378,19 +385,13 @@ def check_share(name: str, signal: Any) -> float:
 
 def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
     """Return about the number of samples that loses half as much."""
-    before, seen = 1.0, error
     for times in _MORE:
         now = lost(times)
-        if now <= error / 2:
+        if now < 0.5:  # it falls, and goes on so: larger fits take long
             # A loss falls like 1/n^2 at the fastest: less is the chance of one fit.
-            fall = math.log(seen / max(now, seen * (before / times) ** 2))
-            part = min(math.log(2 * seen / error) / fall, 1.0)
-            exact = n * before * (times / before) ** part
-            return int(float(f"{exact:.2g}"))
-        if times > 2 and now < 0.5:  # it falls, and goes on so: larger fits take long
-            exact = 2.0 ** (1 / max(math.log(error / now, times), 0.1))
-            return int(float(f"{n * exact:.2g}")) if exact <= _MORE[-1] else math.inf
-        before, seen = times, now
+            fall = math.log(error / max(now, error / times**2), times)
+            more = 2.0 ** (1 / max(fall, 0.1))
+            return int(float(f"{n * more:.2g}")) if more <= _MORE[-1] else math.inf
     return math.inf
 
 
