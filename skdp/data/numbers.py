@@ -390,6 +390,6 @@ class CountsIn:
 
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
-        ends = self.ends.reshape(len(self.ends), -1)
+        ends, m = self.ends.reshape(len(self.ends), -1), self.ends.shape[2]
         below = sum((c.below(ends) for c in part.columns(self.kept)), np.int64(0) * ends)
-        return np.diff(below.reshape(self.ends.shape), axis=1)[:, 0]
+        return np.asarray(below[:, m:] - below[:, :m])
