@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from skdp._limits import MEMORY
+from skdp._limits import CACHED, MEMORY
 from skdp.data import views
 from skdp.data.blocks import (
     AnyRows,
@@ -265,13 +265,10 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Entries:
-    """The same of sparse rows: columns and keys of stored entries in one integer, sorted here."""
+    """The same of sparse rows: columns and keys of stored entries in one sorted integer."""
 
     keys: NDArray[np.int64]
     zeros: NDArray[np.int64]  # that are not stored, of shape (d, 1)
-
-    def __post_init__(self) -> None:
-        self.keys.sort()
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
         """Count stored entries, with all those of columns before, and the zeros."""
@@ -296,7 +293,7 @@ def _in_order(block: Any) -> _Columns | _Entries:
         with np.errstate(all="ignore"):
             keys = (good.indices.astype(np.int64) << 32) + _keys(good.data)
         stored = np.bincount(good.indices, minlength=good.shape[1])[:, None]
-        return _Entries(keys, good.shape[0] - stored)
+        return _Entries(np.sort(keys), good.shape[0] - stored)
     space = np.empty(views.rows_of(block).shape[::-1], np.int32)
     return _Columns(_columns_of(block, space), views.rows_each(block))
 
@@ -387,8 +384,18 @@ class CountsIn:
         rows, sides = np.arange(len(which))[:, None, None], np.arange(2)[:, None]
         return CountsIn(self.ends[rows, sides, which[:, None]], kept=True)
 
+    def codes(self) -> tuple[CountsIn, NDArray[np.bool_]]:
+        """Return the same of rows that are kept at ends of codes, and which points have others.
+
+        The last two points stay as they are: of a wide grid they are counted alone.
+        """
+        ends, many = self.ends & -(2**_CODE), self.ends.size > CACHED
+        ends[:, :, -2:] = self.ends[:, :, -2:]
+        compared = (self.ends != ends).any(axis=1)
+        return CountsIn(ends[:, :, -2:] if many else ends, kept=True), compared | many
+
     def __call__(self, part: _ColumnsPart) -> NDArray[np.int64]:
         """Return the counts, of shape (d, m)."""
-        ends = self.ends.reshape(len(self.ends), -1)
+        ends, m = self.ends.reshape(len(self.ends), -1), self.ends.shape[2]
         below = sum((c.below(ends) for c in part.columns(self.kept)), np.int64(0) * ends)
-        return np.diff(below.reshape(self.ends.shape), axis=1)[:, 0]
+        return np.asarray(below[:, m:] - below[:, :m])

@@ -88,20 +88,22 @@ class RankQuery(SumQuery):
     def _counts(self, which: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return counts at the points, and those of all entries and of the centre together.
 
-        Rows that are kept here are compared with each point; others are passed over once for all.
+        All points are counted once. Of a wide grid, and of points that are no ends of codes, rows
+        kept here are compared with those that are asked about.
         """
-        columns, (d, m) = self._columns(), self._work.ends.shape[::2]
-        here = isinstance(columns, CachedHere)
+        columns, work, each = self._columns(), self._work, np.arange(len(which))
         if self._known is None:
-            others = columns.sum_parts(replace(self._work, kept=False if here else None))
-            self._known = checked_total(others, (d, m), "int64")
+            here, shape = isinstance(columns, CachedHere), work.ends.shape[::2]
+            others = columns.sum_parts(replace(work, kept=False if here else None))
+            self._known = checked_total(others, shape, "int64")
+            codes, compared = work.codes()
+            self._coded, self._compared = self._known.copy(), compared & here
             if here:
-                ends = self._work.at(np.full((d, 2), (m - 2, m - 1)))
-                self._known[:, -2:] += columns.sum_parts(ends)
-        near = self._known[np.arange(d), which]
-        if here:
-            near = near + columns.sum_parts(self._work.at(which[:, None]))[:, 0]
-        return near, self._known[:, -2] + self._known[:, -1] * self._about
+                self._coded[:, -codes.ends.shape[2] :] += columns.sum_parts(codes)
+        near, total = self._coded[each, which], self._coded[:, -2]
+        if self._compared[each, which].any():
+            near = self._known[each, which] + columns.sum_parts(work.at(which[:, None]))[:, 0]
+        return near, total + self._coded[:, -1] * self._about
 
     @cached_property
     def _bound(self) -> Bound:
@@ -152,8 +154,7 @@ class ColumnQuery(GroupQuery):
 
     def distances(self, center: FloatArray | None, points: FloatArray) -> RankQuery:
         """Return how distances from a public centre compare with a public grid."""
-        public = self._columns, points, center, self._weights
-        return self._derived(RankQuery, self._source, *public)
+        return self._derived(RankQuery, self._source, self._columns, points, center, self._weights)
 
     def _columns(self) -> Kept:
         """Keep the columns for all questions."""

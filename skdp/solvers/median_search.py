@@ -259,8 +259,7 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
     found = bool(likelihood.found(alone=True)[0])
     size = likelihood.zoomed(16)
     size.search(_Alone(rank, size.points), 1, each)
-    value = float(size.high_end(0.5 if found else 0.25)[0])
-    return Scale(value, found, likelihood.enough())
+    return Scale(float(size.high_end(0.5 if found else 0.25)[0]), found, likelihood.enough())
 
 
 def find_between(rank: Asks, between: Sequence[float], questions: int, share: float) -> float:
