@@ -150,7 +150,7 @@ SUMMARY = (
      ("row unit, digits", "interaction unit, 3000 x 800, 57903", "regression", "600 users of 10"),
      "Each algorithm beside its trivial baseline at the same guarantee."),
     ("Larger data", "scale", ("",), "Memory and time as the data grow."),
-    ("Running time", "times", ("digits", "dense rows", "sparse rows"),
+    ("Running time", "times", ("digits", "dense rows", "sparse rows", "passes over the rows"),
      "CPU time as a ratio to the peer that is named, in one process, with one BLAS thread."),
 )  # fmt: skip
 

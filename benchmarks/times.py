@@ -260,8 +260,21 @@ def growth():
     ]
 
 
+REASONS = {
+    "column_centered_ranks": "columns as integers, for all questions of where they lie",
+    "column_moments": "means and variances, in the units that were told",
+    "norm_centered_rank": "lengths of rows, for all questions about a clip norm",
+    "norm_count_above": "lengths of rows, for the count of long ones",
+    "row_sum": "a mean, of rows clipped to the norm that the lengths told",
+    "gram": "the moment of clipped rows, about a mean if one was released",
+    "augmented_gram": "sums and moments at once, of rows clipped to a given norm",
+    "regression_moments": "products of records in the units, clip norm and cut that were told",
+    "target_sums": "the mean of the targets, of records as the moments weigh them",
+}
+
+
 def passes_of(fit):
-    """Return how often a fit passes over its rows, and for which releases, in order."""
+    """Return how often a fit passes over its rows, for which releases, in order, and why."""
     passes, names = [], []
     blocks, read = DenseRows.blocks, PrivacySession._read
 
@@ -277,7 +290,7 @@ def passes_of(fit):
 
     with patch.object(DenseRows, "blocks", counted), patch.object(PrivacySession, "_read", named):
         fit()
-    return [str(len(names)), ", ".join(names)]
+    return [str(len(names)), ", ".join(names), "; ".join(REASONS[name] for name in names)]
 
 
 def passes():
@@ -288,7 +301,7 @@ def passes():
     for name, model, _ in dense_pairs(1, clip_norm):
         targets = {"DPRidge": (y,), "DPRidgeClassifier": (classes,)}.get(name, ())
         fits.append([name, *passes_of(partial(model.fit, X, *targets))])
-    return fits
+    return [*fits, ["DPPCA, rows far from 0", *passes_of(partial(DPPCA(K).fit, X + 20.0))]]
 
 
 def of_this_machine():
@@ -347,13 +360,13 @@ def tables(full):
 
     def passing():
         note = (
-            "A release that is not listed reads what an earlier one kept. A norm is measured again "
+            "A release that is not listed reads what an earlier one kept. A pass needs what those "
+            "before it released: a clip norm, a mean, units. A norm is measured again "
             "where the centre of the rows is another one; columns are kept, and seen about all "
             "centres from there."
         )
-        show(
-            "passes over the rows of a default fit", ["estimator", "passes", "for"], passes(), note
-        )
+        head = ["estimator", "passes", "for", "why"]
+        show("passes over the rows of a default fit", head, passes(), note)
 
     for part in (small, large, sparse, others, growing, passing):
         found: list[Table] = shown(part)

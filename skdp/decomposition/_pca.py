@@ -236,7 +236,7 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
         whole = self._wants_spectrum(d)
-        level = self._level(d)
+        level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
         clip_norm = _base.row_clip_norm(
             self, session, ask, shares.get("clip_norm"), d, level=level, near=near
         )
@@ -355,9 +355,6 @@ class DPPCA(
             _validation.check_rank(self, n_samples, n_features, least=least, where=where)
 
     # -- releases --------------------------------------------------------------------------
-
-    def _level(self, d):
-        return _base.SPECTRUM_LEVEL if self._wants_spectrum(d) else _base.spectral.DIRECTION_LEVEL
 
     def _spectrum(self, session, moment, d):
         """Return attributes of a released moment."""

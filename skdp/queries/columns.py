@@ -19,7 +19,7 @@ from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
 from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
 from skdp.data.views import group_sums, rows_each, rows_of, tiles, whole_groups
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.sums import GroupQuery, Neighbours, SumQuery, summed
+from skdp.queries.sums import GroupQuery, SumQuery, summed
 
 # Ranks of public grid points among the entries of columns, one row or one group at a time.
 
@@ -161,12 +161,10 @@ class ColumnQuery(GroupQuery):
         self._stored = self._stored or stored_columns(self._source, self.n_jobs)
         return self._stored
 
-    def moments(
-        self, center: FloatArray, size: FloatArray, c: float, b: float = SQUARE_WEIGHT
-    ) -> Bounded:
+    def moments(self, center: FloatArray, size: FloatArray, c: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
 
-        The weights b <= 1.66 and c are public. Where nothing is protected `size` may be infinite:
+        The weights b = 1.66 and c are public. Where nothing is protected `size` may be infinite:
         w = x - center, and w^2 is not shifted. Entries that are not stored are counted, and add
         what 0 adds.
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
@@ -182,7 +180,7 @@ class ColumnQuery(GroupQuery):
             def of_piece(block: Any) -> NDArray[Any]:
                 whole = whole_groups(block)
                 unit = step if rows_each(whole) == 1 else 0.0
-                parts = _standard(rows_of(whole), center, size, b, unit)
+                parts = _standard(rows_of(whole), center, size, unit)
                 w, squares = (_mean(part, whole, step) for part in parts)
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
@@ -190,7 +188,7 @@ class ColumnQuery(GroupQuery):
             def of_stored(block: Any) -> NDArray[Any]:
                 rows = finite_only(block)
                 zeros = of_piece(np.zeros((1, d)))
-                parts = _standard(rows.data, center[rows.indices], size[rows.indices], b, step)
+                parts = _standard(rows.data, center[rows.indices], size[rows.indices], step)
                 stored = np.bincount(rows.indices, minlength=d)
                 sums = [
                     _summed_by(part, rows.indices, d, step) + (rows.shape[0] - stored) * zero
@@ -207,14 +205,11 @@ class ColumnQuery(GroupQuery):
 
         # Two rows that are replaced have one count.
         slack = math.sqrt(2 * d) if self.neighbours.replace else math.sqrt(2 * d + 1) / 2
-        l2 = moments_change(self.neighbours, d, c, b) * (_WIDER if self.by_group else 1.0)
+        pair = math.sqrt(4.0 * d) if self.neighbours.replace else 0.0
+        l2 = max(math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + c**2), pair) * (
+            _WIDER if self.by_group else 1.0
+        )
         return Bounded(Bound("column_moments", (2 * d + 1,), l2, slack=slack), answer)
-
-
-def moments_change(neighbours: Neighbours, d: int, c: float, b: float) -> float:
-    """Return the largest change of the moments of d columns; the proof is in `ColumnQuery`."""
-    alone = math.sqrt((1 + b**2 / 4) * d + c**2)
-    return max(alone, math.sqrt(4.0 * d)) if neighbours.replace else alone
 
 
 def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
@@ -228,12 +223,12 @@ def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
     return np.asarray(sums / (m * WHOLE) / step)
 
 
-def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float, step: float) -> Any:
+def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, step: float) -> Any:
     """Return w and b (w^2 - 1/2) in steps (as they are at 0); the next call overwrites them."""
     unit, finite = step or 1.0, np.isfinite(size)
-    cut, shift = np.where(finite, 1 / unit, np.inf), np.where(finite, b / 2 / unit, 0.0)
+    cut, shift = np.where(finite, 1 / unit, np.inf), np.where(finite, SQUARE_WEIGHT / 2 / unit, 0.0)
     if finite.all():  # single numbers are faster
-        cut, shift = np.array(1 / unit), np.array(b / 2 / unit)
+        cut, shift = np.array(1 / unit), np.array(SQUARE_WEIGHT / 2 / unit)
     w = _SCRATCH.values.shaped(rows.shape)
     about = rows
     if center.any():
@@ -242,7 +237,7 @@ def _standard(rows: FloatArray, center: FloatArray, size: FloatArray, b: float, 
     np.divide(about, np.clip(steps, floats.tiny, floats.max), out=w)  # not 0/0, nor inf/inf
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
-    squares *= b * unit
+    squares *= SQUARE_WEIGHT * unit
     squares -= shift
     return w, squares
 

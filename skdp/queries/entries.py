@@ -287,7 +287,7 @@ class EntryQuery(PrivateQuery):
             rows, columns = A.row.astype(np.int64), A.col.astype(np.int64)
             places = rows * self.shape[1] + columns
             if self.symmetric:
-                places = pair_places(rows, columns, self.shape[0])
+                places = rows * (2 * self.shape[0] - rows - 1) // 2 + columns - rows - 1
             ones = A.data / high > _thresholds(places, dither)
             return np.sort(places[(ones & (rows < columns)) if self.symmetric else ones])
 
@@ -330,11 +330,6 @@ class EntryQuery(PrivateQuery):
 def pairs_of(n: int) -> int:
     """Return the number of pairs of n nodes."""
     return n * (n - 1) // 2
-
-
-def pair_places(rows: NDArray[Any], columns: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Return the places of pairs i < j, counted along the rows of the upper triangle."""
-    return np.asarray(rows * (2 * n - rows - 1) // 2 + columns - rows - 1, np.int64)
 
 
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:

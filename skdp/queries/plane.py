@@ -20,7 +20,7 @@ from skdp._limits import LARGEST
 from skdp.data.blocks import Block, finite_rows, row_source
 from skdp.data.numbers import restricted
 from skdp.data.products import row_products
-from skdp.data.views import Zipped
+from skdp.data.views import Zipped, rows_of
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import COUNT_WEIGHT, ColumnQuery
 from skdp.queries.sums import SumQuery
@@ -91,7 +91,7 @@ class PlaneQuery(SumQuery):
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
-        return self._tally("class_counts", self._groups, _classes)
+        return self._tally("class_counts", self._groups, lambda block: _seen(block)[1])
 
     def cells(self, frame: Frame, side: int) -> Bounded:
         """Return how many rows of each class lie in each cell of a frame, and how many outside.
@@ -141,21 +141,16 @@ class PlaneQuery(SumQuery):
 
 def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the coordinates alone, without the columns next to them."""
-    for block in blocks:
-        yield block.rows if isinstance(block, Zipped) else block
+    yield from map(rows_of, blocks)
 
 
 def _seen(block: Block) -> tuple[FloatArray, NDArray[np.intp]]:
     """Return the coordinates that count, and the class of each."""
     labelled = isinstance(block, Zipped)
-    s = block.rows if labelled else block
+    s = rows_of(block)
     numbers = block.targets[:, 0].astype(np.intp) if labelled else np.zeros(len(s), np.intp)
     good = ~np.isnan(s).any(axis=1) & (numbers >= 0)
     return s[good], numbers[good]
-
-
-def _classes(block: Block) -> NDArray[np.intp]:
-    return _seen(block)[1]
 
 
 def _counts(block: Block, place: Callable[[Block], NDArray[np.intp]], size: int) -> NDArray[Any]:

@@ -419,10 +419,6 @@ class ClippedSum(PrivateQuery):
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 
 
-def _target_sizes(columns: Columns, center: float) -> FloatArray:
-    return np.abs(centred(columns, center))
-
-
 @dataclass(frozen=True)
 class _Moments:
     """Second moments of a block in units of `unit`, records scaled down to sizes of `level`."""
@@ -589,7 +585,8 @@ class RecordQuery(SumQuery):
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
-        sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
+        center = self.center  # the query itself holds rows
+        sizes = self.survey.numbers(lambda columns: np.abs(centred(columns, center)))
         return self._below(sizes, threshold, "target_scale", kept_only=True)
 
     def moment_sizes_below(self, threshold: float) -> Bounded:

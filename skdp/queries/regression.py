@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,6 @@ def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
     """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
     near = scale is not None and not isinstance(block, views.Groups)
     return views.group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
-
-
-def _length(columns: views.Columns) -> FloatArray:
-    return columns[_LENGTH]
 
 
 class RegressionQuery(GroupQuery):
@@ -123,7 +120,9 @@ class RegressionQuery(GroupQuery):
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
-        return NumberQuery(self._lengths.numbers(_length), "norm", adjacency=self.adjacency)
+        return NumberQuery(
+            self._lengths.numbers(itemgetter(_LENGTH)), "norm", adjacency=self.adjacency
+        )
 
     def scaled(self, row_scale: views.RowScale) -> RegressionQuery:
         """Return the same records with rows in other units; clipping comes after it."""

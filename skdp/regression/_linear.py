@@ -98,7 +98,7 @@ def target_mean(ask, scale, columns, moments, n, about, share):
     from it. Bounds of a scale that nobody saw tell nothing.
     """
     if moments:
-        n = n + float(drawn(moments.weight - n, moments.weight_noise))
+        n += float(drawn(moments.weight - n, math.sqrt(2) * moments.noise / moments.bias**2))
     sums, unit = ask.target_sums(moments.bias if moments else 0.0, share=share), scale.size / n
     half = scale.size / math.sqrt(len(scale.size))
     noise = np.where(columns.found, unit * sums.noise_scale, math.inf)

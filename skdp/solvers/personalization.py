@@ -443,12 +443,6 @@ def scaling_of(columns: Columns) -> Scaling:
     return Scaling(center, scale, np.full(len(found), limit))
 
 
-def level_model(unit: TargetUnit, d: int) -> GlobalModel:
-    """Return the model that predicts the released mean."""
-    none = np.zeros((d, len(unit.center)))
-    return GlobalModel(none, unit.center, own=not unit.found, seen=False)
-
-
 @dataclass(frozen=True)
 class Pooled(GramMessage):
     """Rows, targets and a bias column of a user, in public units."""
@@ -499,7 +493,8 @@ def pooled_model(
     released = message.asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
-        return level_model(unit, d)
+        none = np.zeros((d, len(unit.center)))  # the released mean alone
+        return GlobalModel(none, unit.center, own=not unit.found, seen=False)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=bias, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),

@@ -367,11 +367,6 @@ class NormalEquations(NamedTuple):
     share: FloatArray | float = 1.0
     directions: int = 0
 
-    @property
-    def weight_noise(self) -> float:
-        """Standard deviation of the noise on the weight."""
-        return math.sqrt(2) * self.noise / self.bias**2
-
 
 def normal_equations(
     moment: FloatArray,
