@@ -17,8 +17,9 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-# Noise of a variance, in that of the column; scales from the centre at which entries are cut.
-_BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0
+# Noise of a variance, in that of the column; scales from the centre up to which none are cut,
+# which say that units differ, too, and from which all are.
+_BLUR, _FAR, FARTHEST = 0.05, 4.0, 64.0
 CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
@@ -28,8 +29,8 @@ _PARTS = {
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
 _FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
-# Scales are raised by the least factor so many of which hold all but that share, twice clearly.
-_FAR, _RAISES, _OUTSIDE = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07
+# Scales are raised by the least factor of which _FAR hold all but that share, twice clearly.
+_RAISES, _OUTSIDE = (1.0, 4.0, 16.0, 256.0), 0.07
 
 
 class AsksColumns(Protocol):
@@ -99,7 +100,7 @@ class Columns(NamedTuple):
         """Return about the noise of sums of columns that have this multiple of the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
-    def radius(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
+    def radius(self, noise: float, nearest: float = _FAR) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
         As far as the noise of a variance stays small next to that of the column, which is small
@@ -119,7 +120,7 @@ class Columns(NamedTuple):
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean, whose noise is smaller: half does."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, FARTHEST) * self.spread)
+        return np.asarray(np.clip(_BLUR * self.n / noise, _FAR / 2, FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
