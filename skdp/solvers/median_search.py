@@ -26,14 +26,13 @@ from skdp.answer import Answer
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
-QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
+_POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
+QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # as many as halving takes
 _NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
 _TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
-# Parts of the posterior, and then cells next to the median: the first that was not asked about.
-_ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
-_POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
+_ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
 _SIGNIFICANT_RANK = 3.0  # deviations: it says on which side of a threshold the median lies
@@ -80,13 +79,13 @@ class Likelihood:
         """Ask about the median of what is likely, a fixed number of times.
 
         At the very median an answer is that of an empty column: no point is asked about twice, and
-        what lies next to a known one says little.
+        what lies next to a known one says little. Where all parts are known, the next point is.
         """
         columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
         for _ in range(questions):
-            cells = (self._reached[:, None] < order).sum(axis=2)
-            near = np.concatenate((cells, cells[:, :1] + _NEXT), axis=1)
-            near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
+            near = np.minimum((self._reached[:, None] < order).sum(axis=2), last)
+            off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
+            near = np.concatenate((near, off.argmin(axis=1)[:, None]), axis=1)
             which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
             self._known[columns, which] = True
             self._learn(which, ask.ranks(which, share=share / questions))
