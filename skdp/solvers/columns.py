@@ -29,8 +29,6 @@ _PARTS = {
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
 _FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
-# Scales are raised by the least factor of which _FAR hold all but that share, twice clearly.
-_RAISES, _OUTSIDE = (1.0, 4.0, 16.0, 256.0), 0.07
 
 
 class AsksColumns(Protocol):
@@ -219,7 +217,7 @@ def _about(
     """Return scales about released centres, for each kind.
 
     A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
-    many entries lie far outside, it is raised.
+    many entries lie far outside, it is raised by the least factor of which _FAR hold the others.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
     middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
@@ -230,20 +228,22 @@ def _about(
     likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found, size = likelihood.found(), likelihood.zoomed(16)
+    part, questions = _PARTS["raise"]
+    factors = (_FAR * _FAR) ** np.arange(2 ** (questions - 1))  # which halving tells apart
     # The last point counts all.
-    points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
+    points = [size.points, *(_FAR * factor * size.points for factor in factors[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
-    spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
+    raised, differ = _raised(about, middle, size.points.shape[1], questions, part * unit)
+    spread = size.points[np.arange(d), middle] * factors[raised]
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
     # A spread within what is open of the centre may be nothing but a distance from the median.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
-    deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
+    deviation = size.high_end(0.5) * factors[raised] * np.sqrt(filled)
     unseen, placed = ~found & (center == 0), seen.near <= spread
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
@@ -257,13 +257,13 @@ def _about(
 
 
 def _raised(
-    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
+    about: AsksGrid, at: IntArray, cells: int, questions: int, share: float
 ) -> tuple[IntArray, Answer]:
     """Return which of the factors each scale is to be raised by, and half of what differs."""
-    share = part * unit / questions
-    total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
-    goal = 2 * _OUTSIDE * total.value + 2 * CLEAR * total.noise_scale
-    low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
+    last, share = 2 ** (questions - 1) - 1, share / questions
+    total = about.ranks(np.full(len(at), (last + 1) * cells), share=share)
+    goal = 2 * _BLUR * total.value + 2 * CLEAR * total.noise_scale
+    low, high = np.zeros(len(at), np.intp), np.full(len(at), last)
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)

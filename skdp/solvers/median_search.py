@@ -30,7 +30,6 @@ _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # as many as halving takes
 _NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
-_TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
 _ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
 SMALLEST = float(_POWERS[0])
@@ -156,10 +155,13 @@ class Likelihood:
         return math.ceil(2 * CLEAR * self.noise_scale / weight)
 
     def zoomed(self, cells: int = 64) -> Likelihood:
-        """Return the same in cells that are about equally likely, between round numbers."""
+        """Return the same in cells that are about equally likely, between round numbers.
+
+        Half of a cell is left out at either end: what may as well be 0 is 0.
+        """
         q = np.arange(cells + 1) / cells
         q[-1] = 2.0
-        low, high = self.low_end(_TAILS)[:, None], self.high_end(1 - _TAILS)[:, None]
+        low, high = self.low_end(0.5 / cells)[:, None], self.high_end(1 - 0.5 / cells)[:, None]
         beyond = np.hstack([self.points[:, :1], self.points, self.points[:, -1:]])
         reached = np.hstack([np.zeros((len(beyond), 1)), self._reached])
         reached += 1e-12 * np.arange(beyond.shape[1])
@@ -200,9 +202,7 @@ def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
     return kernels, np.ascontiguousarray(kernels.T)
 
 
-_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
-# Clip levels upwards, in log2 bins: steps are wide where few rows are left.
-_RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
+_RAISES = 16  # clip levels upwards, each twice the one before
 
 
 # (threshold, share=...) -> the noisy number above it; or half of those up to the threshold that are
@@ -286,17 +286,16 @@ def private_clip_level(count_above: Asks, largest: float, goal: float, share: fl
 
 def clip_levels(largest: float) -> FloatArray:
     """Return the public grid of clip levels up to `largest`, upwards."""
-    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_DOUBLING))
+    return np.asarray(largest * 2.0 ** np.linspace(-_FARTHEST, 0, 2**QUESTIONS))
 
 
 def raised_level(count_above: Asks, lowest: float, goal: float, share: float) -> float:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
     A count that does not stand twice clear of its noise raises nothing: a mistake may make the
-    noise 256 times as large.
+    noise thousands of times as large.
     """
-    grid = lowest * 2.0 ** np.array(_RAISES)
-    return _lowest(count_above, grid, goal, share, 2 * CLEAR)
+    return _lowest(count_above, np.ldexp(lowest, np.arange(_RAISES)), goal, share, 2 * CLEAR)
 
 
 def _lowest(
