@@ -28,7 +28,6 @@ _PARTS = {
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
-_FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
 
 
 class AsksColumns(Protocol):
@@ -136,10 +135,10 @@ def find_columns(
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for longer.
+    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for twice.
     Models without an intercept have columns about 0, that are not `centered`.
     """
-    return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * _FARTHER * ("nearer",), **how)[0]
+    return find_kinds(ask, (d,), (share,), n, (1 + far) * _MEDIANS, **how)[0]
 
 
 def find_kinds(

@@ -160,8 +160,7 @@ def test_clip_level_leaves_about_the_goal_above(goal):
     ask = Norms(norms)
     level = private_clip_level(ask.above, 1.0, goal, 0.1)
     assert np.count_nonzero(norms > level) <= goal
-    next_lower = level * np.divide(*clip_levels(1.0)[:2])
-    assert np.count_nonzero(norms > next_lower) > goal
+    assert np.count_nonzero(norms > level * np.divide(*clip_levels(1.0)[:2])) > goal
     assert math.fsum(share for _, share in ask.asked) == pytest.approx(0.1)
 
 
