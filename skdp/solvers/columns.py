@@ -17,8 +17,9 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-# Noise of a variance, in that of the column; scales from the centre up to which none are cut,
-# which say that units differ, too, and from which all are.
+# Noise of a variance, in that of the column, and the share of entries that may lie far outside;
+# scales from the centre up to which none are cut, which say that units differ, too, and from
+# which all are.
 _BLUR, _FAR, FARTHEST = 0.05, 4.0, 64.0
 CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
