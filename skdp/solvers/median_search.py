@@ -201,7 +201,8 @@ def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
     return kernels, np.ascontiguousarray(kernels.T)
 
 
-_RAISES = 16  # clip levels upwards, each twice the one before
+# Clip levels upwards, in log2 bins: steps are wide where few rows are left.
+_RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
 
 
 # (threshold, share=...) -> the noisy number above it; or half of those up to the threshold that are
@@ -292,9 +293,9 @@ def raised_level(count_above: Asks, lowest: float, goal: float, share: float) ->
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
     A count that does not stand twice clear of its noise raises nothing: a mistake may make the
-    noise thousands of times as large.
+    noise 256 times as large.
     """
-    return _lowest(count_above, np.ldexp(lowest, np.arange(_RAISES)), goal, share, 2 * CLEAR)
+    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, 2 * CLEAR)
 
 
 def _lowest(
