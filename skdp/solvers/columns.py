@@ -17,8 +17,10 @@ from skdp.solvers.postprocess import drawn, released_count
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _SUMS = 2.8  # noise of moments of columns, in that of ranks
-# Noise of a variance, in that of the column; scales from the centre at which entries are cut.
-_BLUR, _NEAREST, FARTHEST = 0.05, 4.0, 64.0
+# Noise of a variance, in that of the column, and the share of entries that may lie far outside;
+# scales from the centre up to which none are cut, which say that units differ, too, and from
+# which all are.
+_BLUR, _FAR, FARTHEST = 0.05, 4.0, 64.0
 CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
@@ -27,9 +29,6 @@ _PARTS = {
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
 _MEDIANS = ("octave", "near", "nearer")
-_FARTHER = 4  # closer looks more, where medians may lie thousands of scales from 0
-# Scales are raised by the least factor so many of which hold all but that share, twice clearly.
-_FAR, _RAISES, _OUTSIDE = 4.0, (1.0, 4.0, 16.0, 256.0), 0.07
 
 
 class AsksColumns(Protocol):
@@ -99,7 +98,7 @@ class Columns(NamedTuple):
         """Return about the noise of sums of columns that have this multiple of the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
-    def radius(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
+    def radius(self, noise: float, nearest: float = _FAR) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
         As far as the noise of a variance stays small next to that of the column, which is small
@@ -119,7 +118,7 @@ class Columns(NamedTuple):
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return how far entries should count in a mean, whose noise is smaller: half does."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _NEAREST / 2, FARTHEST) * self.spread)
+        return np.asarray(np.clip(_BLUR * self.n / noise, _FAR / 2, FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -137,10 +136,10 @@ def find_columns(
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for longer.
+    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for twice.
     Models without an intercept have columns about 0, that are not `centered`.
     """
-    return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * _FARTHER * ("nearer",), **how)[0]
+    return find_kinds(ask, (d,), (share,), n, (1 + far) * _MEDIANS, **how)[0]
 
 
 def find_kinds(
@@ -218,7 +217,7 @@ def _about(
     """Return scales about released centres, for each kind.
 
     A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
-    many entries lie far outside, it is raised.
+    many entries lie far outside, it is raised by the least factor of which _FAR hold the others.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
     middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
@@ -229,20 +228,22 @@ def _about(
     likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found, size = likelihood.found(), likelihood.zoomed(16)
+    part, questions = _PARTS["raise"]
+    factors = (_FAR * _FAR) ** np.arange(2 ** (questions - 1))  # which halving tells apart
     # The last point counts all.
-    points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
+    points = [size.points, *(_FAR * factor * size.points for factor in factors[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
-    spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
+    raised, differ = _raised(about, middle, size.points.shape[1], questions, part * unit)
+    spread = size.points[np.arange(d), middle] * factors[raised]
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
     # A spread within what is open of the centre may be nothing but a distance from the median.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
-    deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
+    deviation = size.high_end(0.5) * factors[raised] * np.sqrt(filled)
     unseen, placed = ~found & (center == 0), seen.near <= spread
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
@@ -256,13 +257,13 @@ def _about(
 
 
 def _raised(
-    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
+    about: AsksGrid, at: IntArray, cells: int, questions: int, share: float
 ) -> tuple[IntArray, Answer]:
     """Return which of the factors each scale is to be raised by, and half of what differs."""
-    share = part * unit / questions
-    total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
-    goal = 2 * _OUTSIDE * total.value + 2 * CLEAR * total.noise_scale
-    low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
+    last, share = 2 ** (questions - 1) - 1, share / questions
+    total = about.ranks(np.full(len(at), (last + 1) * cells), share=share)
+    goal = 2 * _BLUR * total.value + 2 * CLEAR * total.noise_scale
+    low, high = np.zeros(len(at), np.intp), np.full(len(at), last)
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)

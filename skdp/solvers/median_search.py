@@ -26,17 +26,14 @@ from skdp.answer import Answer
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
-QUESTIONS = 7
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
-_NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
-_TAILS = 0.01  # of a posterior, left out where it is looked at closer: 0 for what may as well be 0
-_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
-# Parts of the posterior, and then cells next to the median: the first that was not asked about.
-_ORDER, _NEXT = (0.5, 0.25, 0.75), np.array([-1, 1, -2, 2, -3, 3])
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
+QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # as many as halving takes
+_NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
+_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
+_ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
-_SIGNIFICANT_RANK = 3.0  # deviations: it says on which side of a threshold the median lies
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
@@ -80,13 +77,13 @@ class Likelihood:
         """Ask about the median of what is likely, a fixed number of times.
 
         At the very median an answer is that of an empty column: no point is asked about twice, and
-        what lies next to a known one says little.
+        what lies next to a known one says little. Where all parts are known, the next point is.
         """
         columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
         for _ in range(questions):
-            cells = (self._reached[:, None] < order).sum(axis=2)
-            near = np.concatenate((cells, cells[:, :1] + _NEXT), axis=1)
-            near = np.minimum(np.maximum(near, 0), last)  # np.clip takes longer
+            near = np.minimum((self._reached[:, None] < order).sum(axis=2), last)
+            off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
+            near = np.concatenate((near, off.argmin(axis=1)[:, None]), axis=1)
             which = near[columns, self._known[columns[:, None], near].argmin(axis=1)]
             self._known[columns, which] = True
             self._learn(which, ask.ranks(which, share=share / questions))
@@ -144,7 +141,7 @@ class Likelihood:
 
         Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
-        low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
+        low, high = self.lowest < -CLEAR, self.highest > CLEAR
         off = np.abs(self._cells - self.cell(0.5)[:, None])
         narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
         return np.asarray(narrow & (low | high | alone) | low & high)
@@ -157,10 +154,13 @@ class Likelihood:
         return math.ceil(2 * CLEAR * self.noise_scale / weight)
 
     def zoomed(self, cells: int = 64) -> Likelihood:
-        """Return the same in cells that are about equally likely, between round numbers."""
+        """Return the same in cells that are about equally likely, between round numbers.
+
+        Half of a cell is left out at either end: what may as well be 0 is 0.
+        """
         q = np.arange(cells + 1) / cells
         q[-1] = 2.0
-        low, high = self.low_end(_TAILS)[:, None], self.high_end(1 - _TAILS)[:, None]
+        low, high = self.low_end(0.5 / cells)[:, None], self.high_end(1 - 0.5 / cells)[:, None]
         beyond = np.hstack([self.points[:, :1], self.points, self.points[:, -1:]])
         reached = np.hstack([np.zeros((len(beyond), 1)), self._reached])
         reached += 1e-12 * np.arange(beyond.shape[1])
@@ -201,7 +201,6 @@ def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
     return kernels, np.ascontiguousarray(kernels.T)
 
 
-_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in log2 bins: steps are wide where few rows are left.
 _RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
 
@@ -286,7 +285,7 @@ def private_clip_level(count_above: Asks, largest: float, goal: float, share: fl
 
 def clip_levels(largest: float) -> FloatArray:
     """Return the public grid of clip levels up to `largest`, upwards."""
-    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_DOUBLING))
+    return np.asarray(largest * 2.0 ** np.linspace(-_FARTHEST, 0, 2**QUESTIONS))
 
 
 def raised_level(count_above: Asks, lowest: float, goal: float, share: float) -> float:
@@ -295,8 +294,7 @@ def raised_level(count_above: Asks, lowest: float, goal: float, share: float) ->
     A count that does not stand twice clear of its noise raises nothing: a mistake may make the
     noise 256 times as large.
     """
-    grid = lowest * 2.0 ** np.array(_RAISES)
-    return _lowest(count_above, grid, goal, share, 2 * CLEAR)
+    return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, 2 * CLEAR)
 
 
 def _lowest(

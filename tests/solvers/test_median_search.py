@@ -10,6 +10,7 @@ import pytest
 from skdp.answer import Answer
 from skdp.solvers.median_search import (
     QUESTIONS,
+    clip_levels,
     find_between,
     find_scale,
     private_clip_level,
@@ -159,17 +160,16 @@ def test_clip_level_leaves_about_the_goal_above(goal):
     ask = Norms(norms)
     level = private_clip_level(ask.above, 1.0, goal, 0.1)
     assert np.count_nonzero(norms > level) <= goal
-    next_lower = level * 2**-0.25
-    assert np.count_nonzero(norms > next_lower) > goal
+    assert np.count_nonzero(norms > level * np.divide(*clip_levels(1.0)[:2])) > goal
     assert math.fsum(share for _, share in ask.asked) == pytest.approx(0.1)
 
 
 def test_clip_level_is_at_most_the_largest():
     assert private_clip_level(Norms(np.full(50, 5.0)).above, 2.0, 0.0, 1.0) == 2.0
     lowest = private_clip_level(Norms(np.zeros(50)).above, 2.0, 0.0, 1.0)
-    assert lowest == pytest.approx(2.0 * 2**-20)
+    assert lowest == clip_levels(2.0)[0]
     everyone = private_clip_level(Norms(np.full(50, 1.0)).above, 2.0, 50.0, 1.0)
-    assert everyone == pytest.approx(2.0 * 2**-20)  # the goal allows to shorten all
+    assert everyone == clip_levels(2.0)[0]  # the goal allows to shorten all
 
 
 def test_clip_level_asks_a_fixed_number_of_questions():
