@@ -93,11 +93,7 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     """
     if not math.isfinite(unit):
         return _own_norms(rows)
-    return _norms(rows, IntegerRows(math.inf, unit, reuse=True).unclipped(rows)[1], unit)
-
-
-def _norms(rows: Block, squares: FloatArray, unit: float) -> FloatArray:
-    """Return norms from those of integers; of rows for which these say little, from the rows."""
+    squares = IntegerRows(math.inf, unit, reuse=True).unclipped(rows)[1]
     norms = np.sqrt(squares) * unit
     hard = np.flatnonzero(~((squares > _ROUGH * rows.shape[1]) & (squares < EXACT)))
     if hard.size:

@@ -289,12 +289,6 @@ def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
     return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 
-def step_shares(n_iter, share):
-    """Shares of the power steps, of which "auto" takes four: the last one gets half."""
-    steps = 4 if n_iter == "auto" else max(n_iter, 1)
-    return [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
-
-
 def usual_extra(k):
     """Return how many columns beyond k are multiplied where nothing is said: ten at most."""
     return min(k, 10)
@@ -316,7 +310,9 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     if session.budget.exact:
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
     else:
-        V = spectral.power_subspace(ask, start, k, step_shares(n_iter, share), noise)
+        steps = 4 if n_iter == "auto" else max(n_iter, 1)  # the last one gets half
+        shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
+        V = spectral.power_subspace(ask, start, k, shares, noise)
     return V, None, None, ask
 
 

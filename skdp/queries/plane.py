@@ -87,7 +87,7 @@ class PlaneQuery(SumQuery):
 
     def coordinates(self) -> ColumnQuery:
         """Return the two coordinates as columns, of rows of any class."""
-        return self._derived(ColumnQuery, restricted(self._source, _unlabelled, 2))
+        return self._derived(ColumnQuery, restricted(self._source, partial(map, rows_of), 2))
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
@@ -137,11 +137,6 @@ class PlaneQuery(SumQuery):
             units = 1.0  # one row for another changes nothing, for none at all one
         l2, slack = math.sqrt(units), math.sqrt(units) / 2
         return Bounded(Bound(name, (size,), l2, slack=slack, l1=units, l1_slack=units / 2), answer)
-
-
-def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the coordinates alone, without the columns next to them."""
-    yield from map(rows_of, blocks)
 
 
 def _seen(block: Block) -> tuple[FloatArray, NDArray[np.intp]]:

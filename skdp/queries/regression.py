@@ -26,15 +26,7 @@ from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.sums import (
-    Compute,
-    GroupQuery,
-    Neighbours,
-    NumberQuery,
-    SumQuery,
-    bias_units,
-    exact_bias,
-)
+from skdp.queries.sums import Compute, GroupQuery, NumberQuery, SumQuery, bias_units, exact_bias
 
 FloatArray = NDArray[np.float64]
 
@@ -167,7 +159,10 @@ class RegressionQuery(GroupQuery):
         d, q = self._rows.n_features, len(self.scale.size)
         size = d + q + (1 if bias else 0)
         answer = self._answer(bias, target_norm, (size, size))
-        l2 = largest_change(math.hypot(self.clip_norm, bias), target_norm, self.neighbours)
+        U, t = math.hypot(self.clip_norm, bias), float(target_norm)
+        l2 = U * math.sqrt(U * U + 2 * t * t)
+        if self.neighbours.replace:
+            l2 = math.sqrt(2) * (U * U + t * t if t <= U else 2 * U * t)
         bounded = self._square("regression_moments", size, l2, answer)
         if not bias or self.by_group:
             return bounded
@@ -310,13 +305,6 @@ class _MomentOfGroups(_MomentOfBlock):
         length = math.hypot(self.target_norm, self.bias)
         W = views.GroupMap(length, math.sqrt(self.step), reuse=False)(views.with_rows(block, V))
         return blocks.cross_product(Z, W)
-
-
-def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
-    """Return the sup over neighbours, see `RegressionQuery.readout`."""
-    if not neighbours.replace:
-        return U * math.sqrt(U * U + 2 * t * t)
-    return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
 
 
 def moment_of(rows: blocks.Block, V: FloatArray, last: FloatArray | None) -> FloatArray:

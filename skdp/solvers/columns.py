@@ -28,6 +28,7 @@ _PARTS = {
     "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
 }  # fmt: skip
+_RAISES = (1.0, 4.0, 16.0, 256.0)  # factors of scales: coarser ones lose .1 of heavy tails
 _MEDIANS = ("octave", "near", "nearer")
 
 
@@ -228,22 +229,20 @@ def _about(
     likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found, size = likelihood.found(), likelihood.zoomed(16)
-    part, questions = _PARTS["raise"]
-    factors = (_FAR * _FAR) ** np.arange(2 ** (questions - 1))  # which halving tells apart
     # The last point counts all.
-    points = [size.points, *(_FAR * factor * size.points for factor in factors[:-1])]
+    points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised, differ = _raised(about, middle, size.points.shape[1], questions, part * unit)
-    spread = size.points[np.arange(d), middle] * factors[raised]
+    raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
+    spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
     # A spread within what is open of the centre may be nothing but a distance from the median.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
-    deviation = size.high_end(0.5) * factors[raised] * np.sqrt(filled)
+    deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
     unseen, placed = ~found & (center == 0), seen.near <= spread
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
@@ -257,13 +256,13 @@ def _about(
 
 
 def _raised(
-    about: AsksGrid, at: IntArray, cells: int, questions: int, share: float
+    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
 ) -> tuple[IntArray, Answer]:
     """Return which of the factors each scale is to be raised by, and half of what differs."""
-    last, share = 2 ** (questions - 1) - 1, share / questions
-    total = about.ranks(np.full(len(at), (last + 1) * cells), share=share)
+    share = part * unit / questions
+    total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
     goal = 2 * _BLUR * total.value + 2 * CLEAR * total.noise_scale
-    low, high = np.zeros(len(at), np.intp), np.full(len(at), last)
+    low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)

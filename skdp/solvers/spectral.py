@@ -302,7 +302,9 @@ def power_subspace(
 _SIZE, FEWEST_KEPT = 2.0, 100
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _SCREENED_LEVEL = 60.0  # DIRECTION_LEVEL of sparse rows: their directions bear more clipping
-_SUMS, _MOMENT = 0.1, 0.55  # of the subspace, for sums of columns; of the rest, for the moment
+# Of the subspace, for sums of columns; of the rest, for the moment; of its signal, for the number
+# of its columns: products reach all others.
+_SUMS, _MOMENT, _FEWER = 0.1, 0.55, 2 / 3
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -339,8 +341,7 @@ def screened_subspace(
     """
     sums = ask.sums(share=_SUMS * share)
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
-    # Three quarters of the columns that one moment would have: products reach all others.
-    n = kept_columns(2 / 3 * noise.n * math.sqrt(first) / noise.psd, d, k)
+    n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
     rows, first, _ = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)

@@ -330,7 +330,7 @@ def neighbours(adjacency):
 def test_the_whole_pipeline_moves_by_no_more_than_its_receipts(adjacency):
     with seeded_entropy(0):
         report = transcript_audit(
-            lambda d: d.fit(private_pipeline(adjacency=adjacency)), neighbours(adjacency)
+            lambda d: d.fit(private_pipeline(8.0, adjacency)), neighbours(adjacency)
         ).check()
     assert len(report.steps) > 3 and "regression_moments" in str(report)
     assert 0.6 < report.realised_mu / report.claimed_mu <= 1
