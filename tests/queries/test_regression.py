@@ -168,7 +168,7 @@ def test_brute_force_of_products():
 @pytest.mark.parametrize("each", [None, 1, 2, 300])
 @pytest.mark.parametrize("release", ["products", "target_sums"])
 def test_sums_with_targets(release, each, adjacency):
-    """No record, or group, moves them by more than their bound, whatever its lengths; some do so."""
+    """No record, or group, of any lengths moves them by more than their bound; some do so."""
     rng, n, best = np.random.default_rng(1), each or 1, 0.0
     public = (0.5, 1.0) if release == "products" else (0.5,)
 
