@@ -34,6 +34,9 @@ _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins;
 _ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
+# Deviations: a rank says on which side of a threshold the median lies. At 2 the fewest rows that
+# show one lose .08 of R2, by columns found where they are not.
+_SIGNIFICANT_RANK = 3.0
 
 
 def _normalised(rows: FloatArray) -> FloatArray:
@@ -141,7 +144,7 @@ class Likelihood:
 
         Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
-        low, high = self.lowest < -CLEAR, self.highest > CLEAR
+        low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         off = np.abs(self._cells - self.cell(0.5)[:, None])
         narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
         return np.asarray(narrow & (low | high | alone) | low & high)
