@@ -204,6 +204,7 @@ def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
     return kernels, np.ascontiguousarray(kernels.T)
 
 
+_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
 # Clip levels upwards, in log2 bins: steps are wide where few rows are left.
 _RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
 
@@ -288,7 +289,7 @@ def private_clip_level(count_above: Asks, largest: float, goal: float, share: fl
 
 def clip_levels(largest: float) -> FloatArray:
     """Return the public grid of clip levels up to `largest`, upwards."""
-    return np.asarray(largest * 2.0 ** np.linspace(-_FARTHEST, 0, 2**QUESTIONS))
+    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_DOUBLING))
 
 
 def raised_level(count_above: Asks, lowest: float, goal: float, share: float) -> float:
