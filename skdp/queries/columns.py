@@ -95,11 +95,12 @@ class RankQuery(SumQuery):
         if self._known is None:
             here, shape = isinstance(columns, CachedHere), work.ends.shape[::2]
             others = columns.sum_parts(replace(work, kept=False if here else None))
-            self._known = checked_total(others, shape, "int64")
+            known = checked_total(others, shape, "int64")
             codes, compared = work.codes()
-            self._coded, self._compared = self._known.copy(), compared & here
+            self._coded, self._compared = known.copy(), compared & here
             if here:
                 self._coded[:, -codes.ends.shape[2] :] += columns.sum_parts(codes)
+            self._known = known  # last: a pass that failed is made again
         near, total = self._coded[each, which], self._coded[:, -2]
         if self._compared[each, which].any():
             near = self._known[each, which] + columns.sum_parts(work.at(which[:, None]))[:, 0]
@@ -181,7 +182,7 @@ class ColumnQuery(GroupQuery):
                 whole = whole_groups(block)
                 unit = step if rows_each(whole) == 1 else 0.0
                 parts = _standard(rows_of(whole), center, size, unit)
-                w, squares = (_mean(part, whole, step) for part in parts)
+                w, squares = (mean_of_groups(part, whole, step) for part in parts)
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
 
@@ -212,7 +213,7 @@ class ColumnQuery(GroupQuery):
         return Bounded(Bound("column_moments", (2 * d + 1,), l2, slack=slack), answer)
 
 
-def _mean(values: FloatArray, block: Any, step: float) -> FloatArray:
+def mean_of_groups(values: FloatArray, block: Any, step: float) -> FloatArray:
     """Return the mean over the rows of each group, in steps and in no order; floats at step 0."""
     m = rows_each(block)
     if m == 1:

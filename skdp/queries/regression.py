@@ -25,7 +25,7 @@ from skdp.data import blocks, views
 from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.columns import ColumnQuery
+from skdp.queries.columns import ColumnQuery, mean_of_groups
 from skdp.queries.sums import Compute, GroupQuery, NumberQuery, SumQuery, bias_units, exact_bias
 
 FloatArray = NDArray[np.float64]
@@ -192,8 +192,8 @@ class RegressionQuery(GroupQuery):
     def target_sums(self, bias: float) -> Bounded:
         """Return the sums of targets, weighted as in `regression` of this bias.
 
-        One record, or the mean of a group, adds sum f^2 v with |v| <= 1 and f <= 1: 1; replace 2.
-        It is the product of the parts of (f v, f), of squares of sum 2 at most, also in integers.
+        One record, or the mean of a group, adds f^2 v with |v| <= 1 and f <= 1: 1, checked in
+        integers; replace 2. A product of rounded factors would have an error in proportion to n.
         """
         q = len(self.scale.size)
         bound = Bound("target_sums", (q,), self.neighbours.array(), slack=0.0)
@@ -271,11 +271,10 @@ class _MomentOfBlock:
         return np.asarray(to_units(views.with_rows(block, self._bounded(block, good, f))))
 
     def _target_sums(self, block: Any, f: FloatArray) -> FloatArray:
-        """Return the sums of f^2 v in units, from (f v, f); bad records have no weight."""
-        V = np.column_stack([self._bounded(block, f > 0, f), f])
-        to_units = views.GroupMap(math.sqrt(2), math.sqrt(self.step), reuse=False)
-        W = np.asarray(to_units(views.with_rows(block, V)))
-        return np.asarray(W[:, -1] @ W[:, :-1])
+        """Return the sums of f^2 v, rounded once a record, or group; bad ones have no weight."""
+        V = self._bounded(block, f > 0, f * f)
+        means = mean_of_groups(V, block, 1.0 if self.step else 0.0)
+        return np.asarray(views.GroupMap(1.0, self.step, reuse=False)(means).sum(axis=0))
 
     def _bounded(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
         y = np.where(good[:, None], block.targets, 0.0)

@@ -139,7 +139,7 @@ class RecommenderPlans(PlansMixin):
         hidden, shown = parted(made_histories(rng, rows, d, ones))
         judged, size = slice(0, rows_of(rows, d)), list_length(d)
         known = shown[judged].toarray() > 0
-        order = np.argpartition(np.where(known, 1.0, -shown.sum(axis=0)), size, axis=1)
+        order = np.argpartition(np.where(known, 1.0, -shown.sum(axis=0)), min(size, d - 1), axis=1)
 
         def score(model):
             return recall_at_n(model.recommend(shown[judged], size)[0], hidden[judged])
