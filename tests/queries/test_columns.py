@@ -37,6 +37,26 @@ def numbers(keys):
     return np.sign(keys).astype(np.float32) * np.abs(keys).view(np.float32)
 
 
+def test_a_pass_that_fails_is_made_again(monkeypatch):
+    """Ranks after a failure at either pass are those of all rows."""
+    X = np.random.default_rng(0).standard_normal((50, 4))
+    expected = query("replace")(X).grid(POINTS).ranks(WHICH).answer(1e-6)
+    ranks = query("replace")(X).grid(POINTS)
+    columns, made = ranks._columns(), []
+
+    def fails_once(self, count):
+        made.append(count)
+        if len(made) == 2:
+            raise MemoryError
+        return whole(count)
+
+    whole = columns.sum_parts
+    monkeypatch.setattr(type(columns), "sum_parts", fails_once)
+    with pytest.raises(MemoryError):
+        ranks.ranks(WHICH).answer(1e-6)
+    assert np.array_equal(ranks.ranks(WHICH).answer(1e-6), expected)
+
+
 def between(count, X):
     """Count the rows of X between the ends of a count (d, m), whatever moved these."""
     seen, low, high = X.astype(np.float32)[:, :, None], count.ends[:, 0], count.ends[:, 1]

@@ -219,6 +219,10 @@ def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None)[0] == "gram"  # no noise
 
 
+def test_a_plan_of_one_item():
+    assert DPRecommender().plan(50, 1).n_features == 1
+
+
 @pytest.mark.parametrize("nnz", [0, 101, 5.5, True])
 def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
     match = r"'nnz' parameter of .*range \[1, 100\].* Got" if nnz == 101 else "integer 'nnz'. Got"
