@@ -138,7 +138,8 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
 
     Without a floor it is the mean degree. A dense moment is read as one with Gaussian noise is: by
     the subspace that thinning likes best. Flips of some users are independent of those of others,
-    so that a part of the users is split off: the noise of a count is not that of a pair.
+    so that a part of the users is split off: the noise of a count is not that of a pair. Few flips
+    are less than what differs between users, which a part of these would judge in their place.
     """
     gain, offset = Flipped(Y, noise_scale).unbiased
     m, n = Y.shape
@@ -152,7 +153,8 @@ def normalised_pairs(Y: Any, noise_scale: float, floor: int | None, k: int) -> N
             users = rng.permutation(m) < share * m
             return _weighted_moment(Y[users], noise_scale, float(floor)).value
 
-        V = chosen_subspace(moment.value, alike, k, part=part)
+        scatters = entry**2 < moment.value.mean()  # users do, by more than flips
+        V = chosen_subspace(moment.value, alike, k, part=None if scatters else part)
         values, Q = linalg.top_eigenpairs(V.T @ moment.value @ V)
         pairs = values, V @ Q
     else:

@@ -190,9 +190,12 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     np.testing.assert_allclose(one_shot._weighted_moment(Y, s, 8.0).value, dense, rtol=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [2.0, 3.0])
-def test_the_noise_of_counts_is_not_that_of_pairs(epsilon):
-    """Where few columns are popular, counts of flips scatter by more than pairs do, or by less."""
+@pytest.mark.parametrize(("epsilon", "least"), [(2.0, 0.95), (3.0, 0.95), (10.0, 0.9999)])
+def test_the_noise_of_counts_is_not_that_of_pairs(epsilon, least):
+    """Where few columns are popular, counts of flips scatter by more than pairs do, or by less.
+
+    Of few flips what is seen goes to all: users are no noise.
+    """
     rng, k = np.random.default_rng(0), 10
     law = 1 / (np.arange(300) + 3.0) ** 1.2
     tastes = rng.standard_normal((1500, 5)) @ rng.standard_normal((5, 300)) / math.sqrt(5)
@@ -205,7 +208,7 @@ def test_the_noise_of_counts_is_not_that_of_pairs(epsilon):
         Y = flipped(R, epsilon, rng)
         V = one_shot.normalised_pairs(Y, flip_deviation(epsilon), 5, k).vectors
         captured.append(np.sum((X @ V) ** 2) / best)
-    assert np.mean(captured) > 0.95
+    assert np.mean(captured) > least
 
 
 def test_two_cells_have_a_spectrum():
