@@ -412,26 +412,21 @@ def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iter
 
 
 def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) -> Iterator[Any]:
-    """Yield targets of records less a centre, of the middle row of a group; bad ones as NaN.
+    """Yield targets of records less a centre; those of bad records hold a NaN.
 
-    Means of groups lie closer together than targets, which were then cut too near. Where rows are
-    in order the first one is like no other.
+    Groups stay whole: their means lie closer together than targets, and so may one row of each.
     """
     for block in blocks:
-        if isinstance(block, Groups):
-            targets = block.targets.reshape(-1, block.each, block.targets.shape[1])
-            good = np.asarray(np.isfinite(targets).all(axis=(1, 2)))
-            yield np.where(good[:, None], targets[:, block.each // 2] - center, np.nan)
-        else:
-            yield np.where(good_records(block)[:, None], block.targets - center, np.nan)
+        good = good_records(block)[:, None]
+        yield with_rows(block, np.where(good, block.targets - center, np.nan))
 
 
 def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArray) -> Iterator[Any]:
-    """Yield rows next to targets, as both are seen above; rows of a group all have its target."""
+    """Yield rows next to targets, as both are seen above."""
     scratch = Scratch()  # of this pass: another one of the thread may be under way
     for block in blocks:
         (rows,), (targets,) = rows_of_records([block], kept), targets_of_records([block], center)
-        parts = dense(rows_of(rows)), np.repeat(targets, rows_each(block), axis=0)
+        parts = dense(rows_of(rows)), rows_of(targets)
         out = scratch.shaped((len(parts[0]), len(center) + rows.shape[1]))
         yield with_rows(rows, np.concatenate(parts, axis=1, out=out))
 

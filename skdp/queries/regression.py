@@ -93,13 +93,10 @@ class RegressionQuery(GroupQuery):
         return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
-        """Return the query over the columns of the targets minus a public centre, one row a group.
-
-        A group is one row of it: it changes what a row does.
-        """
+        """Return the query over the columns of the targets minus a public centre."""
         view = partial(views.targets_of_records, center=self.scale.nearest)
         targets = restricted(self._source, view, len(self.scale.size))
-        return self._derived(ColumnQuery, targets)
+        return self._alike(ColumnQuery, targets)
 
     def places(self) -> ColumnQuery:
         """Return the query over the columns of rows next to those of the targets.

@@ -32,6 +32,7 @@ FloatArray = NDArray[np.float64]
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
 # more is one more to be taken by chance: five penalties lost .02.
 _GRID = (0.1, 1.0)
+_FEWEST_ROWS = 3  # of a head: one left out of two leaves no slope to judge
 
 
 class HeadRule(NamedTuple):
@@ -62,11 +63,12 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule alone, or all rules and a public leaning.
 
-    Users with too few rows for a head have the model of all.
+    Users with too few rows for a head have the best rule without one.
     """
 
     rules: tuple[HeadRule, ...]
     leaning: FloatArray
+    level: HeadRule = AS_ALL
 
 
 def outside_variance(shared: Shared) -> float:
@@ -150,10 +152,6 @@ class Heads:
             return np.zeros_like(batch.Y)
         return self.model.predictions(batch)
 
-    def undetermined(self, batch: UserBatch) -> bool:
-        """Whether these users have too few rows for a head."""
-        return bool(batch.Y.shape[1] <= self.U.shape[1] + int(self.view.intercept))
-
     def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
         penalty = np.full(len(seen.Y), rule.penalty)
         offset = self._offset(batch, rule)
@@ -204,8 +202,8 @@ class Heads:
         n, _, d = batch.X.shape
         p = seen.Y.shape[2]
         rules, own = choice.rules, np.zeros(n, np.intp)
-        if self.undetermined(batch):
-            rules = (AS_ALL,)
+        if batch.Y.shape[1] < _FEWEST_ROWS:
+            rules = (choice.level,)
         elif len(rules) > 1:
             gains = HeadVotes(self, rules).gains(batch)
             own = np.argmax(np.nan_to_num(gains) + choice.leaning, axis=1)
@@ -272,7 +270,7 @@ class HeadVotes(SumMessage):
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
         judged = np.ones(len(self.rules), bool)
-        if self.heads.undetermined(batch):
+        if batch.Y.shape[1] < _FEWEST_ROWS:
             judged = np.array([rule.penalty == math.inf for rule in self.rules])
         means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
         return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
@@ -285,20 +283,22 @@ def elect(
 
     What rules with coefficients gain on those without is told by the best of both, and with less
     noise by the means. Where either shows a gain, or both a loss, the best rule of that side is
-    elected; else a leaning is left, and users choose.
+    elected; else a leaning is left, and users choose. Those of too few rows have the best rule of
+    the side without coefficients.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, released.noise_scale
     alone = np.array([rule.penalty < math.inf for rule in rules])
     of_means = float(votes[alone].mean() - votes[~alone].mean())
     of_best = float(votes[alone].max() - votes[~alone].max())
+    level = rules[int(np.argmax(np.where(alone, -np.inf, votes)))]
     margin = CLEAR * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
     helped = of_means > margin or of_best > CLEAR * math.sqrt(2) * noise
     if helped or (of_means < -margin and of_best < 0):
         side = np.where(alone == helped, votes, -np.inf)
-        return Choice((rules[int(np.argmax(side))],), np.zeros(1)), helped
+        return Choice((rules[int(np.argmax(side))],), np.zeros(1), level), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, kept * votes / count.value), False
+    return Choice(rules, kept * votes / count.value, level), False
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

@@ -168,6 +168,11 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
     (rule,) = choice.rules
     assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
+    level = choice.level
+    assert level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
+    few = Batch(batch.X[:, :2], batch.Y[:, :2] + 1, batch.x_exponent, batch.y_exponent)
+    found = users_heads.fit(few, choice._replace(level=heads.HeadRule(0.0, math.inf, 1.0, True)))
+    assert np.allclose(found[:, -1], few.Y.sum(axis=(1, 2)) / 3) and not found[:, :-1].any()
     votes = -votes
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
     assert not helped and choice.rules[0].penalty == math.inf
