@@ -120,8 +120,7 @@ def warn_undetected_targets(estimator, columns, left):
 # the targets, which are released for all columns before, and the directions of these products.
 
 
-_SIZE, _FEWEST_KEPT = 0.6, 30
-_SUMS = 0.7  # of the budget: most classes of texts differ in many columns, a little in each
+_SIZE, _FEWEST_KEPT = 0.6, 20
 _ALL = 3.0  # times as many columns: a moment of all of them takes no products before it
 
 
@@ -180,6 +179,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
     _bias = 0.3
+    _sums = 0.6  # of the budget, for products of all columns
 
     def _check_parameters(self):
         self._check_unit()
@@ -199,7 +199,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if columns:
             shares["columns"] = 0.2 if self.bounds is None and not few else 0.1
         if few:
-            shares["sums"] = _SUMS * (1 - shares.get("columns", 0.0))
+            shares["sums"] = self._sums * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.08
             if self.fit_intercept:
@@ -266,7 +266,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             length = _ALIKE * clip_norm
             found = self._directions(ask, length, scale, shares["sums"])
             kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
-            ask, known = ask.selected(kept), {"share": found.share, "directions": len(kept.center)}
+            ask, known = ask.selected(kept), {"share": found.share, "directions": found.along}
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
@@ -280,12 +280,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
         Columns of rows that stay sparse lie about 0.
         """
-        if sparse:
-            return find_kinds(ask.columns(), sizes[:1], [shares["columns"]], n, centered=False)
-        names = ("columns", "target_bounds")[: 1 + hasattr(self, "target_bounds")]
-        asked = ask.columns() if len(names) == 1 else ask.places()
-        parts = [shares[name] for name in names]
-        return find_kinds(asked, sizes[: len(names)], parts, n, centered=self.fit_intercept)
+        both = hasattr(self, "target_bounds") and not sparse
+        parts = [shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
+        asked, centered = ask.places() if both else ask.columns(), self.fit_intercept and not sparse
+        return find_kinds(asked, sizes[: len(parts)], parts, n, centered=centered)
 
     def _directions(self, ask, clip_norm, scale, share):
         """Release the products of all columns with the targets; return directions of them."""
@@ -295,7 +293,11 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return product_directions(answer.value, answer.noise_scale, *public)
 
     def _kept(self, ask, clip_norm, found, size, share):
-        """Return the columns of the largest products, and directions about as long as the bias."""
+        """Return the columns of the largest products, and directions about as long as the bias.
+
+        Where the fewest are best none is better: what they cost in noise they do not show.
+        """
+        size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
         unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, share)
@@ -319,14 +321,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Release the moments of records; return them in units of the data."""
         bias, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
-        return normal_equations(
-            answer.value,
-            answer.noise_scale,
-            scale.size / target,
-            bias=bias,
-            clip_norm=clip_norm,
-            target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
-        )
+        longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
+        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
+        return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
 
     def _fitted(self, released, solution):
         """Return (coefficients, intercepts) in units of the rows, and what else was learnt.

@@ -351,8 +351,9 @@ class NormalEquations(NamedTuple):
         Of the rows.
     share : array of shape (q,) or float
         About which part of what all columns explain those of `scatter` can.
-    directions : int
-        How many of the columns, the last ones, are directions, which are fitted first.
+    directions : array of shape (k, q)
+        The last k columns are directions, which are fitted first. What took them to products with
+        the targets of all columns, up to one factor.
     """
 
     scatter: FloatArray
@@ -365,7 +366,7 @@ class NormalEquations(NamedTuple):
     bias: float = 0.0
     clip_norm: float = math.inf
     share: FloatArray | float = 1.0
-    directions: int = 0
+    directions: FloatArray = np.zeros((0, 1))
 
 
 def normal_equations(
@@ -444,8 +445,8 @@ class Solution(NamedTuple):
         About how much of that variance the noise of means takes away again, by the intercepts: the
         mean of a square of one normal number.
     traces : array of shape (q,)
-        Of the matrix that takes released products with a target to its coefficients; next to
-        directions before their length is fitted, as warnings would be too many with it.
+        Of the matrix that takes released products with a target to its coefficients; without what
+        directions add.
     """
 
     coefficients: FloatArray
@@ -474,14 +475,12 @@ def solve_normal_equations(
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shortens all that it finds in columns, next to intercepts and directions: where anything
-    is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
-    of m and lambda stands for A: w knows its noise, so that neither is enough by itself. What
-    directions leave in b has the noise of their products too. It also has what targets of variance
-    1 and rows have in common by chance: columns were chosen for that, from the same rows.
+    It also shortens all that it finds, next to intercepts: where there are no directions and
+    anything is seen the length is fitted again, w'b without the noise over w'Aw, by 1 or more. The
+    larger of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
-    A, B, ahead, along = _without_directions(released, penalty, flat)
+    A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
@@ -498,12 +497,10 @@ def solve_normal_equations(
     kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)
-        fitted = float(np.sum(filters * (g**2 - noises) * seen))
-        fitted -= float(filters[:, 0] @ np.maximum(values, 0.0)) if len(few) else 0.0
+        fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
-        length = max(1.0, fitted / max(square, 1e-300))
-        found, filters = length * filters * g, filters * (1.0 if len(few) else length)
+        filters *= 1.0 if len(few) else max(1.0, fitted / max(square, 1e-300))
+        found = filters * g
         seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
@@ -513,21 +510,27 @@ def solve_normal_equations(
 
 
 def _without_directions(
-    released: NormalEquations, penalty: float, flat: bool
+    released: NormalEquations, alpha: float, penalty: float, flat: bool
 ) -> tuple[FloatArray, ...]:
     """Return scatter and cross of the columns without what the directions say of them.
 
     Next to them what takes columns, and targets, to the directions. These are few, and long next to
-    the edge of their noise, which keeps the inverse small.
+    the edge of their noise, which keeps the inverse small. Scores of labels start from what
+    directions were made of, at the length that fits: they had more of the budget, and the noise
+    of the rest does not turn one class into another.
     """
-    k, A, B = released.directions, released.scatter, released.cross
+    k, A, B = len(released.directions), released.scatter, released.cross
     m = len(A) - k
     values, V = np.linalg.eigh(A[m:, m:])
     edge = released.noise * math.sqrt(2 * k)
     inverse = (V / (np.maximum(values + edge, edge) + penalty)) @ V.T
     # Squared errors pay for noise (James and Stein); labels do not, and take the length as it is.
     sure = 1 - (not flat) * k * released.cross_noise**2 / (np.sum(B[m:] ** 2, axis=0) + 1e-300)
-    ahead, along = inverse @ A[m:, :m], inverse @ B[m:] * np.maximum(sure, 0.0)
+    P = flat * released.directions / max(float(np.linalg.norm(released.directions)), 1e-300)
+    form = alpha + max(np.sum(P * (A[m:, m:] @ P)), edge, 1e-300)
+    start = max(np.sum(P * B[m:]), 0.0) / form * P
+    along = start + inverse @ (B[m:] - A[m:, m:] @ start) * np.maximum(sure, 0.0)
+    ahead = inverse @ A[m:, :m]
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
 

@@ -30,7 +30,7 @@ from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
 from skdp.solvers.median_search import private_clip_level
-from skdp.solvers.postprocess import shares_shown
+from skdp.solvers.postprocess import drawn, shares_shown
 
 FloatArray = NDArray[np.float64]
 
@@ -397,6 +397,8 @@ class RegressionDirections(NamedTuple):
     ----------
     basis : array of shape (d, k)
         Orthonormal columns.
+    along : array of shape (k, q)
+        What takes them to the products, up to one factor: a linear map by these alone.
     center : array of shape (k,)
         The mean of the rows in them.
     near : float
@@ -404,10 +406,11 @@ class RegressionDirections(NamedTuple):
     share : array of shape (q,)
         Which part of the variance along them, for each target, is no noise.
     contrasts : array of shape (d,)
-        How long the products of each column with the targets are, about the means.
+        Squares of the products of each column with the targets, about the means.
     """
 
     basis: FloatArray
+    along: FloatArray
     center: FloatArray
     near: float
     share: FloatArray
@@ -421,20 +424,23 @@ def product_directions(
 
     Where rows fill few of many columns, squares of a column are about as its sum, and products of
     two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
-    their noise share the squares of all rows, of length `clip_norm`; the penalty is the noise.
+    their noise share the squares of all rows, of length `clip_norm`; the penalty is the noise. Sums
+    are drawn to 0 before products with the means are taken off: theirs is the larger noise.
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
-    cross = (products[:-1, :-1] - np.outer(sums, means)) / noise  # no square of it is extreme
     size, unit = np.abs(sums), noise / bias
+    # In units of the noise no square of it is extreme.
+    cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.ones_like(sums)
     squares = weight * clip_norm**2 * clear / float(clear.sum())
     filters = 1 / (1 + squares / (alpha + CLEAR * noise))
     along, noises = filters**2 * squares, 1 + (means / bias) ** 2
     share = np.maximum(1 - along.sum() * noises / (along @ cross**2 + 1e-300), 0.0)
-    left, sizes, _ = np.linalg.svd(filters[:, None] * cross, full_matrices=False)
+    found = filters[:, None] * cross
+    left, sizes, _ = np.linalg.svd(found, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
-    return RegressionDirections(basis, center, near, share, np.linalg.norm(cross, axis=1))
+    return RegressionDirections(basis, basis.T @ found, center, near, share, np.sum(cross**2, 1))
