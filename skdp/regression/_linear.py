@@ -194,12 +194,14 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Whether sums and totals are released, besides products."""
         return self.fit_intercept
 
-    def _default_shares(self, columns, few):
+    def _default_shares(self, columns, few, dense):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
         if columns:
             shares["columns"] = 0.2 if self.bounds is None and not few else 0.1
         if few:
-            shares["sums"] = self._sums * (1 - shares.get("columns", 0.0))
+            # Columns of dense rows have factors in common, which products do not tell apart.
+            of_products = (LinearBase if dense else self)._sums
+            shares["sums"] = of_products * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.08
             if self.fit_intercept:
@@ -222,9 +224,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         rows = records if self._by_group else placed.rows
         d, learns = rows.n_features, self._learns_columns(session, rows)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
-        few = d > GRAM_FEATURES or getattr(rows, "sparse", False)
-        few = few and self.bounds is None and not session.budget.exact
-        shares = _validation.check_split(self, self._default_shares(learns, few))
+        dense = not getattr(rows, "sparse", False)
+        few = (d > GRAM_FEATURES or not dense) and self.bounds is None and not session.budget.exact
+        shares = _validation.check_split(self, self._default_shares(learns, few, dense))
         anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
         query = self._asked(RegressionQuery, records, **anything)
         ask = session.ask(query)

@@ -445,8 +445,8 @@ class Solution(NamedTuple):
         About how much of that variance the noise of means takes away again, by the intercepts: the
         mean of a square of one normal number.
     traces : array of shape (q,)
-        Of the matrix that takes released products with a target to its coefficients; without what
-        directions add.
+        Of the matrix that takes released products with a target to its coefficients; next to
+        directions before their length is fitted, as warnings would be too many with it.
     """
 
     coefficients: FloatArray
@@ -475,9 +475,10 @@ def solve_normal_equations(
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
-    It also shortens all that it finds, next to intercepts: where there are no directions and
-    anything is seen the length is fitted again, w'b without the noise over w'Aw, by 1 or more. The
-    larger of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
+    It also shortens all that it finds in columns, next to intercepts and directions: where anything
+    is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
+    of m and lambda stands for A: w knows its noise, so that neither is enough by itself. What
+    directions leave in b has the noise of their products too.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
@@ -497,10 +498,11 @@ def solve_normal_equations(
     kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        fitted = float(np.sum(filters * (g**2 - released.cross_noise**2) * seen))
+        noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)
+        fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
-        filters *= 1.0 if len(few) else max(1.0, fitted / max(square, 1e-300))
-        found = filters * g
+        length = max(1.0, fitted / max(square, 1e-300))
+        found, filters = length * filters * g, filters * (1.0 if len(few) else length)
         seen[:] = seen.any()  # codes are no targets of their own
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
