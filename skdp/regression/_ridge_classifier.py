@@ -30,16 +30,13 @@ def check_class_weight(estimator, classes):
     if given is None or (isinstance(given, str) and given == "balanced"):
         return
     known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
-    if not known or not all(_is_weight(weight) for weight in given.values()):
+    weights = given.values() if known else [None]
+    if not all(isinstance(w, Real) and w is not True and 0 < w < math.inf for w in weights):
         raise ValueError(
             f"The 'class_weight' parameter of {type(estimator).__name__} must be None, 'balanced' "
             "or a dict of positive numbers whose keys are among the classes. "
             f"Got {given!r} instead."
         )
-
-
-def _is_weight(value):
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def class_weights(given, classes, totals):

@@ -503,7 +503,9 @@ def solve_normal_equations(
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found, filters = length * filters * g, filters * (1.0 if len(few) else length)
-        seen[:] = seen.any()  # codes are no targets of their own
+        # Codes are no targets of their own, and what all have in the directions is one number.
+        unit = np.linalg.norm(released.directions * released.cross_noise)
+        seen[:] = seen.any() or np.sum(released.directions * few) > CLEAR * unit
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
