@@ -46,9 +46,8 @@ def test_without_noise_and_penalty_it_has_least_norm():
     X = RNG.standard_normal((30, 3))
     X = np.column_stack([X, X[:, 0]])
     released = NormalEquations(X.T @ X, X.T @ X[:, :1], np.zeros(4), np.zeros(1), 0.0, np.zeros(1))
-    np.testing.assert_allclose(
-        solve_normal_equations(released, 0.0)[0][:, 0], [0.5, 0, 0, 0.5], atol=1e-12
-    )
+    found = solve_normal_equations(released, 0.0)[0][:, 0]
+    np.testing.assert_allclose(found, [0.5, 0, 0, 0.5], atol=1e-12)
     nothing = released._replace(scatter=np.zeros((4, 4)), cross=np.zeros((4, 1)))
     np.testing.assert_array_equal(solve_normal_equations(nothing, 0.0)[0], 0.0)
 
@@ -62,9 +61,8 @@ def test_it_beats_the_plain_solution_and_its_usual_repairs(noise):
         exact, noisy, w = problem(20000, 40, noise, seed)
         values, W = np.linalg.eigh(noisy.scatter)
         edge = 2 * noise * math.sqrt(40)
-        for i, m in enumerate(
-            (values + 1, np.maximum(values, 0) + 1, np.maximum(values, 0) + edge)
-        ):
+        repaired = values + 1, np.maximum(values, 0) + 1, np.maximum(values, 0) + edge
+        for i, m in enumerate(repaired):
             found = W @ (W.T @ noisy.cross / m[:, None]) - w[:, None]
             losses[i] += np.sum(found * (exact.scatter @ found))
         losses[3] += loss(noisy, exact, w)
@@ -148,12 +146,11 @@ def test_the_share_that_is_kept_is_a_share_under_any_penalty(alpha):
 
 
 def test_hopeless_moments_stay_finite():
+    public = {"bias": 0.3, "clip_norm": 1.0, "target_norm": 0.6}
     for scale in (1e-60, 1.0, 1e60):
         moment = scale * RNG.standard_normal((6, 6))
         moment[-1, -1] = -scale
-        released = normal_equations(
-            moment + moment.T, scale, np.ones(2), bias=0.3, clip_norm=1.0, target_norm=0.6
-        )
+        released = normal_equations(moment + moment.T, scale, np.ones(2), **public)
         assert np.linalg.norm(released.row_mean) <= 1 + 1e-12
         for part in solve_normal_equations(released, 1.0)[:2]:
             assert np.all(np.isfinite(part))
@@ -169,17 +166,14 @@ def test_what_the_noise_of_an_intercept_takes_is_known():
     X = rng.standard_normal((n, 3)) + [1.0, 0.0, -1.0]
     y = X @ [1.0, -1.0, 0.5]
     Z = np.column_stack([X, y, np.full(n, bias)])
-    linear = n * y.var()
-    took, said = [], []
+    took, said, public = [], [], {"bias": bias, "clip_norm": 9.0, "target_norm": 9.0}
     for _ in range(400):
         G = np.triu(noise / math.sqrt(2) * rng.standard_normal((5, 5)))
         G = G + np.triu(G, 1).T + np.diag((math.sqrt(2) - 1) * np.diag(G))
-        released = normal_equations(
-            Z.T @ Z + G, noise, np.ones(1), bias=bias, clip_norm=9.0, target_norm=9.0
-        )
+        released = normal_equations(Z.T @ Z + G, noise, np.ones(1), **public)
         found = solve_normal_equations(released, 1e-9)
         off = X.mean(axis=0) @ found.coefficients[:, 0] + found.intercepts[0] - y.mean()
-        took.append(n * off**2 / linear)
+        took.append(off**2 / y.var())
         said.append(found.astray[0])
     assert 0.7 < np.median(said) / np.mean(took) < 1.4
     assert not solve_normal_equations(released._replace(bias=0.0), 1.0).astray.any()
@@ -329,6 +323,14 @@ def test_a_class_without_records_has_its_noise_as_total():
     assert found.shown.tolist() == [True, True, True, False]
     assert found.totals[3] > 1.0
     assert np.isfinite(reweighted(noisy, found, 1 / found.totals).cross).all()
+
+
+def test_labels_start_from_what_directions_were_made_of():
+    """A moment that is noise says at what length: that is one number, which shows."""
+    A, N, P = np.random.default_rng(0).standard_normal((3, 4, 4))
+    moments = NormalEquations(A + A.T, 2 * P + N, *np.zeros((2, 4)), 1.4, np.ones(4), directions=P)
+    found = solve_normal_equations(moments, 1.0, flat=True)
+    assert found.seen.all() and np.corrcoef(found.coefficients.ravel(), P.ravel())[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 1e300])
