@@ -199,7 +199,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_rule_scores_ : Choice
-        All rules that users choose from, and the released leaning of all.
+        All rules that users choose from, the released leaning of all, and the rule of users of one
+        or two rows.
     n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".
     n_features_in_ : int
