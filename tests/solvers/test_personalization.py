@@ -157,6 +157,13 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), users_heads.view)
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
+    for m in range(1, 8):  # bit by bit, whoever else has as many rows
+        of_all, alone = (
+            heads.HeadVotes(users_heads, rules)(Batch(*(part[:n] for part in few)))
+            for few in [(batch.X[:, :m], batch.Y[:, :m], batch.x_exponent, batch.y_exponent)]
+            for n in (400, 1)
+        )
+        assert np.array_equal(of_all[:1], alone)
 
     class Ask:
         noise_scale = 1.0
