@@ -26,9 +26,11 @@ CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
 # and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
 _PARTS = {
     "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
-    "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 3),
+    "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 4),
 }  # fmt: skip
-_RAISES = (1.0, 4.0, 16.0, 256.0)  # factors of scales: coarser ones lose .1 of heavy tails
+# Factors of scales, as many as three questions tell apart: fewer or smaller ones lose .4 of heavy
+# tails, and coarser ones a dummy of which half are 1.
+_RAISES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 _MEDIANS = ("octave", "near", "nearer")
 
 

@@ -128,6 +128,21 @@ def test_columns_of_real_tables(n):
     np.testing.assert_array_equal(found.radius(1e9), 4 * found.spread)
 
 
+def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
+    """Half of the dummies are 1, and three in ten amounts thousands of times as far as the others.
+
+    With factors of up to 256, and none between it and 16, dummies are told 2.75, and amounts a
+    thirtieth of their deviation.
+    """
+    rng = np.random.default_rng(8)
+    dummies = np.tile(np.repeat([[0.0], [1.0]], 1000, axis=0), 200)
+    assert find_columns(Entries(dummies, 2.0, rng), 200, 1.0, 2000.0).spread.max() < 1.5
+    far = np.exp(rng.normal(8, 1, (2000, 50)))
+    amounts = np.where(rng.random(far.shape) < 0.3, far, rng.random(far.shape))
+    found = find_columns(Entries(amounts, 2.0, rng), 50, 1.0, 2000.0)
+    assert (np.abs(np.log2(found.deviation / amounts.std(axis=0))) < 2).all()
+
+
 def test_centres_that_are_not_seen_stay_at_zero():
     """Forty in a hundred dummies: between 0 and 1 lies no entry."""
     rng = np.random.default_rng(7)
