@@ -35,7 +35,8 @@ def find_targets(found, find, ask, share, rest):
 
     They were `found` at a first share; `rest` is what the model would have. A model about a centre
     that nobody saw is worse than the mean of the targets. If records are many enough to be seen a
-    second search has half of the rest. Else all that is left goes into a last one and into the mean
+    second search has half of the rest, and looks for medians twice: years lie hundreds of scales
+    from 0. Else all that is left goes into a last one and into the mean
     about its centre, as far as that stands clear of its noise, which is predicted alone (`ask` is
     None: models without an intercept, or with public bounds, go on as they are). What it needs is
     then what the first search needed.
@@ -43,7 +44,7 @@ def find_targets(found, find, ask, share, rest):
     needed = found.needed
     if _most_undetected(found) and needed <= found.n:
         share = rest = rest / 2
-        found = find(share)
+        found = find(share, far=True)
     if ask is None or not _most_undetected(found):
         return found, share, rest
     found = find(0.75 * rest, far=True)
