@@ -26,6 +26,7 @@ from skdp.exceptions import PartialSignalWarning, PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import PrivacyReport, cautions
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.session import no_warnings as no_warnings
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around

@@ -29,7 +29,7 @@ from skdp.data.blocks import (
     row_source,
 )
 from skdp.data.factorisations import exponents, times_powers
-from skdp.data.integers import ODD_BITS
+from skdp.data.integers import mixed_words
 from skdp.data.stored_rows import (
     BlockFiles,
     DaskParts,
@@ -408,22 +408,30 @@ class Batch:
 
 
 def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
-    """Return a public hash of each row: its bits, folded, times odd numbers that spread them."""
-    bits = np.ascontiguousarray(rows).view(np.uint64)
-    steps = np.arange(first, first + rows.shape[2], dtype=np.uint64)
-    return np.asarray(
-        (bits ^ (bits >> np.uint64(32))) @ (steps * np.uint64(ODD_BITS) | np.uint64(1))
-    )
+    """Return a public hash of each row: its bits, folded, times odd words that nothing links."""
+    bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # -0 is 0
+    words = mixed_words(np.arange(first, first + rows.shape[2], dtype=np.uint64))
+    return np.asarray((bits ^ (bits >> np.uint64(32))) @ (words | np.uint64(1)))
 
 
 def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
     """Return each user's rows in an order that depends on what they are, not on how they came.
 
     Float sums then have the same bits for every order in which rows came. The order is that of a
-    public hash: sorted by value, rows that are alike would become pairs.
+    public hash: sorted by value, rows that are alike would become pairs. Rows that differ and have
+    one hash, which anyone can make, are sorted so nevertheless.
     """
     keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
-    return np.argsort(keys, axis=1, kind="stable")
+    order = np.argsort(keys, axis=1, kind="stable")
+    ordered = np.take_along_axis(keys, order, axis=1)
+    tied = ordered[:, 1:] == ordered[:, :-1]
+    which = np.flatnonzero(tied.any(axis=1))
+    Z = np.concatenate([X[which], Y[which]], axis=2)
+    rows = np.take_along_axis(Z, order[which][:, :, None], axis=1)
+    differ = (rows[:, 1:] != rows[:, :-1]).any(axis=2) & tied[which]
+    for i in np.flatnonzero(differ.any(axis=1)):
+        order[which[i]] = np.lexsort((*Z[i].T, keys[which[i]]))
+    return order
 
 
 class UserRows(GroupRows):

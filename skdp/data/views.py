@@ -389,17 +389,12 @@ def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
 
 
 def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
-    """Yield the rows of records, on some columns; those of bad records hold a NaN.
-
-    Groups stay whole, and their targets have no part in it.
-    """
+    """Yield the rows of records, on some columns; those of bad records hold a NaN."""
     for block in blocks:
-        if isinstance(block, Groups):
-            yield block if kept is None else block._replace(rows=on_columns(block.rows, kept))
-            continue
         bad = np.flatnonzero(~good_records(block))
         rows = block.rows if kept is None else kept_columns(block.rows, kept)
-        yield _marked(rows.copy(), bad) if bad.size else rows
+        rows = _marked(rows.copy(), bad) if bad.size else rows
+        yield with_rows(block, rows) if isinstance(block, Groups) else rows
 
 
 def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iterator[Any]:

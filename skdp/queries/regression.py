@@ -249,7 +249,7 @@ class _MomentOfBlock:
     def _rows(self, block: Any) -> tuple[blocks.Block, NDArray[np.bool_]]:
         """Return rows in their units, and whether a record is finite, in all of its columns.
 
-        Zeros stand for the rows of bad records.
+        A group with a bad record is bad as a whole. Zeros stand for the rows of bad ones.
         """
         good, rows = views.good_records(block), block.rows
         if self.kept is not None:
@@ -258,6 +258,8 @@ class _MomentOfBlock:
             rows = self.row_scale(rows, good)
         if self.row_scale is None or not self.row_scale.keeps_finite:
             good = good & blocks.finite_rows(rows)
+        each = views.rows_each(block)
+        good = np.repeat(good.reshape(-1, each).all(axis=1), each)
         return blocks.where_rows(good, rows), good
 
     def _targets(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:

@@ -217,12 +217,15 @@ class UserQuery(SumQuery):
         length = self.neighbours.units
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
-    def cached_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
+    def cached_local(
+        self, local: Local, shape: tuple[int, ...]
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Return (users, result of `local`) of each batch: NOT a release, for what stays there.
 
-        Their private heads are made here. Nothing that becomes public may depend on it.
+        Their private heads are made here. Nothing that becomes public may depend on it: a user with
+        whom `local` fails has no numbers, of this `shape`.
         """
-        run = quietly(self._of_scaled(local))
+        run = quietly(partial(_each_or_none, self._of_scaled(local), shape=shape))
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, column_or_1d
 
 from skdp import _inputs, _validation
 from skdp._limits import BLOCK
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, atomic, no_warnings
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import (
     NoSignalWarning,
@@ -561,13 +561,16 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             return None
         (d, p), scaling = (query.n_features, query.n_outputs), self._scaling()
         heads, out = self._public_heads(scaling), np.zeros((len(users), (d + 1) * p))
-        fitted = query.scaled(*scaling).cached_local(
-            lambda batch: heads.fit(batch, self.head_rule_scores_)
-        )
-        for which, values in fitted:
+
+        def local(batch):
+            values = heads.fit(batch, self.head_rule_scores_)
             coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
             coef, intercept = scaling.of_raw(coef, intercept)
-            out[which] = np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
+            return np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
+
+        with no_warnings():  # of one user's rows
+            for which, values in query.scaled(*scaling).cached_local(local, out.shape[1:]):
+                out[which] = np.where(np.isfinite(values).all(axis=1)[:, None], values, 0.0)
         return {"users": users, "heads": out}
 
     def adapt(self, X: Any, y: Any, groups: Any = None) -> Self:

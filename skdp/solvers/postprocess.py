@@ -494,8 +494,10 @@ def solve_normal_equations(
         left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
     found = filters * g
     lost = m @ left_open
-    linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
-    kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
+    linear = m @ found**2 + lost + np.sum(along * few, axis=0)
+    astray = _astray(released, found)
+    linear = np.maximum(linear, np.maximum(lost, NEGLIGIBLE * astray) + 1e-300)
+    kept, astray = (1 - lost / linear) * released.share, astray / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
         noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)

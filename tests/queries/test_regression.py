@@ -347,9 +347,10 @@ QUESTIONS = {
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kept", ["columns", "directions"])
+@pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("ask", QUESTIONS)
-def test_a_bad_record_adds_nothing_to_any_question(ask, kept, bad, sparse):
-    """Whether its target is bad, a column, or one that is left out."""
+def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, bad, sparse):
+    """Whether its target is bad, a column, or one that is left out; nor does its group."""
     if kept == "directions" and ask.startswith("column"):
         pytest.skip("directions are no columns of the data")
     if sparse and ask.startswith("column"):
@@ -357,8 +358,10 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, kept, bad, sparse):
     X, y = np.array([[0.5, 2.0, -1.0]]), np.array([[0.3]])
     make = sp.csr_array if sparse else np.asarray
 
-    def query(X, y):
-        whole = query_of(make(X), y, TargetScale.in_ball(1.0, 1), clip_norm=3.0)
+    def query(first, second):
+        x, t = np.vstack([first, *[X] * (each - 1)]), np.vstack([second, *[y] * (each - 1)])
+        ids = None if each == 1 else np.zeros(each)
+        whole = query_of(make(x), t, TargetScale.in_ball(1.0, 1), ids=ids, clip_norm=3.0)
         places = np.array([0, 2])
         directions = Mapped(places[:1], np.array([[1.0], [0.0], [-0.5]]), np.array([0.25]))
         return whole.selected(directions if kept == "directions" else places)

@@ -633,3 +633,14 @@ def test_targets_too_far_from_zero_are_said_and_the_remedies_hold():
     assert model.fit(X, y, groups=users).score(X, y, groups=users) > 0.6
     bounded = model.set_params(target_bounds=(1e5 - 10, 1e5 + 10))
     assert bounded.fit(X, y + 1e5, groups=users).score(X, y + 1e5, groups=users) > 0.6
+
+
+@pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
+def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind):
+    """Their head is beyond all floats: no warning, which is an error here, and no exception."""
+    rng = np.random.default_rng(0)
+    X, groups = 1e-6 * rng.standard_normal((600, 3)), np.arange(600) // 6
+    X[:6] = 1e-310 * rng.standard_normal((6, 3))
+    given = {"classes": [0, 1]} if kind is DPPersonalizedClassifier else {}
+    model = kind(1, epsilon=4.0, **given).fit(X, X[:, 0] > 0, groups=groups)
+    assert np.isfinite(model.predict(X, groups=groups)).all()
