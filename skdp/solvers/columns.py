@@ -210,7 +210,7 @@ def _medians(ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
     center = np.where((a <= 0) & (b >= 0), 0.0, roundest(*ends))
     near = np.maximum(b, center) - np.minimum(a, center)
-    near = np.maximum(near, np.abs(center) * 2.0**-12 + SMALLEST)
+    near = np.maximum(near, np.abs(center) * 2.0**-16 + SMALLEST)
     return _Medians(center, near, first)
 
 
