@@ -221,6 +221,7 @@ def _about(
 
     A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
     many entries lie far outside, it is raised by the least factor of which _FAR hold the others.
+    How many that are falls with the noise, and a deviation grows by what lies there.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
     middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
@@ -236,15 +237,17 @@ def _about(
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
-    spread = size.points[np.arange(d), middle] * np.take(_RAISES, raised)
+    raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
+    factor = np.take(_RAISES, raised)
+    spread = size.points[np.arange(d), middle] * factor
     part, questions = _PARTS["scale"]
     noise = likelihood.noise_scale * math.sqrt(part / questions)
     # A spread within what is open of the centre may be nothing but a distance from the median.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
-    deviation = size.high_end(0.5) * np.take(_RAISES, raised) * np.sqrt(filled)
+    wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
+    deviation = size.high_end(0.5) * np.sqrt(filled * wider)
     unseen, placed = ~found & (center == 0), seen.near <= spread
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
@@ -259,18 +262,23 @@ def _about(
 
 def _raised(
     about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
-) -> tuple[IntArray, Answer]:
-    """Return which of the factors each scale is to be raised by, and half of what differs."""
+) -> tuple[IntArray, FloatArray, Answer]:
+    """Return the factor by which each scale is raised, what lies beyond less, half of what differs.
+
+    What lies beyond is a share of what differs.
+    """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
-    goal = 2 * _BLUR * total.value + 2 * CLEAR * total.noise_scale
+    clear = 2 * CLEAR * total.noise_scale
+    goal, beyond = clear + np.minimum(2 * _BLUR * total.value, 2 * clear), np.zeros(len(at))
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)
         few = total.value - near.value <= goal
+        beyond = np.where(few, beyond, total.value - near.value)
         low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
-    return high, total
+    return high, beyond / np.maximum(2 * total.value, beyond + 1e-9), total
 
 
 class Center(NamedTuple):

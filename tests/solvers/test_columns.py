@@ -141,6 +141,11 @@ def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
     amounts = np.where(rng.random(far.shape) < 0.3, far, rng.random(far.shape))
     found = find_columns(Entries(amounts, 2.0, rng), 50, 1.0, 2000.0)
     assert (np.abs(np.log2(found.deviation / amounts.std(axis=0))) < 2).all()
+    # Three in a hundred far away are cut where noise is as large as they are, and count without it.
+    few = np.where(rng.random((2000, 50)) < 0.03, 40.0, rng.standard_normal((2000, 50)))
+    for noise, least, most in ((20.0, 0.1, 0.2), (0.5, 0.5, 2.0)):
+        told = find_columns(Entries(few, noise, rng), 50, 1.0, 2000.0).deviation / few.std(axis=0)
+        assert least < np.median(told) < most
 
 
 def test_centres_that_are_not_seen_stay_at_zero():
