@@ -385,15 +385,13 @@ def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
     """Yield some columns; a row with a bad value anywhere holds a NaN."""
     for given in blocks:
         rows = given.rows if isinstance(given, Groups) else plain_block(given)
-        yield with_rows(given, on_columns(rows, kept))
+        yield with_rows(given, _on_columns(rows, kept, ~finite_rows(rows)))
 
 
 def rows_of_records(blocks: Iterable[Zipped | Groups], kept: Kept | None) -> Iterator[Any]:
     """Yield the rows of records, on some columns; those of bad records hold a NaN."""
     for block in blocks:
-        bad = np.flatnonzero(~good_records(block))
-        rows = block.rows if kept is None else kept_columns(block.rows, kept)
-        rows = _marked(rows.copy(), bad) if bad.size else rows
+        rows = _on_columns(block.rows, kept, ~good_records(block))
         yield with_rows(block, rows) if isinstance(block, Groups) else rows
 
 
@@ -440,10 +438,16 @@ def _finite_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
-def on_columns(rows: Block, kept: Kept) -> Block:
-    """Return rows on public columns; a bad value anywhere stays one."""
-    bad = np.flatnonzero(~finite_rows(rows))
-    return _marked(kept_columns(rows, kept), bad) if bad.size else kept_columns(rows, kept)
+def _on_columns(rows: Block, kept: Kept | None, bad: NDArray[np.bool_]) -> Block:
+    """Return rows on public columns, if any; bad ones hold a NaN in the first."""
+    rows = rows if kept is None else kept_columns(rows, kept)
+    if bad.any():
+        if sp.issparse(rows):
+            at = np.flatnonzero(bad)
+            return rows + sp.csr_array((np.full(len(at), np.nan), (at, 0 * at)), shape=rows.shape)
+        rows = rows.copy()
+        rows[bad, 0] = np.nan
+    return rows
 
 
 class Mapped(NamedTuple):
@@ -476,15 +480,6 @@ def kept_columns(rows: Block, kept: Kept) -> Block:
 def _columns_joined(parts: list[Block]) -> Block:
     """Return columns next to each other, CSR where the first are."""
     return sp.hstack(parts, format="csr") if sp.issparse(parts[0]) else np.hstack(parts)
-
-
-def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:
-    """Put a NaN into the first column of some rows."""
-    first = np.zeros(len(bad), np.intp)
-    if sp.issparse(rows):
-        return rows + sp.csr_array((np.full(len(bad), np.nan), (bad, first)), shape=rows.shape)
-    rows[bad, first] = np.nan
-    return rows
 
 
 # Records (x, y): rows with their targets as numbers, wherever they are.
