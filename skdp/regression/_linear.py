@@ -267,14 +267,18 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             # as much from what long rows say as from the noise.
             length = _ALIKE * clip_norm
             found = self._directions(ask, length, scale, shares["sums"])
-            kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
-            ask, known = ask.selected(kept), {"share": found.share, "directions": found.along}
+            size = moment_size(n, share, unit_noise)
+            kept, unit = self._kept(ask, length, found, size, each)
+            ask, chance = ask.selected(kept), found.chance * unit * length / scale.size
+            known = {"share": found.share, "directions": found.along, "chance": chance}
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
         if moments and wider:
             of_mean = ask.within(length, wider[0]), *wider, moments, n
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
+            spread = np.minimum(1.4826 * wider[1].deviation, (scale.high - scale.low) / 2)
+            moments = moments._replace(square=spread**2)
         return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _places(self, ask, sizes, shares, n, sparse):
@@ -295,15 +299,15 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return product_directions(answer.value, answer.noise_scale, *public)
 
     def _kept(self, ask, clip_norm, found, size, share):
-        """Return the columns of the largest products, and directions about as long as the bias.
+        """Return the columns of the largest products, and directions; and what made these longer.
 
-        Where the fewest are best none is better: what they cost in noise they do not show.
+        They are about as long as the bias. Where the fewest are best none is better: what they cost in noise they do not show.
         """
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
         unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, share)
-        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit)
+        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), unit
 
     def _clip_norm(self, session, ask, share, d, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.

@@ -19,7 +19,13 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
-from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
+from skdp.solvers.postprocess import (
+    class_moments,
+    code_squares,
+    reweighted,
+    right_labels,
+    solve_normal_equations,
+)
 
 # Weights of classes, checked and made numbers.
 
@@ -238,8 +244,15 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, classes, found.totals)
             released = reweighted(released, found, weights, centered=self.fit_intercept)
+        released = released._replace(square=code_squares(found, weights))
         solution = solve_normal_equations(released, alpha, flat=True)
-        if solution.seen.all() and released.noise:
+        if not solution.seen.all():
+            # More than half of all are right without the rows, which scores of noise would not be.
+            shares = weights * found.totals
+            flat = solution.coefficients * float(2 * shares.max() <= shares.sum())
+            level = released.target_mean - released.row_mean @ flat
+            return solution._replace(coefficients=flat, intercepts=level)
+        if released.noise:
             self._warn_one_class(found, *right_labels(released, found, solution, weights))
         return solution
 

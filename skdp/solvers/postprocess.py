@@ -18,7 +18,7 @@ from scipy.special import gammaln, ndtr
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.verdict import nonnegative, on_their_own
+from skdp.solvers.verdict import Kept, nonnegative, on_their_own
 
 FloatArray = NDArray[np.float64]
 
@@ -354,6 +354,10 @@ class NormalEquations(NamedTuple):
     directions : array of shape (k, q)
         The last k columns are directions, which are fitted first. What took them to products with
         the targets of all columns, up to one factor.
+    square : array of shape (q,) or float
+        Variance of the targets, which products with rows have by chance; 0 where it is not known.
+    chance : array of shape (q,) or float
+        About what products of the same records take of it by chance along `directions`.
     """
 
     scatter: FloatArray
@@ -367,6 +371,8 @@ class NormalEquations(NamedTuple):
     clip_norm: float = math.inf
     share: FloatArray | float = 1.0
     directions: FloatArray = np.zeros((0, 1))
+    square: FloatArray | float = 0.0
+    chance: FloatArray | float = 0.0
 
 
 def normal_equations(
@@ -485,13 +491,12 @@ def solve_normal_equations(
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
-    filters, left_open = np.zeros_like(g), np.zeros_like(g)
-    seen = np.sum(few**2, axis=0) > len(few) * (CLEAR * released.cross_noise) ** 2
-    for j, cross_noise in enumerate(released.cross_noise.tolist()):
-        level, shown, rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
-        seen[j] |= shown
-        filters[:, j] = _filter(m, level)
-        left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
+    rho2, seen = _fitted_prior(released, g, m, pooled=flat)
+    if len(few):
+        seen = _directions_seen(released, few, pooled=flat)
+    level = len(m) * released.noise**2 + released.cross_noise**2 / np.where(rho2 > 0, rho2, math.inf)
+    filters = _filter(m[:, None], level)
+    left_open = rho2 * np.maximum(1 - filters * m[:, None], 0.0)  # < 0 by rounding alone
     found = filters * g
     lost = m @ left_open
     linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
@@ -503,9 +508,6 @@ def solve_normal_equations(
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found, filters = length * filters * g, filters * (1.0 if len(few) else length)
-        # Codes are no targets of their own, and what all have in the directions is one number.
-        unit = np.linalg.norm(released.directions * released.cross_noise)
-        seen[:] = seen.any() or np.sum(released.directions * few) > CLEAR * unit
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
@@ -562,32 +564,61 @@ def true_forms(values: FloatArray, noise: float) -> FloatArray:
     return np.asarray(noise * np.maximum(forms, NEGLIGIBLE))
 
 
-def _filter(m: FloatArray, level: float) -> FloatArray:
+def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:
     """Return m/(m^2 + level), and 0 where m is nothing but rounding."""
     real = m > len(m) * 1e-16 * float(np.max(m, initial=0.0))
     safe = np.where(real, m, 1.0)
     return np.where(real, 1.0 / (safe + level / safe), 0.0)
 
 
-def _noise_to_prior(
-    g: FloatArray, m: FloatArray, noise: float, cross_noise: float
-) -> tuple[float, bool, float]:
-    """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
+def _losses(z: FloatArray, ratio: FloatArray, chance: float, n: float) -> FloatArray:
+    """Return what the likelihood of each prior of `_GRID` lacks, from products over their noise.
 
-    Next to it whether that is clearly likelier than rho = 0: whether more than noise was seen; and
-    rho^2 itself (0 without noise, where nothing is left open).
+    `ratio` is m over the noise. The products have a variance of m_i times what a prior leaves of
+    the targets' square by chance, which is `chance` for none.
     """
+    left = np.maximum(chance - _GRID * (ratio.sum() / max(n, 1.0)), 0.0)
+    variances = 1 + np.outer(left, ratio) + _GRID[:, None] * (ratio**2 + len(z))
+    return np.asarray(np.sum(z**2 / variances + np.log(variances), axis=1))
+
+
+def _fitted_prior(
+    released: NormalEquations, g: FloatArray, m: FloatArray, *, pooled: bool
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
+
+    Next to it whether any is clearly likelier than 0, next to what products of n records with a
+    target have by chance. Codes are no targets of their own: `pooled` looks at all together.
+    """
+    noise, units = released.noise, released.cross_noise
     if noise == 0.0:
-        return 0.0, True, 0.0
-    d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
-    z, ratio = g / cross_noise, np.minimum(m / noise, 1e100)  # squares stay finite
-    variances = 1 + _GRID[:, None] * (ratio**2 + d)
-    loss = np.sum(z**2 / variances + np.log(variances), axis=1)
-    rho2 = float(_GRID[np.argmin(loss)]) * unit**2
-    seen = bool(loss[0] - loss.min() > 2)  # e times likelier; the smallest rho stands for 0
-    return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen, rho2
+        return np.zeros(len(units)), np.ones(len(units), dtype=bool)
+    ratio = np.minimum(m / noise, 1e100)  # squares stay finite
+    rho2, losses = np.empty(len(units)), np.empty((len(units), len(_GRID)))
+    for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
+        z, chance = g[:, j] / unit, square / unit * (noise / unit)
+        rho2[j] = _GRID[np.argmin(_losses(z, ratio, 0.0, 1.0))] * (unit / noise) ** 2
+        losses[j] = _losses(z, ratio, chance, released.weight)
+    if pooled:
+        losses[:] = losses.sum(axis=0)
+    return rho2, losses[:, 0] - losses.min(axis=1) > 2  # e times; the smallest is 0
 
 
+def _directions_seen(
+    released: NormalEquations, few: FloatArray, *, pooled: bool
+) -> NDArray[np.bool_]:
+    """Return whether products with directions are more than noise and chance.
+
+    The same records made the directions. What that says of targets of chance alone follows from
+    sums of columns, and is known to about itself.
+    """
+    noises = np.sum((released.directions * released.cross_noise) ** 2, axis=0)
+    chance = released.chance * released.square * np.ones_like(noises)
+    parts = np.array([np.sum(released.directions * few, axis=0), noises, chance])
+    if pooled:
+        parts[:] = parts.sum(axis=1, keepdims=True)
+    held, noises, chance = parts
+    return Kept(held, np.sqrt(noises + chance**2)).exceeds(chance)
 # Classes in a released regression: totals, means, other weights. All of it is post-processing.
 #
 # Notation: K classes with public codes (K x q), the targets of a regression with a bias column.
@@ -636,29 +667,38 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     return ClassMoments(codes, totals, means, counts > floor, noise)
 
 
+def code_squares(classes: ClassMoments, weights: FloatArray) -> FloatArray:
+    """Return what the codes of records that count by their class have as `square`."""
+    shares = weights * classes.totals / (weights @ classes.totals)
+    codes = shares[:, None] * (classes.codes - shares @ classes.codes)
+    return np.asarray(classes.totals.sum() * np.sum(codes**2 / classes.totals[:, None], axis=0))
+
+
 def right_labels(
     released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return about which part of each class that shows gets its label, and its share of records.
 
-    Rows scatter normally about the mean of their class, alike in all; that one of several scores is
-    the largest is an integral, as if they did so independently. Coefficients are made of the
-    class means, so that scores of these hold a product of the noise with itself: what that is
-    on average is taken off, and a standard deviation of it more.
+    Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
+    on the scatter seems to (the root mean square of its eigenvalues); that one of several scores
+    is the largest is an integral, as if they did so independently. Coefficients are made of the
+    class means, so that scores of these hold a product of the noise with itself: what that is on
+    average is taken off.
     """
     shares, W = weights * classes.totals / (weights @ classes.totals), solution.coefficients
     codes = (released.weight * shares)[:, None] * (classes.codes - released.target_mean)
     noise = classes.noise / classes.totals
-    product = noise.T @ noise @ codes * solution.traces * (1 + math.sqrt(2 / len(W)))
+    product = noise.T @ noise @ codes * solution.traces
     scores = classes.means @ W + solution.intercepts - product
     if W.shape[1] == 1:
         W, scores = np.hstack([-W, W]), np.hstack([-scores, scores])
     apart = (classes.means - classes.totals @ classes.means / classes.totals.sum()) @ W
     squares = (W.T @ released.scatter @ W - apart.T * classes.totals @ apart) / released.weight
-    spread = np.diag(squares)[:, None] + np.diag(squares) - 2 * squares
+    noises = released.noise * math.sqrt(len(W)) / released.weight * W.T @ W
+    spread, least = (np.diag(of)[:, None] + np.diag(of) - 2 * of for of in (squares, noises))
     margins = np.diag(scores)[:, None] - scores + np.diag(np.full(len(scores), math.inf))
     nodes, parts = np.polynomial.hermite_e.hermegauss(20)
-    margins = margins / np.sqrt(np.maximum(spread / 2, 1e-300))
+    margins = margins / np.sqrt(np.maximum(spread, np.maximum(least, 1e-300)) / 2)
     right = ndtr(margins[..., None] + nodes).prod(axis=1) @ (parts / parts.sum())
     return right[classes.shown], shares[classes.shown]
 

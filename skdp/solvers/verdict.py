@@ -8,7 +8,7 @@ warnings follow from it. Pure functions.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,15 @@ class Kept(NamedTuple):
 
     Attributes
     ----------
-    share : float
+    share : float, or array
         Unbiased, so that it may lie below 0 or above 1.
-    standard_error : float
+    standard_error : float, or array
     """
 
-    share: float
-    standard_error: float
+    share: Any
+    standard_error: Any
 
-    def exceeds(self, chance: float) -> bool:
+    def exceeds(self, chance: Any) -> Any:
         """Whether the share is clearly larger than what chance holds."""
         return self.share - chance > CLEAR * self.standard_error
 
