@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
-from skdp._limits import GRAM_FEATURES, MOST_DENSE
+from skdp._limits import DEVIATION, GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
 from skdp.data.blocks import scale_rows
 from skdp.data.integers import row_norms
@@ -277,7 +277,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if moments and wider:
             of_mean = ask.within(length, wider[0]), *wider, moments, n
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
-            spread = np.minimum(1.4826 * wider[1].deviation, (scale.high - scale.low) / 2)
+            spread = np.minimum(DEVIATION * wider[1].deviation, (scale.high - scale.low) / 2)
             moments = moments._replace(square=spread**2)
         return Released(moments, clip_norm, scale, mean, kept, units)
 
@@ -301,7 +301,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _kept(self, ask, clip_norm, found, size, share):
         """Return the columns of the largest products, and directions; and what made these longer.
 
-        They are about as long as the bias. Where the fewest are best none is better: what they cost in noise they do not show.
+        These are about as long as the bias. Where the fewest columns are best none is better: what
+        they cost in noise they do not show.
         """
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near

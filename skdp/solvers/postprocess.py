@@ -493,7 +493,8 @@ def solve_normal_equations(
     m = true_forms(values, released.noise) + alpha
     rho2, seen = _fitted_prior(released, g, m, pooled=flat)
     if len(few):
-        seen = _directions_seen(released, few, pooled=flat)
+        # Columns that were chosen by products have more by chance; few of it next to a whole fit.
+        seen = _directions_seen(released, few, pooled=flat) | (seen & (not flat))
     level = len(m) * released.noise**2 + released.cross_noise**2 / np.where(rho2 > 0, rho2, math.inf)
     filters = _filter(m[:, None], level)
     left_open = rho2 * np.maximum(1 - filters * m[:, None], 0.0)  # < 0 by rounding alone
