@@ -209,20 +209,16 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
-    def _records(self, placed, form):
-        """Return the records of rows, or of groups, wherever they are."""
-        if not self._by_group:
-            return placed.joined(form)
-        return groups_of(placed, GroupForm(_validation.check_labels, form.columns))
-
     def _release(self, session, placed, form, scale):
         """Make all releases: where columns and targets lie, and the second moments.
 
         `scale` is the public one of the targets, or None. That of numbers is learnt within it.
         """
-        records, q = self._records(placed, form), form.n_targets
-        rows = records if self._by_group else placed.rows
-        d, learns = rows.n_features, self._learns_columns(session, rows)
+        if self._by_group:
+            rows = records = groups_of(placed, GroupForm(_validation.check_labels, form.columns))
+        else:
+            rows, records = placed.rows, placed.joined(form)
+        d, q, learns = rows.n_features, form.n_targets, self._learns_columns(session, rows)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
         dense = not getattr(rows, "sparse", False)
         few = (d > GRAM_FEATURES or not dense) and self.bounds is None and not session.budget.exact
@@ -266,11 +262,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
             # as much from what long rows say as from the noise.
             length = _ALIKE * clip_norm
-            found = self._directions(ask, length, scale, shares["sums"])
             size = moment_size(n, share, unit_noise)
-            kept, unit = self._kept(ask, length, found, size, each)
-            ask, chance = ask.selected(kept), found.chance * unit * length / scale.size
-            known = {"share": found.share, "directions": found.along, "chance": chance}
+            kept, known = self._directions(ask, length, scale, size, (shares["sums"], each))
+            ask = ask.selected(kept)
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
@@ -291,24 +285,24 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         asked, centered = ask.places() if both else ask.columns(), self.fit_intercept and not sparse
         return find_kinds(asked, sizes[: len(parts)], parts, n, centered=centered)
 
-    def _directions(self, ask, clip_norm, scale, share):
-        """Release the products of all columns with the targets; return directions of them."""
-        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
-        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=share)
-        public = float(self.alpha), bias, clip_norm, self.fit_intercept
-        return product_directions(answer.value, answer.noise_scale, *public)
+    def _directions(self, ask, clip_norm, scale, size, shares):
+        """Release the products of all columns with the targets, and how long rows are along them.
 
-    def _kept(self, ask, clip_norm, found, size, share):
-        """Return the columns of the largest products, and directions; and what made these longer.
-
-        These are about as long as the bias. Where the fewest columns are best none is better: what
-        they cost in noise they do not show.
+        Return the columns of the largest, and directions about as long as the bias; and what is
+        known of these. Where the fewest columns are best none is better: what they cost in noise
+        they do not show.
         """
+        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
+        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=shares[0])
+        public = float(self.alpha), bias, clip_norm, self.fit_intercept
+        found = product_directions(answer.value, answer.noise_scale, *public)
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
-        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, share)
-        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), unit
+        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, shares[1])
+        chance = found.chance * unit / scale.size
+        known = {"share": found.share, "directions": found.along, "chance": chance}
+        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 
     def _clip_norm(self, session, ask, share, d, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
@@ -326,7 +320,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data."""
-        bias, target = self._lengths(clip_norm)
+        length = clip_norm if math.isfinite(clip_norm) else 1.0
+        bias = self._bias * length if self._releases_sums() else 0.0
+        target = _TARGET * math.hypot(length, bias)
         answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
         longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
         public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
@@ -389,12 +385,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return RowScale(center, size, low, high)
 
     def _warn_unseen(self, solution):
-        """Say that a regression is nothing but noise, or may have lost much: from released numbers.
-
-        The noise of an intercept is one number, which now and then is twice its deviation.
-        """
-        seen, astray = solution.seen, float(np.mean(solution.astray))
-        lost = 1 - float(np.mean(solution.kept)) + 3 * astray
+        """Say that a regression is noise alone, or may have lost much: from released numbers."""
+        seen, lost = solution.seen, float(np.mean(solution.lost))
         if seen.all() and lost <= MUCH:
             return
         of = base.listed(self, ~seen, "targets")
@@ -418,12 +410,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
         longest = math.inf if cut else _LONGEST * self.clip_norm_
         return LinearPredictor(self.coef_, self.intercept_, finish, cut, longest, product)
-
-    def _lengths(self, clip_norm):
-        """Return the lengths of the bias column and of the targets in the release."""
-        length = clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self._bias * length if self._releases_sums() else 0.0
-        return bias, _TARGET * math.hypot(length, bias)
 
 
 class LinearPredictor(NamedTuple):

@@ -18,7 +18,7 @@ from scipy.special import gammaln, ndtr
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.verdict import Kept, nonnegative, on_their_own
+from skdp.solvers.verdict import evidence, nonnegative, on_their_own
 
 FloatArray = NDArray[np.float64]
 
@@ -326,9 +326,6 @@ def sketch_attributes(
 # deviation s on an entry (sqrt(2) s on the diagonal of A); lambda, W the eigenpairs of A.
 
 
-_GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
-
-
 class NormalEquations(NamedTuple):
     """Released moments in the units of the data.
 
@@ -444,12 +441,10 @@ class Solution(NamedTuple):
         What is predicted at 0.
     seen : array of bool, shape (q,)
         Whether the released moments show more of a target than noise alone would.
-    kept : array of shape (q,)
-        About what share of the variance that is linear in the rows this map explains. 1 for `flat`
-        maps, which are for the largest of several scores: what shortens all of them costs nothing.
-    astray : array of shape (q,)
-        About how much of that variance the noise of means takes away again, by the intercepts: the
-        mean of a square of one normal number.
+    lost : array of shape (q,)
+        About what share of the variance that is linear in the rows this map does not explain, or
+        intercepts take away again. 0 for `flat` maps, which are for the largest of several scores:
+        what shortens all of them costs nothing.
     traces : array of shape (q,)
         Of the matrix that takes released products with a target to its coefficients; next to
         directions before their length is fitted, as warnings would be too many with it.
@@ -458,8 +453,7 @@ class Solution(NamedTuple):
     coefficients: FloatArray
     intercepts: FloatArray
     seen: NDArray[np.bool_]
-    kept: FloatArray
-    astray: FloatArray
+    lost: FloatArray
     traces: FloatArray
 
 
@@ -491,29 +485,31 @@ def solve_normal_equations(
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
-    rho2, seen = _fitted_prior(released, g, m, pooled=flat)
-    if len(few):
-        # Columns that were chosen by products have more by chance; few of it next to a whole fit.
-        seen = _directions_seen(released, few, pooled=flat) | (seen & (not flat))
-    level = len(m) * released.noise**2 + released.cross_noise**2 / np.where(rho2 > 0, rho2, math.inf)
-    filters = _filter(m[:, None], level)
+    rho2, seen = evidence(released, g, m, few, pooled=flat)
+    noises = released.cross_noise**2
+    filters = _filter(
+        m[:, None], len(m) * released.noise**2 + noises / np.where(rho2, rho2, np.inf)
+    )
     left_open = rho2 * np.maximum(1 - filters * m[:, None], 0.0)  # < 0 by rounding alone
     found = filters * g
     lost = m @ left_open
     linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
-    kept, astray = (1 - lost / linear) * released.share, _astray(released, found) / linear
+    astray = noises + released.noise**2 * np.sum(found**2, axis=0)
+    astray /= released.weight * released.bias**2 or math.inf
+    # One normal number: three times its square on average is less than twice its deviation.
+    lost = 1 - (1 - lost / linear) * released.share + 3 * astray / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)
+        noises = noises + released.noise**2 * np.sum(along**2, axis=0)
         fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found, filters = length * filters * g, filters * (1.0 if len(few) else length)
-        kept, astray = np.ones_like(kept), np.zeros_like(kept)
+        lost = np.zeros_like(lost)
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, seen, kept, astray, filters.sum(axis=0))
+    return Solution(coefficients, intercepts, seen, lost, filters.sum(axis=0))
 
 
 def _without_directions(
@@ -541,14 +537,6 @@ def _without_directions(
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
 
-def _astray(released: NormalEquations, found: FloatArray) -> FloatArray:
-    """Return the squares that the noise of means adds to the residuals, by the intercepts."""
-    if not released.bias:
-        return np.zeros(found.shape[1])
-    noise = released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0)
-    return np.asarray(noise / (released.weight * released.bias**2))
-
-
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
     """Return estimates of w_i'A w_i, A without the noise, for the eigenvectors w_i of A with it.
 
@@ -572,54 +560,6 @@ def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:
     return np.where(real, 1.0 / (safe + level / safe), 0.0)
 
 
-def _losses(z: FloatArray, ratio: FloatArray, chance: float, n: float) -> FloatArray:
-    """Return what the likelihood of each prior of `_GRID` lacks, from products over their noise.
-
-    `ratio` is m over the noise. The products have a variance of m_i times what a prior leaves of
-    the targets' square by chance, which is `chance` for none.
-    """
-    left = np.maximum(chance - _GRID * (ratio.sum() / max(n, 1.0)), 0.0)
-    variances = 1 + np.outer(left, ratio) + _GRID[:, None] * (ratio**2 + len(z))
-    return np.asarray(np.sum(z**2 / variances + np.log(variances), axis=1))
-
-
-def _fitted_prior(
-    released: NormalEquations, g: FloatArray, m: FloatArray, *, pooled: bool
-) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
-
-    Next to it whether any is clearly likelier than 0, next to what products of n records with a
-    target have by chance. Codes are no targets of their own: `pooled` looks at all together.
-    """
-    noise, units = released.noise, released.cross_noise
-    if noise == 0.0:
-        return np.zeros(len(units)), np.ones(len(units), dtype=bool)
-    ratio = np.minimum(m / noise, 1e100)  # squares stay finite
-    rho2, losses = np.empty(len(units)), np.empty((len(units), len(_GRID)))
-    for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
-        z, chance = g[:, j] / unit, square / unit * (noise / unit)
-        rho2[j] = _GRID[np.argmin(_losses(z, ratio, 0.0, 1.0))] * (unit / noise) ** 2
-        losses[j] = _losses(z, ratio, chance, released.weight)
-    if pooled:
-        losses[:] = losses.sum(axis=0)
-    return rho2, losses[:, 0] - losses.min(axis=1) > 2  # e times; the smallest is 0
-
-
-def _directions_seen(
-    released: NormalEquations, few: FloatArray, *, pooled: bool
-) -> NDArray[np.bool_]:
-    """Return whether products with directions are more than noise and chance.
-
-    The same records made the directions. What that says of targets of chance alone follows from
-    sums of columns, and is known to about itself.
-    """
-    noises = np.sum((released.directions * released.cross_noise) ** 2, axis=0)
-    chance = released.chance * released.square * np.ones_like(noises)
-    parts = np.array([np.sum(released.directions * few, axis=0), noises, chance])
-    if pooled:
-        parts[:] = parts.sum(axis=1, keepdims=True)
-    held, noises, chance = parts
-    return Kept(held, np.sqrt(noises + chance**2)).exceeds(chance)
 # Classes in a released regression: totals, means, other weights. All of it is post-processing.
 #
 # Notation: K classes with public codes (K x q), the targets of a regression with a bias column.
@@ -648,6 +588,16 @@ class ClassMoments(NamedTuple):
     shown: NDArray[np.bool_]
     noise: FloatArray
 
+    def shares(self, weights: FloatArray) -> FloatArray:
+        """Return the parts of all that classes have under weights of their records."""
+        return np.asarray(weights * self.totals / (weights @ self.totals))
+
+    def square(self, weights: FloatArray) -> FloatArray:
+        """Return the variance of codes, as products have it by chance under these weights."""
+        shares = self.shares(weights)
+        squares = (self.codes - shares @ self.codes) ** 2
+        return np.asarray(self.totals.sum() * (shares**2 / self.totals) @ squares)
+
 
 def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     """Read totals and means of the classes off the sums over all records and over their codes.
@@ -668,17 +618,10 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     return ClassMoments(codes, totals, means, counts > floor, noise)
 
 
-def code_squares(classes: ClassMoments, weights: FloatArray) -> FloatArray:
-    """Return what the codes of records that count by their class have as `square`."""
-    shares = weights * classes.totals / (weights @ classes.totals)
-    codes = shares[:, None] * (classes.codes - shares @ classes.codes)
-    return np.asarray(classes.totals.sum() * np.sum(codes**2 / classes.totals[:, None], axis=0))
-
-
 def right_labels(
     released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return about which part of each class that shows gets its label, and its share of records.
+) -> FloatArray:
+    """Return about which part of each class gets its label; 0 of one that does not show.
 
     Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
     on the scatter seems to (the root mean square of its eigenvalues); that one of several scores
@@ -686,7 +629,7 @@ def right_labels(
     class means, so that scores of these hold a product of the noise with itself: what that is on
     average is taken off.
     """
-    shares, W = weights * classes.totals / (weights @ classes.totals), solution.coefficients
+    shares, W = classes.shares(weights), solution.coefficients
     codes = (released.weight * shares)[:, None] * (classes.codes - released.target_mean)
     noise = classes.noise / classes.totals
     product = noise.T @ noise @ codes * solution.traces
@@ -701,7 +644,7 @@ def right_labels(
     nodes, parts = np.polynomial.hermite_e.hermegauss(20)
     margins = margins / np.sqrt(np.maximum(spread, np.maximum(least, 1e-300)) / 2)
     right = ndtr(margins[..., None] + nodes).prod(axis=1) @ (parts / parts.sum())
-    return right[classes.shown], shares[classes.shown]
+    return np.asarray(right * classes.shown)
 
 
 def reweighted(
@@ -712,8 +655,7 @@ def reweighted(
     Means and products with the codes are weighted exactly; the scatter is that of all records, as
     if classes had one covariance. All moments are about 0 if they are not `centered`.
     """
-    n, shares = released.weight, weights * classes.totals
-    shares = shares / shares.sum()
+    n, shares = released.weight, classes.shares(weights)
     row_mean, target_mean = shares @ classes.means, shares @ classes.codes
     scatter = released.scatter
     if not centered:
