@@ -333,9 +333,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
         No `solution` predicts the centre of the targets.
         """
-        d, units = len(released.units.size), released.units
-        coefficients = np.zeros((d, len(released.scale.size)))
-        intercepts = np.zeros(coefficients.shape[1])
+        units, q = released.units, len(released.scale.size)
+        coefficients, intercepts = np.zeros((len(units.size), q)), np.zeros(q)
         if solution is not None:
             self._warn_unseen(solution)
             found, intercepts, kept = solution.coefficients, solution.intercepts, released.kept

@@ -490,9 +490,8 @@ def solve_normal_equations(
     filters = _filter(
         m[:, None], len(m) * released.noise**2 + noises / np.where(rho2, rho2, np.inf)
     )
-    left_open = rho2 * np.maximum(1 - filters * m[:, None], 0.0)  # < 0 by rounding alone
     found = filters * g
-    lost = m @ left_open
+    lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
     linear = np.maximum(m @ found**2 + lost + np.sum(along * few, axis=0), 1e-300)
     astray = noises + released.noise**2 * np.sum(found**2, axis=0)
     astray /= released.weight * released.bias**2 or math.inf
@@ -642,9 +641,9 @@ def right_labels(
     spread, least = (np.diag(of)[:, None] + np.diag(of) - 2 * of for of in (squares, noises))
     margins = np.diag(scores)[:, None] - scores + np.diag(np.full(len(scores), math.inf))
     nodes, parts = np.polynomial.hermite_e.hermegauss(20)
-    margins = margins / np.sqrt(np.maximum(spread, np.maximum(least, 1e-300)) / 2)
-    right = ndtr(margins[..., None] + nodes).prod(axis=1) @ (parts / parts.sum())
-    return np.asarray(right * classes.shown)
+    margins /= np.sqrt(np.maximum(spread, np.maximum(least, 1e-300)) / 2)
+    right = ndtr(margins[..., None] + nodes).prod(axis=1)
+    return np.asarray(right @ (parts / parts.sum()) * classes.shown)
 
 
 def reweighted(

@@ -96,10 +96,10 @@ def evidence(
         losses[:, j] = np.sum((g[:, j] / unit) ** 2 / variances + np.log(variances), axis=2)
     rho2 = _GRID[np.argmin(losses[0], axis=1)] * (units / noise) ** 2
     P, parts = released.directions, np.zeros((3, len(units)))
-    parts[:] = np.sum(P * few, 0), np.sum((P * units) ** 2, 0), released.chance * released.square
+    parts[:2] = np.sum(P * few, axis=0), np.sum((P * units) ** 2, axis=0)
+    parts[2] = released.chance * released.square
     if pooled:
         losses[1], parts[:] = losses[1].sum(axis=0), parts.sum(axis=1, keepdims=True)
-    held, noises, chance = parts
     # By a factor of e; the smallest stands for 0.
     clear = (losses[1, :, 0] - losses[1].min(axis=1) > 2) & (not (pooled and len(few)))
-    return rho2, clear | Kept(held, np.sqrt(noises + chance**2)).exceeds(chance)
+    return rho2, clear | Kept(parts[0], np.sqrt(parts[1] + parts[2] ** 2)).exceeds(parts[2])

@@ -418,18 +418,6 @@ def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart):
     assert (found < 0.1) == (apart < 1.5)
 
 
-def test_weights_are_no_remedy_for_classes_of_like_size():
-    """One class is predicted since no line tells them apart."""
-    X = np.random.default_rng(0).standard_normal((4000, 3))
-    y = np.sum(X**2, axis=1) > 2.1  # 55% of all
-    model = DPRidgeClassifier(classes=[False, True], clip_norm=3.0)
-    with seeded_entropy(1):
-        said = [text for _ in range(8) for text in messages_of(model.fit, X, y)]
-    said = [text for text in said if "predicts one class" in text]
-    assert said and not any("class_weight" in text for text in said)
-    assert all("of like size" in text for text in said)
-
-
 def test_how_many_columns_are_kept_follows_from_the_count_over_the_noise():
     sizes = [moment_size(n, 0.7, 1.0) for n in (900, 9000)]
     assert sizes[1] / sizes[0] == pytest.approx(10 ** (2 / 3), rel=0.02)
