@@ -80,22 +80,23 @@ def evidence(
 
     See `solve_normal_equations`. Next to it whether more than noise and chance was seen: one that
     is clearly likelier than 0 where products of n records with a target have m_i times what rho
-    leaves of its square by chance; or products with directions (`few`). The same records made
-    these: what that makes of chance follows from sums of columns, and is known to about itself. Of
-    codes, which are no targets of their own, all are looked at together (`pooled`), and next to
-    directions, which scores start from, no columns: those that were chosen have more by chance.
+    leaves of its square by chance (twice that in columns that were chosen by such products); or
+    products with directions (`few`). The same records made these: what that makes of chance
+    follows from sums of columns, and is known to about itself. Of codes, which are no targets of
+    their own, all are looked at together (`pooled`), and next to directions no columns, as scores
+    start from these.
     """
     noise, units = released.noise, released.cross_noise
     if noise == 0.0:
         return np.zeros(len(units)), np.ones(len(units), dtype=bool)
     ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))
+    P, parts, chosen = released.directions, np.zeros((3, len(units))), 1 + bool(len(few))
     taken = _GRID * (ratio.sum() / max(released.weight, 1.0))
     for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
-        left = np.maximum([-taken, square / unit * (noise / unit) - taken], 0.0)
+        left = np.maximum([-taken, chosen * square / unit * (noise / unit) - taken], 0.0)
         variances = 1 + left[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + len(m))
         losses[:, j] = np.sum((g[:, j] / unit) ** 2 / variances + np.log(variances), axis=2)
     rho2 = _GRID[np.argmin(losses[0], axis=1)] * (units / noise) ** 2
-    P, parts = released.directions, np.zeros((3, len(units)))
     parts[:2] = np.sum(P * few, axis=0), np.sum((P * units) ** 2, axis=0)
     parts[2] = released.chance * released.square
     if pooled:
