@@ -212,18 +212,17 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     # have a value left.
     if kept is not None and (chance >= 1.0 or kept.exceeds(chance)):
         found = max(found, positive)
-    below = max(least - found, 0)
-    if not below:
+    if found >= least:
         return True
-    if below == least:
+    if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
         said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
-        said = f"{name} could use only {asked - below} of {asked} components: the others do not "
-        said += f"exceed the noise level. Use n_components={asked - below}."
+        said = f"{name} could use only {found} of {asked} components: the others do not "
+        said += f"exceed the noise level. Use n_components={found}."
         warn_caller(said, PartialSignalWarning)
-    return below < least
+    return bool(found)
 
 
 def found_of(values):

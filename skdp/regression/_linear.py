@@ -389,7 +389,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if seen.all() and lost <= MUCH:
             return
         of = base.listed(self, ~seen, "targets")
-        said = f"sees nothing of {of} above its noise: coefficients are next to zero"
+        said = f"sees nothing of {of} above noise and chance"
         if seen.all():
             said = f"may miss up to {min(lost, 1.0):.0%} of the variance that is linear in the rows"
         check = base.check_given(self)

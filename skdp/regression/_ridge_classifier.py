@@ -105,7 +105,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes.
+        Coefficients of the decision function; one row for two classes. Zeros where they would be
+        noise or chance, and one class has more than half of the records.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float

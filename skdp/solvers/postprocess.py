@@ -440,7 +440,7 @@ class Solution(NamedTuple):
     intercepts : array of shape (q,)
         What is predicted at 0.
     seen : array of bool, shape (q,)
-        Whether the released moments show more of a target than noise alone would.
+        Whether the released moments show more of a target than noise and chance would.
     lost : array of shape (q,)
         About what share of the variance that is linear in the rows this map does not explain, or
         intercepts take away again. 0 for `flat` maps, which are for the largest of several scores:

@@ -86,7 +86,9 @@ def evidence(
     their own, all are looked at together (`pooled`), and next to directions no columns, as scores
     start from these.
     """
-    noise, units = released.noise, released.cross_noise
+    # The means of the rows have noise too, which comes with those of the targets.
+    noise, of_means = released.noise, released.noise * released.target_mean
+    units = np.hypot(released.cross_noise, of_means / (released.bias or math.inf))
     if noise == 0.0:
         return np.zeros(len(units)), np.ones(len(units), dtype=bool)
     ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))

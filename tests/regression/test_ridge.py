@@ -82,14 +82,6 @@ def test_shifts_and_units_do_not_matter(shift, units):
     assert classes.score(X, y > np.median(y)) > 0.95
 
 
-@pytest.mark.deep
-def test_a_target_with_many_zeros_is_learnt():
-    X, y = data(20_000)
-    y = np.where(y > np.quantile(y, 0.7), 1000 * y, 0.0)
-    model = DPRidge().fit(X + 3, y)
-    assert model.score(X + 3, y) > Ridge().fit(X, y).score(X, y) - 0.05
-
-
 def test_columns_a_thousand_deviations_from_zero_count():
     X, y = data(20_000)
     scores = DPRidge(epsilon=3).fit(X, y).score(X, y)
@@ -106,14 +98,6 @@ def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsi
     y = z + 0.3 * rng.standard_normal(20_000)
     model = DPRidge(epsilon=epsilon).fit(X, y)
     assert model.score(X, y) > 0.7 and model.privacy_spent_.mu > math.sqrt(epsilon) / 2
-
-
-def test_a_column_without_a_scale_takes_nothing_from_the_others():
-    X, y = data(20_000)
-    X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
-    model = DPRidge().fit(X, y)
-    assert (model.scale_ > 0).all()
-    assert model.score(X, y) > 0.5
 
 
 @pytest.mark.thorough
@@ -151,15 +135,6 @@ def test_few_records_predict_no_worse_than_about_their_mean():
             scores.append(DPRidge().fit(X, y).score(X, y))
     assert np.median(scores) > -0.25
     assert np.quantile(scores, 0.1) > -1  # a target of two bumps has its median a deviation off
-
-
-def test_without_intercept_nothing_is_shifted():
-    X, _ = data(20_000)
-    y = X @ [1.0, -1.0, 2.0, 0.0, 3.0]
-    model = DPRidge(fit_intercept=False).fit(X * 100, y)
-    assert model.intercept_ == 0.0
-    assert model.score(X * 100, y) > 0.9
-    assert "column_moments" not in {line.name for line in model.releases_}
 
 
 def test_many_targets_and_bounds_for_each():
@@ -239,7 +214,7 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
     cut = model.feature_bounds_
     assert np.all(cut[0] >= low * (1 + 1e-9)) and np.all(cut[1] <= high * (1 + 1e-9))
     assert np.all(cut[1] - cut[0] > 5 * X.std(axis=0))
-    assert model.center_.any() == centered
+    assert model.center_.any() == centered == (model.intercept_ != 0.0)
     labels = y > np.median(y)
     classes = DPRidgeClassifier(classes=[False, True], **options).fit(X, labels)
     assert classes.score(X, labels) > 0.9
@@ -334,8 +309,6 @@ def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories):
     units = model.scale_ / np.median(model.scale_)
     assert (units[d:] > 500).all()
     assert (model.center_[d] == 0) == (categories == 40)
-    names = [line.name for line in model.releases_]
-    assert names.count("column_centered_ranks") == (27 if categories == 4 else 10 + 27)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
@@ -362,9 +335,6 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     )
     model = balanced.fit(X[:4000], y[:4000])
     assert both_sides(model, X[4000:], y[4000:]) > 0.75
-    names = [line.name for line in model.releases_]
-    assert names[-1] == "regression_moments"
-    assert set(names[:-1]) == {"norm_centered_rank", "regression_products"}
 
 
 @pytest.mark.thorough
@@ -409,8 +379,6 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
     train, test = slice(0, 3500), slice(3500, None)
     model = DPRidgeClassifier(epsilon=1.0, classes=range(n_classes)).fit(X[train], y[train])
     assert model.score(X[test], y[test]) > least
-    names = [line.name for line in model.releases_]
-    assert names.count("regression_products") == 1
     target = 3 * (y % 2) + np.random.default_rng(0).standard_normal(len(y)) + 100
     model = DPRidge(epsilon=3.0).fit(X[train], target[train])
     assert model.score(X[test], target[test]) > (0.25 if n_classes == 2 else 0.04)
@@ -426,7 +394,8 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
     X = topics(600, 2500, 2, 0)[0] if wide else rng.uniform(-1, 1, (300, 15))
     y = rng.random(X.shape[0]) < 0.3
     classifier = DPRidgeClassifier(classes=[False, True], epsilon=epsilon)
-    for seed, model in enumerate((classifier, DPRidge(epsilon=epsilon, target_bounds=(0, 1)))):
+    regressor = DPRidge(epsilon=epsilon, target_bounds=(0, 1))
+    for seed, model in enumerate((classifier, regressor), 1):
         with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="sees nothing"):
             model.fit(X, y)
     assert len(np.unique(classifier.predict(X))) == 1
