@@ -208,15 +208,15 @@ def data(n_classes, n=600, d=4):
 
 
 @pytest.mark.parametrize(
-    ("slope", "square", "few", "most"), [(0, 0, 36, 40), (0, 1, 0, 8), (0.6, 1, 36, 40)]
+    "case", [(0, 0, 0, 36, 40), (0, 1, 0, 0, 8), (0, 1, 1, 0, 8), (1, 1, 0, 36, 40)]
 )
-def test_what_products_have_by_chance_is_no_evidence(slope, square, few, most):
-    """Of forty fits of records that tell nothing of a target hardly one says that it sees it."""
-    rng, seen = np.random.default_rng(0), 0
+def test_what_products_have_by_chance_is_no_evidence(case):
+    """Of forty fits of records that tell nothing of a target, near 0 or far, hardly one sees it."""
+    rng, seen, (slope, square, far, few, most) = np.random.default_rng(0), 0, case
     for _ in range(40):
-        X, noise = rng.standard_normal((200, 30)), rng.standard_normal((200, 1))
-        moments = released(X, noise + slope * X[:, :1], 2.0, rng)._replace(square=square)
-        seen += solve_normal_equations(moments, 1.0).seen.all()
+        X, y = rng.standard_normal((200, 30)), rng.standard_normal((200, 1))
+        moments = released(X, y + slope * X[:, :1] + far, 2.0 + 38 * far, rng)
+        seen += solve_normal_equations(moments._replace(square=square), 1.0).seen.all()
     assert few <= seen <= most
 
 
