@@ -11,6 +11,7 @@ from typing import Final
 WIDER: Final = 1 + 1e-9  # above the rounding of norms, sums and formulas in floats
 ROUNDING: Final = math.ulp(0.5)  # of one operation with floats, in units of its result: 2**-53
 CLEAR: Final = 2.0  # deviations of its noise from which on a number says something
+DEVIATION: Final = 1.4826  # of normal numbers, over their median distance from the centre
 NEGLIGIBLE: Final = 1e-12  # of its like: less is rounding, or may as well be; a share without noise
 EXACT: Final = 2.0**52  # floats hold integers below it and sums of two, in any order
 LARGEST: Final = 2**62  # integers are cut there: sums of two fit int64

@@ -40,7 +40,7 @@ from skdp.solvers.postprocess import (
     model_precision,
     shrunk_mean,
 )
-from skdp.solvers.verdict import nonnegative, on_their_own, share_kept, trace_held, unused
+from skdp.solvers.verdict import nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
 
@@ -208,18 +208,21 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
         return True
     name = type(estimator).__name__
     least = 1 if asked is None else max(asked, 1)
-    below = unused(min(found, least), least, kept, chance, min(positive, least))
-    if not below:
+    # Where all together hold clearly more than as many directions by chance, those are used that
+    # have a value left.
+    if kept is not None and (chance >= 1.0 or kept.exceeds(chance)):
+        found = max(found, positive)
+    if found >= least:
         return True
-    if below == least:
+    if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
         said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
-        said = f"{name} could use only {asked - below} of {asked} components: the others do not "
-        said += f"exceed the noise level. Use n_components={asked - below}."
+        said = f"{name} could use only {found} of {asked} components: the others do not "
+        said += f"exceed the noise level. Use n_components={found}."
         warn_caller(said, PartialSignalWarning)
-    return below < least
+    return bool(found)
 
 
 def found_of(values):
@@ -388,7 +391,7 @@ def ritz_of(values, vectors, noise_scale):
     """Return what a subspace holds from its noisy Ritz values, descending."""
     k = len(values)
     edge = detection_limit(symmetric_noise_edge(noise_scale, k), k)
-    return Ritz(nonnegative(values), vectors, trace_held(np.diag(values), noise_scale), edge)
+    return Ritz(nonnegative(values), vectors, Answer(values.sum(), noise_scale * k**0.5), edge)
 
 
 def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):

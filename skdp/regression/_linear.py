@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from skdp import _validation, base
 from skdp._inputs import GroupUnitMixin, feature_names, mapped
-from skdp._limits import GRAM_FEATURES, MOST_DENSE
+from skdp._limits import DEVIATION, GRAM_FEATURES, MOST_DENSE
 from skdp.answer import Answer
 from skdp.data.blocks import scale_rows
 from skdp.data.integers import row_norms
@@ -210,20 +210,16 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
-    def _records(self, placed, form):
-        """Return the records of rows, or of groups, wherever they are."""
-        if not self._by_group:
-            return placed.joined(form)
-        return groups_of(placed, GroupForm(_validation.check_labels, form.columns))
-
     def _release(self, session, placed, form, scale):
         """Make all releases: where columns and targets lie, and the second moments.
 
         `scale` is the public one of the targets, or None. That of numbers is learnt within it.
         """
-        records, q = self._records(placed, form), form.n_targets
-        rows = records if self._by_group else placed.rows
-        d, learns = rows.n_features, self._learns_columns(session, rows)
+        if self._by_group:
+            rows = records = groups_of(placed, GroupForm(_validation.check_labels, form.columns))
+        else:
+            rows, records = placed.rows, placed.joined(form)
+        d, q, learns = rows.n_features, form.n_targets, self._learns_columns(session, rows)
         # A moment of all columns may be too large for sparse or wide rows without bounds.
         dense = not getattr(rows, "sparse", False)
         few = (d > GRAM_FEATURES or not dense) and self.bounds is None and not session.budget.exact
@@ -267,15 +263,17 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
             # as much from what long rows say as from the noise.
             length = _ALIKE * clip_norm
-            found = self._directions(ask, length, scale, shares["sums"])
-            kept = self._kept(ask, length, found, moment_size(n, share, unit_noise), each)
-            ask, known = ask.selected(kept), {"share": found.share, "directions": found.along}
+            size = moment_size(n, share, unit_noise)
+            kept, known = self._directions(ask, length, scale, size, (shares["sums"], each))
+            ask = ask.selected(kept)
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
         if moments and wider:
             of_mean = ask.within(length, wider[0]), *wider, moments, n
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
+            spread = np.minimum(DEVIATION * wider[1].deviation, (scale.high - scale.low) / 2)
+            moments = moments._replace(square=spread**2)
         return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _places(self, ask, sizes, shares, n, sparse):
@@ -288,23 +286,24 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         asked, centered = ask.places() if both else ask.columns(), self.fit_intercept and not sparse
         return find_kinds(asked, sizes[: len(parts)], parts, n, centered=centered)
 
-    def _directions(self, ask, clip_norm, scale, share):
-        """Release the products of all columns with the targets; return directions of them."""
-        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
-        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=share)
-        public = float(self.alpha), bias, clip_norm, self.fit_intercept
-        return product_directions(answer.value, answer.noise_scale, *public)
+    def _directions(self, ask, clip_norm, scale, size, shares):
+        """Release the products of all columns with the targets, and how long rows are along them.
 
-    def _kept(self, ask, clip_norm, found, size, share):
-        """Return the columns of the largest products, and directions about as long as the bias.
-
-        Where the fewest are best none is better: what they cost in noise they do not show.
+        Return the columns of the largest, and directions about as long as the bias; and what is
+        known of these. Where the fewest columns are best none is better: what they cost in noise
+        they do not show.
         """
+        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
+        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=shares[0])
+        public = float(self.alpha), bias, clip_norm, self.fit_intercept
+        found = product_directions(answer.value, answer.noise_scale, *public)
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
-        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, share)
-        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit)
+        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, shares[1])
+        chance = found.chance * unit / scale.size
+        known = {"share": found.share, "directions": found.along, "chance": chance}
+        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 
     def _clip_norm(self, session, ask, share, d, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
@@ -322,7 +321,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data."""
-        bias, target = self._lengths(clip_norm)
+        length = clip_norm if math.isfinite(clip_norm) else 1.0
+        bias = self._bias * length if self._releases_sums() else 0.0
+        target = _TARGET * math.hypot(length, bias)
         answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
         longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
         public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
@@ -333,9 +334,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
         No `solution` predicts the centre of the targets.
         """
-        d, units = len(released.units.size), released.units
-        coefficients = np.zeros((d, len(released.scale.size)))
-        intercepts = np.zeros(coefficients.shape[1])
+        units, q = released.units, len(released.scale.size)
+        coefficients, intercepts = np.zeros((len(units.size), q)), np.zeros(q)
         if solution is not None:
             self._warn_unseen(solution)
             found, intercepts, kept = solution.coefficients, solution.intercepts, released.kept
@@ -385,16 +385,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         return RowScale(center, size, low, high)
 
     def _warn_unseen(self, solution):
-        """Say that a regression is nothing but noise, or may have lost much: from released numbers.
-
-        The noise of an intercept is one number, which now and then is twice its deviation.
-        """
-        seen, astray = solution.seen, float(np.mean(solution.astray))
-        lost = 1 - float(np.mean(solution.kept)) + 3 * astray
+        """Say that a regression is noise alone, or may have lost much: from released numbers."""
+        seen, lost = solution.seen, float(np.mean(solution.lost))
         if seen.all() and lost <= MUCH:
             return
         of = base.listed(self, ~seen, "targets")
-        said = f"sees nothing of {of} above its noise: coefficients are next to zero"
+        said = f"sees nothing of {of} above noise and chance"
         if seen.all():
             said = f"may miss up to {min(lost, 1.0):.0%} of the variance that is linear in the rows"
         check = base.check_given(self)
@@ -414,12 +410,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         cut = self.feature_bounds_ if np.isfinite(self.feature_bounds_).any() else None
         longest = math.inf if cut else _LONGEST * self.clip_norm_
         return LinearPredictor(self.coef_, self.intercept_, finish, cut, longest, product)
-
-    def _lengths(self, clip_norm):
-        """Return the lengths of the bias column and of the targets in the release."""
-        length = clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self._bias * length if self._releases_sums() else 0.0
-        return bias, _TARGET * math.hypot(length, bias)
 
 
 class LinearPredictor(NamedTuple):

@@ -39,17 +39,7 @@ def check_class_weight(estimator, classes):
         )
 
 
-def class_weights(given, classes, totals):
-    """Return the weight of a record of each class: given, or from released totals."""
-    if isinstance(given, str):
-        return 1 / totals
-    return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
-
-
 # Ridge classification with differential privacy.
-
-
-_ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
 class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase):
@@ -115,7 +105,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes.
+        Coefficients of the decision function; one row for two classes. Zeros where they would be
+        noise or chance, and one class has more than half of the records.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
@@ -236,32 +227,36 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             return solve_normal_equations(released, alpha, flat=True)
         found, weights = class_moments(released, codes), np.ones(len(classes))
         if self.class_weight is not None:
-            weights = class_weights(self.class_weight, classes, found.totals)
+            given, weights = self.class_weight, 1 / found.totals
+            if not isinstance(given, str):
+                weights = np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
             released = reweighted(released, found, weights, centered=self.fit_intercept)
+        released = released._replace(square=found.square(weights))
         solution = solve_normal_equations(released, alpha, flat=True)
-        if solution.seen.all() and released.noise:
-            self._warn_one_class(found, *right_labels(released, found, solution, weights))
+        shares, seen = found.shares(weights), solution.seen.all()
+        if not seen and self.fit_intercept and shares.max() > 0.5:
+            # Scores of noise are right for fewer than the label of more than half of all is.
+            none = np.zeros_like(solution.coefficients)
+            return solution._replace(coefficients=none, intercepts=released.target_mean)
+        if seen and released.noise:
+            self._warn_one_class(found, shares, right_labels(released, found, solution, weights))
         return solution
+
+    def _warn_one_class(self, found, shares, right):
+        """Say that predictions are next to constant, or no better, from released moments alone."""
+        if shares @ right <= shares.max() or np.sort(right)[-2] < 0.1:
+            remedy = "class_weight='balanced', " if shares.max() > 0.5 else ""
+            warn_caller(
+                f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth "
+                "of each other class gets its label), or no more of them right than that would. "
+                "The released totals of the classes are "
+                f"{np.rint(found.totals).astype(int).tolist()}. "
+                f"Use {remedy}more records or a larger 'epsilon'.",
+                PartialSignalWarning,
+            )
 
     def _releases_sums(self):
         return self.fit_intercept or self.class_weight is not None
-
-    def _warn_one_class(self, found, right, shares):
-        """Say that predictions are next to constant, or no better, from released moments alone."""
-        if shares @ right > shares.max(initial=0.0) and np.sort(right)[:-1].max(initial=0.0) >= 0.1:
-            return
-        totals = found.totals[found.shown]
-        alike = len(totals) > 1 and float(totals.max()) < _ALIKE * float(totals.min())
-        remedy = "" if self.class_weight == "balanced" or alike else "class_weight='balanced', "
-        reason = " These are of like size: rows tell little of the classes in a line." * alike
-        warn_caller(
-            f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth of "
-            "each other class gets its label), or no more of them right than that would. The "
-            "released totals of the classes are "
-            f"{np.rint(found.totals).astype(int).tolist()}.{reason} Use {remedy}more records or a "
-            "larger 'epsilon'.",
-            PartialSignalWarning,
-        )
 
     def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.

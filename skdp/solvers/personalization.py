@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, DEVIATION
 from skdp.answer import Answer
 from skdp.data.factorisations import of_public, row_squares, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
@@ -499,7 +499,7 @@ def pooled_model(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=bias, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
-    solution = solve_normal_equations(moments, 0.0)
+    solution = solve_normal_equations(moments._replace(square=(DEVIATION * unit.size) ** 2), 0.0)
     level, clear = solution.intercepts + unit.center, bool(solution.seen.all())
     return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)
 

@@ -18,7 +18,7 @@ from scipy.special import gammaln, ndtr
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
-from skdp.solvers.verdict import nonnegative, on_their_own
+from skdp.solvers.verdict import evidence, nonnegative, on_their_own
 
 FloatArray = NDArray[np.float64]
 
@@ -326,9 +326,6 @@ def sketch_attributes(
 # deviation s on an entry (sqrt(2) s on the diagonal of A); lambda, W the eigenpairs of A.
 
 
-_GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
-
-
 class NormalEquations(NamedTuple):
     """Released moments in the units of the data.
 
@@ -354,6 +351,10 @@ class NormalEquations(NamedTuple):
     directions : array of shape (k, q)
         The last k columns are directions, which are fitted first. What took them to products with
         the targets of all columns, up to one factor.
+    square : array of shape (q,) or float
+        Variance of the targets, which products with rows have by chance; 0 where it is not known.
+    chance : array of shape (q,) or float
+        About what products of the same records take of it by chance along `directions`.
     """
 
     scatter: FloatArray
@@ -367,6 +368,8 @@ class NormalEquations(NamedTuple):
     clip_norm: float = math.inf
     share: FloatArray | float = 1.0
     directions: FloatArray = np.zeros((0, 1))
+    square: FloatArray | float = 0.0
+    chance: FloatArray | float = 0.0
 
 
 def normal_equations(
@@ -437,13 +440,11 @@ class Solution(NamedTuple):
     intercepts : array of shape (q,)
         What is predicted at 0.
     seen : array of bool, shape (q,)
-        Whether the released moments show more of a target than noise alone would.
-    kept : array of shape (q,)
-        About what share of the variance that is linear in the rows this map explains. 1 for `flat`
-        maps, which are for the largest of several scores: what shortens all of them costs nothing.
-    astray : array of shape (q,)
-        About how much of that variance the noise of means takes away again, by the intercepts: the
-        mean of a square of one normal number.
+        Whether the released moments show more of a target than noise and chance would.
+    lost : array of shape (q,)
+        About what share of the variance that is linear in the rows this map does not explain, or
+        intercepts take away again. 0 for `flat` maps, which are for the largest of several scores:
+        what shortens all of them costs nothing.
     traces : array of shape (q,)
         Of the matrix that takes released products with a target to its coefficients; next to
         directions before their length is fitted, as warnings would be too many with it.
@@ -452,8 +453,7 @@ class Solution(NamedTuple):
     coefficients: FloatArray
     intercepts: FloatArray
     seen: NDArray[np.bool_]
-    kept: FloatArray
-    astray: FloatArray
+    lost: FloatArray
     traces: FloatArray
 
 
@@ -485,34 +485,31 @@ def solve_normal_equations(
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
-    filters, left_open = np.zeros_like(g), np.zeros_like(g)
-    seen = np.sum(few**2, axis=0) > len(few) * (CLEAR * released.cross_noise) ** 2
-    for j, cross_noise in enumerate(released.cross_noise.tolist()):
-        level, shown, rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
-        seen[j] |= shown
-        filters[:, j] = _filter(m, level)
-        left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
+    rho2, seen = evidence(released, g, m, few, pooled=flat)
+    noises = released.cross_noise**2
+    filters = _filter(
+        m[:, None], len(m) * released.noise**2 + noises / np.where(rho2, rho2, np.inf)
+    )
     found = filters * g
-    lost = m @ left_open
+    lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
+    astray = noises + released.noise**2 * np.sum(found**2, axis=0)
+    astray /= released.weight * released.bias**2 or math.inf
     linear = m @ found**2 + lost + np.sum(along * few, axis=0)
-    astray = _astray(released, found)
     linear = np.maximum(linear, np.maximum(lost, NEGLIGIBLE * astray) + 1e-300)
-    kept, astray = (1 - lost / linear) * released.share, astray / linear
+    # One normal number: three times its square on average is less than twice its deviation.
+    lost = 1 - (1 - lost / linear) * released.share + 3 * astray / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        noises = released.cross_noise**2 + released.noise**2 * np.sum(along**2, axis=0)
+        noises = noises + released.noise**2 * np.sum(along**2, axis=0)
         fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found, filters = length * filters * g, filters * (1.0 if len(few) else length)
-        # Codes are no targets of their own, and what all have in the directions is one number.
-        unit = np.linalg.norm(released.directions * released.cross_noise)
-        seen[:] = seen.any() or np.sum(released.directions * few) > CLEAR * unit
-        kept, astray = np.ones_like(kept), np.zeros_like(kept)
+        lost = np.zeros_like(lost)
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, seen, kept, astray, filters.sum(axis=0))
+    return Solution(coefficients, intercepts, seen, lost, filters.sum(axis=0))
 
 
 def _without_directions(
@@ -540,14 +537,6 @@ def _without_directions(
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
 
-def _astray(released: NormalEquations, found: FloatArray) -> FloatArray:
-    """Return the squares that the noise of means adds to the residuals, by the intercepts."""
-    if not released.bias:
-        return np.zeros(found.shape[1])
-    noise = released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0)
-    return np.asarray(noise / (released.weight * released.bias**2))
-
-
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
     """Return estimates of w_i'A w_i, A without the noise, for the eigenvectors w_i of A with it.
 
@@ -564,30 +553,11 @@ def true_forms(values: FloatArray, noise: float) -> FloatArray:
     return np.asarray(noise * np.maximum(forms, NEGLIGIBLE))
 
 
-def _filter(m: FloatArray, level: float) -> FloatArray:
+def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:
     """Return m/(m^2 + level), and 0 where m is nothing but rounding."""
     real = m > len(m) * 1e-16 * float(np.max(m, initial=0.0))
     safe = np.where(real, m, 1.0)
     return np.where(real, 1.0 / (safe + level / safe), 0.0)
-
-
-def _noise_to_prior(
-    g: FloatArray, m: FloatArray, noise: float, cross_noise: float
-) -> tuple[float, bool, float]:
-    """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
-
-    Next to it whether that is clearly likelier than rho = 0: whether more than noise was seen; and
-    rho^2 itself (0 without noise, where nothing is left open).
-    """
-    if noise == 0.0:
-        return 0.0, True, 0.0
-    d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
-    z, ratio = g / cross_noise, np.minimum(m / noise, 1e100)  # squares stay finite
-    variances = 1 + _GRID[:, None] * (ratio**2 + d)
-    loss = np.sum(z**2 / variances + np.log(variances), axis=1)
-    rho2 = float(_GRID[np.argmin(loss)]) * unit**2
-    seen = bool(loss[0] - loss.min() > 2)  # e times likelier; the smallest rho stands for 0
-    return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen, rho2
 
 
 # Classes in a released regression: totals, means, other weights. All of it is post-processing.
@@ -618,6 +588,16 @@ class ClassMoments(NamedTuple):
     shown: NDArray[np.bool_]
     noise: FloatArray
 
+    def shares(self, weights: FloatArray) -> FloatArray:
+        """Return the parts of all that classes have under weights of their records."""
+        return np.asarray(weights * self.totals / (weights @ self.totals))
+
+    def square(self, weights: FloatArray) -> FloatArray:
+        """Return the variance of codes, as products have it by chance under these weights."""
+        shares = self.shares(weights)
+        squares = (self.codes - shares @ self.codes) ** 2
+        return np.asarray(self.totals.sum() * (shares**2 / self.totals) @ squares)
+
 
 def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     """Read totals and means of the classes off the sums over all records and over their codes.
@@ -640,29 +620,31 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
 
 def right_labels(
     released: NormalEquations, classes: ClassMoments, solution: Solution, weights: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return about which part of each class that shows gets its label, and its share of records.
+) -> FloatArray:
+    """Return about which part of each class gets its label; 0 of one that does not show.
 
-    Rows scatter normally about the mean of their class, alike in all; that one of several scores is
-    the largest is an integral, as if they did so independently. Coefficients are made of the
-    class means, so that scores of these hold a product of the noise with itself: what that is
-    on average is taken off, and a standard deviation of it more.
+    Rows scatter normally about the mean of their class, alike in all, and at least as far as noise
+    on the scatter seems to (the root mean square of its eigenvalues); that one of several scores
+    is the largest is an integral, as if they did so independently. Coefficients are made of the
+    class means, so that scores of these hold a product of the noise with itself: what that is on
+    average is taken off.
     """
-    shares, W = weights * classes.totals / (weights @ classes.totals), solution.coefficients
+    shares, W = classes.shares(weights), solution.coefficients
     codes = (released.weight * shares)[:, None] * (classes.codes - released.target_mean)
     noise = classes.noise / classes.totals
-    product = noise.T @ noise @ codes * solution.traces * (1 + math.sqrt(2 / len(W)))
+    product = noise.T @ noise @ codes * solution.traces
     scores = classes.means @ W + solution.intercepts - product
     if W.shape[1] == 1:
         W, scores = np.hstack([-W, W]), np.hstack([-scores, scores])
     apart = (classes.means - classes.totals @ classes.means / classes.totals.sum()) @ W
     squares = (W.T @ released.scatter @ W - apart.T * classes.totals @ apart) / released.weight
-    spread = np.diag(squares)[:, None] + np.diag(squares) - 2 * squares
+    noises = released.noise * math.sqrt(len(W)) / released.weight * W.T @ W
+    spread, least = (np.diag(of)[:, None] + np.diag(of) - 2 * of for of in (squares, noises))
     margins = np.diag(scores)[:, None] - scores + np.diag(np.full(len(scores), math.inf))
     nodes, parts = np.polynomial.hermite_e.hermegauss(20)
-    margins = margins / np.sqrt(np.maximum(spread / 2, 1e-300))
-    right = ndtr(margins[..., None] + nodes).prod(axis=1) @ (parts / parts.sum())
-    return right[classes.shown], shares[classes.shown]
+    margins /= np.sqrt(np.maximum(spread, np.maximum(least, 1e-300)) / 2)
+    right = ndtr(margins[..., None] + nodes).prod(axis=1)
+    return np.asarray(right @ (parts / parts.sum()) * classes.shown)
 
 
 def reweighted(
@@ -673,8 +655,7 @@ def reweighted(
     Means and products with the codes are weighted exactly; the scatter is that of all records, as
     if classes had one covariance. All moments are about 0 if they are not `centered`.
     """
-    n, shares = released.weight, weights * classes.totals
-    shares = shares / shares.sum()
+    n, shares = released.weight, classes.shares(weights)
     row_mean, target_mean = shares @ classes.means, shares @ classes.codes
     scatter = released.scatter
     if not centered:

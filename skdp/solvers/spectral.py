@@ -407,6 +407,8 @@ class RegressionDirections(NamedTuple):
         Which part of the variance along them, for each target, is no noise.
     contrasts : array of shape (d,)
         Squares of the products of each column with the targets, about the means.
+    chance : float
+        What products of the same rows hold in the basis for a target of variance 1.
     """
 
     basis: FloatArray
@@ -415,6 +417,7 @@ class RegressionDirections(NamedTuple):
     near: float
     share: FloatArray
     contrasts: FloatArray
+    chance: float
 
 
 def product_directions(
@@ -443,4 +446,5 @@ def product_directions(
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
-    return RegressionDirections(basis, basis.T @ found, center, near, share, np.sum(cross**2, 1))
+    contrasts, chance = np.sum(cross**2, axis=1), float(filters @ squares) * clip_norm / noise
+    return RegressionDirections(basis, basis.T @ found, center, near, share, contrasts, chance)

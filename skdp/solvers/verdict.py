@@ -8,7 +8,7 @@ warnings follow from it. Pure functions.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from skdp._limits import CLEAR
 from skdp.answer import Answer
 
 FloatArray = NDArray[np.float64]
+_GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 
 
 class Kept(NamedTuple):
@@ -24,15 +25,15 @@ class Kept(NamedTuple):
 
     Attributes
     ----------
-    share : float
+    share : float, or array
         Unbiased, so that it may lie below 0 or above 1.
-    standard_error : float
+    standard_error : float, or array
     """
 
-    share: float
-    standard_error: float
+    share: Any
+    standard_error: Any
 
-    def exceeds(self, chance: float) -> bool:
+    def exceeds(self, chance: Any) -> Any:
         """Whether the share is clearly larger than what chance holds."""
         return self.share - chance > CLEAR * self.standard_error
 
@@ -42,11 +43,6 @@ def share_kept(held: Answer, total: Answer) -> Kept:
     whole = max(float(total.value), total.noise_scale, 1e-300)
     share = float(held.value) / whole
     return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
-
-
-def trace_held(ritz: FloatArray, noise_scale: float) -> Answer:
-    """Return the trace of a released symmetric matrix; `noise_scale` is that of its diagonal."""
-    return Answer(np.trace(ritz), noise_scale * math.sqrt(len(ritz)))
 
 
 def nonnegative(values: FloatArray) -> FloatArray:
@@ -77,14 +73,36 @@ def on_their_own(values: FloatArray, unit: Answer, mean_error: Answer) -> int:
     return found - int(smallest * unit.value - mean_error.value <= CLEAR * noise)
 
 
-def unused(
-    found: int, asked: int, kept: Kept | None = None, chance: float = 0.0, positive: int = 0
-) -> int:
-    """Return how many of the components that were asked for tell nothing: all, a part, or none.
+def evidence(
+    released: Any, g: FloatArray, m: FloatArray, few: FloatArray, *, pooled: bool
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    `found` of them stand above the noise one by one. Where all together hold clearly more than as
-    many directions by chance (`chance`), those are used that have a value left (`positive`).
+    See `solve_normal_equations`. Next to it whether more than noise and chance was seen: one that
+    is clearly likelier than 0 where products of n records with a target have m_i times what rho
+    leaves of its square by chance (twice that in columns that were chosen by such products); or
+    products with directions (`few`). The same records made these: what that makes of chance
+    follows from sums of columns, and is known to about itself. Of codes, which are no targets of
+    their own, all are looked at together (`pooled`), and next to directions no columns, as scores
+    start from these.
     """
-    if kept is not None and (chance >= 1.0 or kept.exceeds(chance)):
-        found = max(found, positive)
-    return asked - found
+    # The means of the rows have noise too, which comes with those of the targets.
+    noise, of_means = released.noise, released.noise * released.target_mean
+    units = np.hypot(released.cross_noise, of_means / (released.bias or math.inf))
+    if noise == 0.0:
+        return np.zeros(len(units)), np.ones(len(units), dtype=bool)
+    ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))
+    P, parts, chosen = released.directions, np.zeros((3, len(units))), 1 + bool(len(few))
+    taken = _GRID * (ratio.sum() / max(released.weight, 1.0))
+    for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
+        left = np.maximum([-taken, chosen * square / unit * (noise / unit) - taken], 0.0)
+        variances = 1 + left[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + len(m))
+        losses[:, j] = np.sum((g[:, j] / unit) ** 2 / variances + np.log(variances), axis=2)
+    rho2 = _GRID[np.argmin(losses[0], axis=1)] * (units / noise) ** 2
+    parts[:2] = np.sum(P * few, axis=0), np.sum((P * units) ** 2, axis=0)
+    parts[2] = released.chance * released.square
+    if pooled:
+        losses[1], parts[:] = losses[1].sum(axis=0), parts.sum(axis=1, keepdims=True)
+    # By a factor of e; the smallest stands for 0.
+    clear = (losses[1, :, 0] - losses[1].min(axis=1) > 2) & (not (pooled and len(few)))
+    return rho2, clear | Kept(parts[0], np.sqrt(parts[1] + parts[2] ** 2)).exceeds(parts[2])

@@ -620,6 +620,9 @@ def test_too_few_users_for_the_budget(model):
     with seeded_entropy(0):
         model.set_params(epsilon=2.0, n_components=1)
         model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
+    y = rng.permutation(y)  # what is left is chance, far above the noise
+    with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
+        model.set_params(epsilon=30.0).fit(X, (y > 0).astype(int) if labels else y, groups)
 
 
 def test_targets_too_far_from_zero_are_said_and_the_remedies_hold():
