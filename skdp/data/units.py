@@ -423,8 +423,7 @@ def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
     """
     keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
     order = np.argsort(keys, axis=1, kind="stable")
-    ordered = np.take_along_axis(keys, order, axis=1)
-    tied = ordered[:, 1:] == ordered[:, :-1]
+    tied = np.diff(np.sort(keys, axis=1)) == 0
     which = np.flatnonzero(tied.any(axis=1))
     Z = np.concatenate([X[which], Y[which]], axis=2)
     rows = np.take_along_axis(Z, order[which][:, :, None], axis=1)

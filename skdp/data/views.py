@@ -427,15 +427,12 @@ def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArra
 def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     """Whether row and targets are finite; looked at once, where a column remembers it."""
     seen = block.columns.get(CHECKED)
-    if seen is None:
-        return _finite_records(block)
-    if not seen.all():  # each thread writes its own rows
-        seen[:] = np.where(_finite_records(block), 1, -1)
+    if seen is None or not seen.all():
+        good = np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
+        if seen is None:
+            return good
+        seen[:] = np.where(good, 1, -1)  # each thread writes its own rows
     return np.asarray(seen > 0)
-
-
-def _finite_records(block: Zipped | Groups) -> NDArray[np.bool_]:
-    return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
 def _on_columns(rows: Block, kept: Kept | None, bad: NDArray[np.bool_]) -> Block:

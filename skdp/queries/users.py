@@ -217,15 +217,13 @@ class UserQuery(SumQuery):
         length = self.neighbours.units
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
-    def cached_local(
-        self, local: Local, shape: tuple[int, ...]
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
+    def cached_local(self, local: Local, width: int) -> Iterator[tuple[IntArray, FloatArray]]:
         """Return (users, result of `local`) of each batch: NOT a release, for what stays there.
 
         Their private heads are made here. Nothing that becomes public may depend on it: a user with
-        whom `local` fails has no numbers, of this `shape`.
+        whom `local` fails has no numbers, `width` of them.
         """
-        run = quietly(partial(_each_or_none, self._of_scaled(local), shape=shape))
+        run = quietly(partial(_each_or_none, self._of_scaled(local), shape=(width,)))
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
 

@@ -564,12 +564,12 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
         def local(batch):
             values = heads.fit(batch, self.head_rule_scores_)
-            coef, intercept = values[:, : d * p].reshape(-1, d, p), values[:, d * p :]
-            coef, intercept = scaling.of_raw(coef, intercept)
+            coef, intercept = np.split(values, [d * p], axis=1)
+            coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
             return np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
 
         with no_warnings():  # of one user's rows
-            for which, values in query.scaled(*scaling).cached_local(local, out.shape[1:]):
+            for which, values in query.scaled(*scaling).cached_local(local, out.shape[1]):
                 out[which] = np.where(np.isfinite(values).all(axis=1)[:, None], values, 0.0)
         return {"users": users, "heads": out}
 

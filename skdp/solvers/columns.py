@@ -240,8 +240,7 @@ def _about(
     raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     factor = np.take(_RAISES, raised)
     spread = size.points[np.arange(d), middle] * factor
-    part, questions = _PARTS["scale"]
-    noise = likelihood.noise_scale * math.sqrt(part / questions)
+    noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
     # A spread within what is open of the centre may be nothing but a distance from the median.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half

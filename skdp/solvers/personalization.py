@@ -433,12 +433,10 @@ def scaling_of(columns: Columns) -> Scaling:
     rest on a centre: both are left alone where they may as well be noise.
     """
     found = columns.found & (2 * columns.n >= columns.needed)  # fewer users show no scale
-    if not found.any():
-        scale, limit = np.ones(len(found)), math.inf
-    else:
-        common, limit = np.median(columns.spread[found]), FARTHEST
-        apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
-        scale = np.where(apart, columns.spread, common)
+    some = found.any()
+    common, limit = (np.median(columns.spread[found]), FARTHEST) if some else (1.0, math.inf)
+    apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
+    scale = np.where(apart, columns.spread, common)
     center = np.where(np.abs(columns.center) > scale, columns.center, 0.0)
     return Scaling(center, scale, np.full(len(found), limit))
 

@@ -487,9 +487,8 @@ def solve_normal_equations(
     m = true_forms(values, released.noise) + alpha
     rho2, seen = evidence(released, g, m, few, pooled=flat)
     noises = released.cross_noise**2
-    filters = _filter(
-        m[:, None], len(m) * released.noise**2 + noises / np.where(rho2, rho2, np.inf)
-    )
+    of_prior = noises / np.where(rho2, rho2, np.inf)
+    filters = _filter(m[:, None], len(m) * released.noise**2 + of_prior)
     found = filters * g
     lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
     astray = noises + released.noise**2 * np.sum(found**2, axis=0)
