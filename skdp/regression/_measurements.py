@@ -47,7 +47,7 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
-_LITTLE = "explains little: its predictions vary less than half as far as the targets"
+_LITTLE = "explains little: its predictions vary little next to the targets"
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -94,11 +94,12 @@ def first_means(ask, facts, design, centre):
 def failure_reason(fit, looked, unit=0.0, target_sd=0.0):
     """Say why a fit has no matrix, or that its matrix explains little; else nothing.
 
-    Records move predictions by `unit` for a matrix of size 1. Means explain targets too.
+    Records move predictions by `unit` for a matrix of size 1: at least, where their entries go
+    together, and then residuals that are small tell more. Means explain targets too.
     """
     if not fit.zero_because:
         far = unit * float(np.linalg.norm(fit.values))
-        little = far < MUCH * target_sd and MUCH * far < fit.noise_sd
+        little = far < MUCH * target_sd * (1.0 if fit.noise_sd > MUCH * target_sd else MUCH**2)
         return _LITTLE if little and not (looked and looked.means.found) else ""
     if looked is not None and looked.means.found:
         return f"finds means of rows and columns, and no low-rank part: {fit.zero_because}"
