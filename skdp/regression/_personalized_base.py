@@ -24,6 +24,7 @@ from skdp.exceptions import (
     warn_caller,
 )
 from skdp.queries.users import UserQuery
+from skdp.regression._linear import find_targets
 from skdp.regression._plans import PersonalPlans
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
@@ -242,38 +243,33 @@ class Base(NamedTuple):
 
 
 def learn_base(estimator, ask, query, shares):
-    """Release where targets lie, where columns lie, and the linear model of all."""
-    numbers = estimator._y_numeric
-    unit = _target_unit(estimator, ask, query, shares) if numbers else None
-    columns = _place(estimator, ask.columns(), query, query.n_features, shares["columns"])
+    """Release where columns lie, where targets lie, and the linear model of all."""
+    n = float(query.n_rows) if estimator.adjacency == "replace" else None
+    public = {"n": n, "centered": estimator.fit_intercept}
+    columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
     scaling = scaling_of(columns)
-    if not numbers:  # logits of all are not those of each
+    if not estimator._y_numeric:  # logits of all are not those of each
         return Base(scaling)
+    public["n"] = columns.n if estimator.fit_intercept else n
+    unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
     model = pooled_model(
-        ask.scaled(*scaling),
-        columns.found,
-        unit,
-        shares["global"],
-        intercept=estimator.fit_intercept,
+        ask.scaled(*scaling), columns.found, unit, share, intercept=estimator.fit_intercept
     )
     return Base(scaling, model, unit)
 
 
-def _target_unit(estimator, ask, query, shares):
-    p, given = query.n_outputs, _validation.check_range(estimator, "target_bounds")
+def _target_unit(estimator, ask, p, shares, public):
+    """Return the unit of targets, and what the search for it leaves of the share of the model."""
+    given, rest = _validation.check_range(estimator, "target_bounds"), shares["global"]
     bounds = _validation.spread_range(estimator, "target_bounds", given, p, "targets")
     if bounds is None:
-        return target_unit(_place(estimator, ask.targets(), query, p, shares["targets"]))
+        find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
+        found, _, rest = find_targets(find(share), find, None, share, rest)
+        return target_unit(found), rest
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / CUT, True, 0)
-
-
-def _place(estimator, ask, query, d, share):
-    """Release where columns (or targets) of one row of each user lie."""
-    n = float(query.n_rows) if estimator.adjacency == "replace" else None
-    return find_columns(ask, d, share, n, centered=estimator.fit_intercept)
+    return TargetUnit(center, radius / CUT, True, 0), rest
 
 
 def warn_of_verdict(estimator, base, helped):

@@ -87,7 +87,7 @@ def fit(estimator, aggregator=None, clients=None, **options):
 WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0),
     DPPersonalizedRegressor(
-        1, epsilon=2.0, adjacency="replace", loss="huber", head_selection="per_user"
+        1, epsilon=4.0, adjacency="replace", loss="huber", head_selection="per_user"
     ),
     DPPersonalizedRegressor(1, target_bounds=(-10, 10), head_selection="per_user"),
     DPPersonalizedRegressor(2, whiten=False, fit_intercept=False, loss="absolute"),
