@@ -408,7 +408,7 @@ class Batch:
 
 
 def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
-    """Return a public hash of each row: its bits, folded, times odd words that nothing links."""
+    """Return a public hash of each row: its bits, folded, times pseudo-random odd numbers."""
     bits = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # -0 is 0
     words = mixed_words(np.arange(first, first + rows.shape[2], dtype=np.uint64))
     return np.asarray((bits ^ (bits >> np.uint64(32))) @ (words | np.uint64(1)))
@@ -418,8 +418,8 @@ def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
     """Return each user's rows in an order that depends on what they are, not on how they came.
 
     Float sums then have the same bits for every order in which rows came. The order is that of a
-    public hash: sorted by value, rows that are alike would become pairs. Rows that differ and have
-    one hash, which anyone can make, are sorted so nevertheless.
+    public hash: sorted by value, rows that are alike would become pairs. Different rows of equal
+    hashes, which anyone can construct, are sorted by value.
     """
     keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
     order = np.argsort(keys, axis=1, kind="stable")

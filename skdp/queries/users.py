@@ -220,8 +220,8 @@ class UserQuery(SumQuery):
     def cached_local(self, local: Local, width: int) -> Iterator[tuple[IntArray, FloatArray]]:
         """Return (users, result of `local`) of each batch: NOT a release, for what stays there.
 
-        Their private heads are made here. Nothing that becomes public may depend on it: a user with
-        whom `local` fails has no numbers, `width` of them.
+        Their private heads are made here. Nothing that becomes public may depend on it: a user for
+        whom `local` raises has `width` NaNs.
         """
         run = quietly(partial(_each_or_none, self._of_scaled(local), shape=(width,)))
         if not isinstance(self._source, UserRows):

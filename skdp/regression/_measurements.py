@@ -94,8 +94,8 @@ def first_means(ask, facts, design, centre):
 def failure_reason(fit, looked, unit=0.0, target_sd=0.0):
     """Say why a fit has no matrix, or that its matrix explains little; else nothing.
 
-    Records move predictions by `unit` for a matrix of size 1: at least, where their entries go
-    together, and then residuals that are small tell more. Means explain targets too.
+    Records move predictions by `unit` for a matrix of size 1, or by more if their entries are
+    correlated: then small residuals say that it explains much. Means explain targets too.
     """
     if not fit.zero_because:
         far = unit * float(np.linalg.norm(fit.values))

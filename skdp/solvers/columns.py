@@ -221,7 +221,7 @@ def _about(
 
     A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
     many entries lie far outside, it is raised by the least factor of which _FAR hold the others.
-    How many that are falls with the noise, and a deviation grows by what lies there.
+    That number falls with the noise. The deviation grows with the share that lies far outside.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
     middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
@@ -262,9 +262,9 @@ def _about(
 def _raised(
     about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
 ) -> tuple[IntArray, FloatArray, Answer]:
-    """Return the factor by which each scale is raised, what lies beyond less, half of what differs.
+    """Return which factor raises each scale, and half of the number of entries off the centre.
 
-    What lies beyond is a share of what differs.
+    Between them the share of these that lies beyond the next smaller factor.
     """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
