@@ -138,8 +138,9 @@ def moment_size(n, share, unit_noise):
 # What the linear regression share: bounds, the one release, the solution.
 
 
-# Of a row for each column, over the noise: from there on bounds are wider than usual, by the fourth
-# root, so that what they cut and the noise both vanish. (By the square root the noise would not.)
+# Of a row for each column, over the noise: from there on lengths are longer than usual, by the
+# fourth root, so that noise and what they shorten both vanish. (By the square root the noise would
+# not.) Cuts of single entries hardly move the noise: they widen by the square root.
 _LOOSE = 0.01
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 MUCH = 0.5  # of the explainable variance: what may lose more says so
@@ -245,7 +246,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         noise = math.inf if exact else d * session.noise_multiplier
         wider = max(1.0, (_LOOSE * (n or 0.0) / noise) ** 0.25)
         if learns:
-            units = self._learnt_units(found, wider * CUT, units, sparse)
+            units = self._learnt_units(found, wider**2 * CUT, units, sparse)
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = shares["clip_norm"] / (2 if few else 1)
