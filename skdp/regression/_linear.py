@@ -255,8 +255,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
         left, wider, mean = model_share(shares), None, None
         if hasattr(self, "target_bounds"):
-            targets = ask, (d, q), shares, n
-            scale, left, wider = self._target_scale(session, *targets, scale, *places)
+            scale, left, wider = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
         shares = left_for_model(shares, left)
         kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
         length, known = clip_norm, {}
@@ -275,6 +274,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
             spread = np.minimum(DEVIATION * wider[1].deviation, (scale.high - scale.low) / 2)
             moments = moments._replace(square=spread**2)
+        session.forfeit_rest()  # what is spent must not tell that targets were not seen
         return Released(moments, clip_norm, scale, mean, kept, units)
 
     def _places(self, ask, sizes, shares, n, sparse):

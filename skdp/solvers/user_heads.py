@@ -77,7 +77,7 @@ def outside_variance(shared: Shared) -> float:
     if d == k:
         return 0.0
     share = min(shared.error, (d - k) / d)
-    return float(share * k / ((d - k) * (1 - share)))
+    return min(1.0, float(share * k / ((d - k) * (1 - share))))  # of nothing seen: rounding
 
 
 def fixed_choice(view: View) -> Choice:

@@ -401,6 +401,9 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
         with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="sees nothing"):
             model.fit(X, y)
     assert len(np.unique(classifier.predict(X))) == 1
+    with pytest.warns(NoSignalWarning, match="only a centre"):
+        blind = DPRidge(epsilon=0.1).fit(X, 0.0 * y)
+    assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
 
 
 def test_labels_of_no_class_are_named_where_nothing_is_seen():

@@ -251,10 +251,9 @@ def test_number_of_rules_is_public():
 
 
 def test_prior_outside_the_subspace_follows_its_error():
-    U = np.eye(10)[:, :2]
-    ratios = [
-        heads.outside_variance(shared.Shared(U, error, shared.Count()))
-        for error in (0.0, 0.1, 0.5, 8.0)
-    ]
-    assert ratios[0] == 0.0 < ratios[1] < ratios[2] < ratios[3] == pytest.approx(1.0)
-    assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0
+    def ratio(error, d=10, k=2):
+        return heads.outside_variance(shared.Shared(np.eye(d)[:, :k], error, shared.Count()))
+
+    assert ratio(0.0) == 0.0 < ratio(0.1) < ratio(0.5) < ratio(8.0) == pytest.approx(1.0)
+    assert max(ratio(8.0, d, 1) for d in range(2, 30)) <= 1.0  # clients refuse larger ones
+    assert ratio(0.5, 3, 3) == 0.0
