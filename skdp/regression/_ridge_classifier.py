@@ -20,6 +20,7 @@ from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
+from skdp.solvers.verdict import Kept
 
 # Weights of classes, checked and made numbers.
 
@@ -222,17 +223,16 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     def _solve(self, released, classes, codes):
         """Return the solution under the weights of the classes; all of it is free."""
-        alpha = float(self.alpha)
+        solve = partial(solve_normal_equations, alpha=float(self.alpha), flat=True)
         if not self._releases_sums():
-            return solve_normal_equations(released, alpha, flat=True)
+            return solve(released)
         found, weights = class_moments(released, codes), np.ones(len(classes))
         if self.class_weight is not None:
             given, weights = self.class_weight, 1 / found.totals
             if not isinstance(given, str):
                 weights = np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
             released = reweighted(released, found, weights, centered=self.fit_intercept)
-        released = released._replace(square=found.square(weights))
-        solution = solve_normal_equations(released, alpha, flat=True)
+        solution = solve(released._replace(square=found.square(weights)))
         shares, seen = found.shares(weights), solution.seen.all()
         if not seen and self.fit_intercept and shares.max() > 0.5:
             # Scores of noise are right for fewer than the label of more than half of all is.
@@ -243,14 +243,17 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         return solution
 
     def _warn_one_class(self, found, shares, right):
-        """Say that predictions are next to constant, or no better, from released moments alone."""
-        if shares @ right <= shares.max() or np.sort(right)[-2] < 0.1:
+        """Say that predictions are next to constant, or hardly better, from released moments alone.
+
+        In as many records the largest class would have its share up to this standard error.
+        """
+        error = math.sqrt(shares.max() * (1 - shares.max()) * (shares @ (shares / found.totals)))
+        if not Kept(shares @ right, error).exceeds(shares.max()) or np.sort(right)[-2] < 0.1:
             remedy = "class_weight='balanced', " if shares.max() > 0.5 else ""
             warn_caller(
                 f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth "
-                "of each other class gets its label), or no more of them right than that would. "
-                "The released totals of the classes are "
-                f"{np.rint(found.totals).astype(int).tolist()}. "
+                "of each other class gets its label), or not clearly more right than that. "
+                f"Released totals of classes: {np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,
             )

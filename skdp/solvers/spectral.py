@@ -438,8 +438,9 @@ def product_directions(
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.ones_like(sums)
     squares = weight * clip_norm**2 * clear / float(clear.sum())
     filters = 1 / (1 + squares / (alpha + CLEAR * noise))
-    along, noises = filters**2 * squares, 1 + (means / bias) ** 2
-    share = np.maximum(1 - along.sum() * noises / (along @ cross**2 + 1e-300), 0.0)
+    # Noise of columns that hold nothing moves no row along directions.
+    along, noises = filters**2 * squares * (size > CLEAR * unit), 1 + (means / bias) ** 2
+    share = 1 - 1 / np.maximum(along @ cross**2 / (along.sum() * noises + 1e-300), 1.0)
     found = filters[:, None] * cross
     left, sizes, _ = np.linalg.svd(found, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]

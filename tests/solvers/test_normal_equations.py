@@ -155,8 +155,7 @@ def test_hopeless_moments_stay_finite():
         moment[-1, -1] = -scale
         released = normal_equations(moment + moment.T, scale, np.ones(2), **public)
         assert np.linalg.norm(released.row_mean) <= 1 + 1e-12
-        for part in solve_normal_equations(released, 1.0)[:2]:
-            assert np.all(np.isfinite(part))
+        assert np.isfinite(np.vstack(solve_normal_equations(released, 1.0)[:2])).all()
 
 
 # -- columns -------------------------------------------------------------------------------------
@@ -195,10 +194,8 @@ def released(X, V, noise_scale=0.0, rng=None):
     if rng is not None:
         G = noise_scale * rng.standard_normal(M.shape)
         M = M + (G + G.T) / 2
-    return normal_equations(
-        M, noise_scale, np.full(V.shape[1], 1 / TARGET),
-        bias=CORNER, clip_norm=CLIP, target_norm=TARGET,
-    )  # fmt: skip
+    public = {"bias": CORNER, "clip_norm": CLIP, "target_norm": TARGET}
+    return normal_equations(M, noise_scale, np.full(V.shape[1], 1 / TARGET), **public)
 
 
 def data(n_classes, n=600, d=4):
@@ -342,6 +339,14 @@ def test_labels_start_from_what_directions_were_made_of():
     moments = NormalEquations(A + A.T, 2 * P + N, *np.zeros((2, 4)), 1.4, np.ones(4), directions=P)
     found = solve_normal_equations(moments, 1.0, flat=True)
     assert found.seen.all() and np.corrcoef(found.coefficients.ravel(), P.ravel())[0, 1] > 0.95
+
+
+def test_columns_that_hold_nothing_take_nothing_from_the_share_of_directions():
+    filled, empty = 3 * np.random.default_rng(0).standard_normal((2, 200, 2))
+    few = np.vstack([np.abs(4 * filled[:20]) + [0.0, 60.0], [[0.0, 180.0]]])
+    plain, more = ((each, 3.0, 1.0, 0.3, 1.0, False) for each in (few, np.vstack([empty, few])))
+    shares = product_directions(*plain).share, product_directions(*more).share
+    assert shares[0] > 0.8 and shares[0] - shares[1] < 0.1
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 1e300])

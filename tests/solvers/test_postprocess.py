@@ -195,8 +195,7 @@ def test_a_mean_that_is_mostly_noise_is_shrunk():
         assert error <= min(np.linalg.norm(noise), length + 6) / 50 + 1e-12
         assert kept == 1.0 if length == 300.0 else kept < 0.2
     exact, kept = postprocess.shrunk_mean(np.ones(4), 0.0, 2, 0.5)
-    assert kept == 1.0
-    assert np.allclose(exact, 0.25)
+    assert kept == 1.0 and np.allclose(exact, 0.25)
     assert postprocess.shrunk_mean(np.zeros(4), 1.0, 2, 0.5)[1] == 0.0
 
 
