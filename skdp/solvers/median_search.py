@@ -29,7 +29,7 @@ IntArray = NDArray[np.intp]
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # as many as halving takes
-_NEAR, _SURE = 2, 0.88  # log2 bins that a found median may be off, and how likely it must not be
+_NEAR = 2  # log2 bins that hold the middle half of what is likely of a median that was found
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
 _ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
 SMALLEST = float(_POWERS[0])
@@ -145,8 +145,7 @@ class Likelihood:
         Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
-        off = np.abs(self._cells - self.cell(0.5)[:, None])
-        narrow = (self.posterior * (off <= _NEAR + 1)).sum(axis=1) > _SURE
+        narrow = self.cell(0.75) - self.cell(0.25) <= _NEAR
         return np.asarray(narrow & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
