@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import ssl
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ def fixed_entropy(monkeypatch):
         return hashlib.shake_256(b"fixed%d" % next(count)).digest(size)
 
     monkeypatch.setattr(os, "urandom", urandom)
+    monkeypatch.setattr(ssl, "RAND_bytes", urandom)
 
 
 @pytest.fixture

@@ -134,6 +134,23 @@ def test_children_are_a_tree():
     assert not SystemSource().derive("a").seeded
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+def test_forked_children_have_words_of_their_own():
+    """A fork copies the generator's state, of a source that was made before too."""
+    words, drawn = SystemSource().words(), []
+    words(3)
+    for _ in range(2):
+        end, start = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(start, words(3).tobytes())
+            os._exit(0)
+        os.waitpid(child, 0)
+        drawn.append(np.frombuffer(os.read(end, 24), np.uint64))
+        os.close(end), os.close(start)
+    assert np.unique(np.concatenate([*drawn, words(3)])).size == 9
+
+
 @pytest.mark.parametrize("seeded", [True, False])
 def test_a_secret_gives_the_same_words(seeded):
     source, other = (
