@@ -224,8 +224,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         ask, shares = session.ask(query), self._shares()
         known = "count" not in shares
         n = float(query.n_rows) if known else released_count(*ask.count(share=shares["count"]))
-        public = query.unit.of_targets
-        if public or session.adjacency == "replace":
+        if query.unit.of_targets or session.adjacency == "replace":
             self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
         centre = Center(0.0, 0.0, True)
@@ -303,8 +302,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         if public:
             return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
         share = shares["covariance"] + (0.0 if placed else shares["mean"])
-        design = release_whitening(ask, shape, n, rank_share, share, place.radius)
-        return place, query, ask, design
+        return place, query, ask, release_whitening(ask, shape, n, rank_share, share, place.radius)
 
     def _attributes(self, fit, design, n, intercept, looked=None, target_sd=0.0):
         left, right, unit = (None, None, 0.0) if design is None else design[:3]

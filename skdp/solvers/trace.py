@@ -300,10 +300,8 @@ class _Descent:
         self.public = public
         self.levels: list[float] = []
         self.points: list[Point] = []
-        self.gradients: list[FloatArray] = []
         self.sds: list[float] = []
         self.intercepts: list[float] = []  # by whole steps, for a fit without a matrix
-        self.last: Point | None = None  # where contributions were shortest
         self.variances: list[float] = []
         self.first_sd = self.median = math.inf
         self.pace = 1.0
@@ -337,42 +335,50 @@ class _Descent:
         self.median = self.first_sd * facts.length(facts.tangent_size)
 
     def look(self, index: int) -> None:
-        """Release how long contributions are here; if they grew, go back to try half a step."""
-        facts, (U, S, V) = self.facts, self.point.factors
-        self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
+        """Release how long contributions are here; go back to try half a step if it is too far."""
+        facts = self.facts
+        self.tangent = self.ask.tangent(*self.point.factors, self.point.intercept)
         between = [end * self.median for end in _EXPECTED]
         found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
         self.sds.append(found / facts.length(facts.tangent_size))
-        if self.last and found > _open_factor() * self.median:
+        if found * _open_factor() > between[1]:  # they may be of any length
             self.point, self.pace = self.last, self.pace / 2
-            self.variances[-1:] = [math.inf] * bool(index)  # the next point has its gradients
-            U, S, V = self.point.factors
-            self.tangent = self.ask.tangent(U, S, V, self.point.intercept)
+            self.variances[-1:] = [math.inf] * bool(index)
+            self.tangent = self.ask.tangent(*self.point.factors, self.point.intercept)
         else:
-            self.median, self.last, self.gradients = found, self.point, []
+            self.median, self.last = found, self.point
 
     def step(self, index: int) -> None:
         """One clipped gradient step and a retraction."""
+        before = self.last
         self.look(index)
         facts, point = self.facts, self.point
         c = clip_multiplier(facts, facts.tangent_size, facts.gradients)
-        level = c * self.median
-        answer = self.tangent.total(level, share=facts.gradients / facts.max_iter)
-        self.levels.append(level)
-        self.gradients.append(answer.value)  # of a point that was gone back to there are more
-        move = self._move(np.mean(self.gradients, axis=0), answer.noise_scale, c)
+        self.levels.append(c * self.median)
+        answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
+        move = self._move(answer.value, answer.noise_scale, c)
         self.intercepts.append(point.intercept + float(move[-1]))
+        if before is not self.last:
+            self._look_back(before, move)
         move = self.pace * move
         # Of smaller steps each adds less noise, and the points have more in common: the mean is as
         # noisy.
-        self.variances[-1] /= len(self.gradients)
         r, (d1, d2) = facts.rank, facts.shape
-        right = move[: r * d1].reshape(d1, r)
-        left = move[r * d1 : r * (d1 + d2)].reshape(r, d2)
-        U, values, V = retract(*point.factors, right, left)
+        right, left, _ = np.split(move, [r * d1, r * (d1 + d2)])
         intercept = point.intercept + (float(move[-1]) if facts.bias else 0.0)
-        self.point = Point(U, values, V, intercept, (1 - self.pace) * point.of_start)
+        moved = retract(*point.factors, right.reshape(d1, r), left.reshape(r, d2))
+        self.point = Point(*moved, intercept, (1 - self.pace) * point.of_start)
         self.points.append(self.point)
+
+    def _look_back(self, before: Point, move: FloatArray) -> None:
+        """Change the pace where the step that led here had twice, or half, the best length."""
+        point, D = self.point, self.point.matrix() - before.matrix()
+        left = point.U.T @ D
+        led = np.append(D @ point.V, left - left @ point.V @ point.V.T)
+        size, onward = float(np.linalg.norm(led)), float(move[: led.size] @ led)
+        if abs(onward) > 2 * math.sqrt(self.variances[-1]) * size:  # clear of its noise
+            length = 1 - self.pace * (onward / size / size)
+            self.pace = min(1.0, self.pace / (1.0 if 0.5 < length < 2 else max(length, 0.5)))
 
     def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
         """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
@@ -412,8 +418,8 @@ class _Descent:
             variance += self.sampling**2 / free + (start * self.start_noise) ** 2
             noise = math.sqrt(variance)
             values = shrink(values, largest_of_noise(facts.shape) * noise, facts.shape)
-        intercepts = np.array([point.intercept for point in self.points])
-        self.point = Point(U, values, V, float(weights @ intercepts))
+        intercept = float(weights @ [point.intercept for point in self.points])
+        self.point = Point(U, values, V, intercept)
 
     def result(self, reason: str = "") -> TraceFit:
         facts = self.facts

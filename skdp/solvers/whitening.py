@@ -139,9 +139,7 @@ def release_whitening(
 
 
 def _times(W: FloatArray | None, basis: FloatArray) -> FloatArray:
-    if W is None:
-        return basis
-    return W @ basis if W.ndim == 2 else W[:, None] * basis
+    return basis if W is None else W @ basis if W.ndim == 2 else W[:, None] * basis
 
 
 def trace_attributes(
