@@ -856,6 +856,7 @@ def _params():
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # struck at the end
 @pytest.mark.filterwarnings("ignore:One or more of the test scores:UserWarning")
+@pytest.mark.filterwarnings("ignore:clones of one:skdp.exceptions.PrivacyWarning")  # a ledger left
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")  # of a search
 def test_a_fault_at_a_line(case, every):
     """Nothing unpaid, nothing lost, nothing told; and whoever comes next is not stuck."""
