@@ -252,7 +252,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
             remedy = "class_weight='balanced', " if shares.max() > 0.5 else ""
             warn_caller(
                 f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth "
-                "of each other class gets its label), or not clearly more right than that. "
+                "of each other class gets its label), or is hardly better than that. "
                 f"Released totals of classes: {np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,

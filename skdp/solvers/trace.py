@@ -376,7 +376,7 @@ class _Descent:
         left = point.U.T @ D
         led = np.append(D @ point.V, left - left @ point.V @ point.V.T)
         size, onward = float(np.linalg.norm(led)), float(move[: led.size] @ led)
-        if abs(onward) > 2 * math.sqrt(self.variances[-1]) * size:  # clear of its noise
+        if abs(onward) > CLEAR * math.sqrt(self.variances[-1]) * size:  # clear of its noise
             length = 1 - self.pace * (onward / size / size)
             self.pace = min(1.0, self.pace / (1.0 if 0.5 < length < 2 else max(length, 0.5)))
 

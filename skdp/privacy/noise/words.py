@@ -57,13 +57,11 @@ class SystemSource:
     It is AES-256 in counter mode (NIST SP 800-90A), 15 times as fast as ``os.urandom``. Nothing
     else is buffered in the process: a buffer would be copied by ``fork``, and two joblib workers
     would then add the same noise, which a difference of their outputs cancels. OpenSSL seeds a
-    forked child anew; a copy of a whole machine is seeded anew by each source.
+    forked child anew. Each release mixes in bytes of ``os.urandom``: a copy of a whole machine has
+    a copy of the generator, too.
     """
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        ssl.RAND_add(os.urandom(KEY_BYTES), 0.0)
 
     @property
     def seeded(self) -> bool:
@@ -73,6 +71,7 @@ class SystemSource:
     def words(self, *public_key: KeyPart) -> Words:
         """Return fresh words; the key is checked as a seeded source would, and not used."""
         _check(public_key)
+        ssl.RAND_add(os.urandom(KEY_BYTES), 0.0)
         return _system_words
 
     def derive(self, *label: KeyPart) -> SystemSource:
@@ -203,7 +202,8 @@ class _KeyedWords:
 
 
 def _system_words(n: int, /) -> WordArray:
-    return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
+    sizes = (min(_BLOCK_WORDS, n - i) for i in range(0, n, _BLOCK_WORDS))  # OpenSSL takes a C int
+    return np.frombuffer(b"".join(ssl.RAND_bytes(8 * size) for size in sizes), dtype=np.uint64)
 
 
 def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
