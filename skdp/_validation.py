@@ -303,7 +303,7 @@ def as_labels(values: Any) -> Any:
     given = list(values)
     try:
         found = np.asarray(given)
-        if found.ndim != 1 or (found.dtype.kind in "biufUS" and found.tolist() == given):
+        if found.ndim != 1 or (found.dtype.kind in "biufUS" and _keeps(found, given)):
             return found
     except (TypeError, ValueError, OverflowError):  # of unlike shapes, or beyond all dtypes
         pass
@@ -311,6 +311,12 @@ def as_labels(values: Any) -> Any:
     for i, value in enumerate(given):
         found[i] = value
     return found
+
+
+def _keeps(found: Any, given: list[Any]) -> bool:
+    """Whether an array has the values of a list; scalars of numpy would be cast to be compared."""
+    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
+    return found.dtype.char not in "gGO" and bool(found.tolist() == plain)
 
 
 def complete_labels(y: Any) -> Any:
@@ -367,7 +373,7 @@ def check_classes(estimator, *, least=2):
         classes = np.asarray(given)
         bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
         fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
-        fine = fine and classes.tolist() == given  # a cast may have merged labels
+        fine = fine and _keeps(classes, given)  # a cast may have merged labels
         fine = fine and not isinstance(estimator.classes, str) and len(set(given)) == len(given)
         classes = np.unique(classes) if fine else classes
     except (TypeError, ValueError):
@@ -412,7 +418,7 @@ def check_labels(labels):
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))
-    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
+    if labels.dtype.kind in "fcmM" and not np.isfinite(labels).all():
         raise ValueError("The user of a row is missing (NaN); every row needs its user.")
     if (
         labels.dtype.kind == "f"
@@ -422,8 +428,6 @@ def check_labels(labels):
             "User labels are floats beyond which integers merge (pandas makes floats of integers "
             "beside a missing one): read them as strings or as Int64."
         )
-    if labels.dtype.kind in "mM" and np.isnat(labels).any():
-        raise ValueError("The user of a row is missing; every row needs its user.")
     if labels.dtype.kind == "O":
         values = labels.tolist()
         if any(value is None or value != value for value in values):
@@ -435,7 +439,6 @@ def check_labels(labels):
         if not all(isinstance(value, (int, float, np.number)) for value in values):
             raise ValueError("User labels must be all strings or all numbers.")
         labels = np.asarray(values)
-        exact = labels.dtype.kind != "O" and labels.tolist() == values
-        if not exact:
+        if not _keeps(labels, values):
             raise ValueError("User labels are not exact in one numeric type; use strings.")
     return labels

@@ -82,14 +82,14 @@ def test_large_integers_beside_a_float_stay_apart(model):
     options = {"groups": USERS} if model is PERSONAL else {}
     model = type(model)(**model.get_params() | {"classes": [LARGE - 1, LARGE]})
     expected = coefficients(model, with_one(7, (LARGE - 1, LARGE)), **options)
-    found = coefficients(model, with_one(0.5, (LARGE - 1, LARGE)), **options)
+    found = coefficients(model, with_one(0.5, np.array([LARGE - 1, LARGE])), **options)
     np.testing.assert_array_equal(expected, found)
 
 
 @pytest.mark.parametrize("odd", ["x", 0.5, LARGE, None])
 def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     """Next to a string 10 comes before 9, next to a float two users beyond 2**53 are one."""
-    users = [LARGE + int(user) for user in USERS]
+    users = list(LARGE + USERS)
     users[3] = odd
     if odd == LARGE:
         assert check_labels(users).tolist() == users
