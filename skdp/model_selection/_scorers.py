@@ -178,6 +178,11 @@ class PrivateScorer:
         """What one call spends: how a search and a ledger know that a scorer is private."""
         return planned(PrivacyBudget(self.epsilon, self.delta))
 
+    def suits(self, model: Any) -> bool:
+        """Whether a model has the method that the loss asks for; a function is not known."""
+        method = "fit" if callable(self.loss) else LOSSES.get(self.loss, ("fit",))[0]
+        return hasattr(model, "inverse_transform" if method == "reconstruct" else method)
+
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
         """Refuse to be added to fits that protect something else."""
         mine = self.privacy_unit, self.adjacency
@@ -200,11 +205,10 @@ class PrivateScorer:
         groups : array, default=None
             Users of the rows, for the unit "group".
         """
-        budget = PrivacyBudget(self.epsilon, self.delta)
-        source = make_source(self.random_state, "PrivateScorer")
         session = PrivacySession(
-            budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit,
-            observer=routes.Account(),
+            PrivacyBudget(self.epsilon, self.delta), adjacency=self.adjacency,
+            unit=self.privacy_unit, observer=routes.Account(),
+            source=make_source(self.random_state, "PrivateScorer"),
         )  # fmt: skip
         return self.score_of(*self.release(model, X, y, groups, session))
 
@@ -241,11 +245,10 @@ class PrivateScorer:
                 raise ValueError("the unit is the user: pass 'groups' to the scorer.")
             owners = np.unique(check_labels(groups), return_inverse=True)[1]
         n = 1.0 if private_count else float(n_rows(X) if owners is None else owners.max() + 1)
-        bounds = tuple(float(b) for b in self.bounds)
         query = LossQuery(
             self._losses_of(model, X, y),
             lambda: n_rows(X),
-            bounds,
+            tuple(map(float, self.bounds)),
             adjacency="add_remove" if private_count else "replace",
             owners=owners,
         )
@@ -304,9 +307,8 @@ def own_scorer(estimator: Any) -> PrivateScorer | None:
     if hasattr(last, "inverse_transform"):
         return PrivateScorer("share_lost", (0.0, 1.0))
     bounds = getattr(last, "target_bounds", "auto")
-    if isinstance(bounds, str):
-        return None
-    return PrivateScorer("squared_error", (0.0, float(np.max(np.ptp(bounds, axis=0))) ** 2))
+    high = 0.0 if isinstance(bounds, str) else float(np.max(np.ptp(bounds, axis=0))) ** 2
+    return PrivateScorer("squared_error", (0.0, high)) if high else None
 
 
 def make_private_scorer(

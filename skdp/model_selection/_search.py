@@ -134,12 +134,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 "rows, which costs less noise than to split them, and a private model cannot adapt "
                 f"to single rows by much. Leave 'cv' at None. Got {self.cv!r}."
             )
-        if not isinstance(self._scorer, PrivateScorer):
+        scorer = self._scorer
+        if not (isinstance(scorer, PrivateScorer) and scorer.suits(self.estimator)):
             raise ValueError(
                 f"The 'scoring' parameter of {type(self).__name__} must come from "
-                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead. None "
-                "takes the estimator's own: a regressor has one with public 'target_bounds'; "
-                "'accuracy' is for classifiers; other losses need public bounds."
+                "make_private_scorer, for what the estimator has: 'predict', or of all its steps "
+                f"'inverse_transform'. Got {self.scoring!r}. None is its own: a regressor has one "
+                "with 'target_bounds'. 'accuracy' is for classifiers; other losses need bounds."
             )
         check_searchable(self.estimator, self.assume_rowwise)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
@@ -164,9 +165,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     def _scorer(self):
         """The scorer that was given, or the estimator's own."""
         accuracy = isinstance(self.scoring, str) and self.scoring == "accuracy"
-        if self.scoring is None or (accuracy and is_classifier(self.estimator)):
-            return own_scorer(self.estimator)
-        return self.scoring
+        own = self.scoring is None or (accuracy and is_classifier(self.estimator))
+        return own_scorer(self.estimator) if own else self.scoring
 
     def _sessions(self):
         return len(dp_parts(self.estimator)) + 1

@@ -46,10 +46,8 @@ FLIPPED = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
 
 
 def pca_search(**params):
-    params = {"estimator": DPPCA(clip_norm=1.0), "param_grid": GRID, "scoring": RECONSTRUCTION} | (
-        params
-    )
-    return DPGridSearchCV(**params)
+    given = {"estimator": DPPCA(clip_norm=1.0), "param_grid": GRID, "scoring": RECONSTRUCTION}
+    return DPGridSearchCV(**given | params)
 
 
 COMPOSED = pca_search(strategy="compose")
@@ -161,7 +159,9 @@ def test_infinite_epsilon_is_exact():
         ({"score_budget_fraction": 1.0}, "score_budget_fraction"),
         ({"scoring": "r2"}, "make_private_scorer"),
         ({"scoring": "accuracy"}, "make_private_scorer"),
-        ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
+        ({"scoring": SQUARED}, "for what the estimator has: 'predict'"),
+        ({"scoring": None, "estimator": DPRidge()}, "has one with 'target_bounds'"),
+        ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of all its steps"),
         ({"cv": 5}, "has no folds"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
@@ -183,8 +183,7 @@ def test_bad_parameters_touch_nothing(params, match):
         PrivacyLedger(9, 1e-5) as ledger,
     ):
         search.fit(X)
-    assert not len(transcript) and not ledger.entries
-    assert not hasattr(search, "best_estimator_")
+    assert not (len(transcript) or ledger.entries or hasattr(search, "best_estimator_"))
 
 
 def test_estimators_have_a_score_of_their_own():
@@ -407,7 +406,7 @@ def test_a_classifier_is_scored_by_its_labels(scoring):
     model = DPRidgeClassifier(clip_norm=1.8, classes=["a", "b"])
     search = DPGridSearchCV(model, {"alpha": [1.0, 10.0]}, epsilon=4.0, **scoring).fit(X, y)
     assert -0.2 < search.best_score_ < 0.1
-    with pytest.raises(ValueError, match="other losses need public bounds"):
+    with pytest.raises(ValueError, match="other losses need bounds"):
         DPGridSearchCV(DPRidge(), {"alpha": [1.0]}, **scoring).fit(X, X[:, 0])
 
 
