@@ -415,6 +415,7 @@ def check_labels(labels):
     """Return the users of rows as an array of one kind; a missing user is an error."""
     if isinstance(labels, str):
         raise ValueError("'groups' must be an array: of a column of X set 'group_column'.")
+    labels = labels.tolist() if np.ma.isMaskedArray(labels) else labels  # None where it is masked
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))
@@ -428,17 +429,16 @@ def check_labels(labels):
             "User labels are floats beyond which integers merge (pandas makes floats of integers "
             "beside a missing one): read them as strings or as Int64."
         )
-    if labels.dtype.kind == "O":
+    if labels.dtype.kind in "OT":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
-        if any(value is None or value != value for value in values):
+        if any(map(_is_missing, values)):
             raise ValueError("The user of a row is missing; every row needs its user.")
         if all(isinstance(value, str) for value in values):
             if any(value.endswith("\0") for value in values):  # numpy would strip it
                 raise ValueError("User labels may not end with a null character.")
-            return labels.astype(str)
+            return np.asarray(values, str)
         if not all(isinstance(value, (int, float, np.number)) for value in values):
             raise ValueError("User labels must be all strings or all numbers.")
-        labels = np.asarray(values)
-        if not _keeps(labels, values):
+        if not _keeps(labels := np.asarray(values), values):
             raise ValueError("User labels are not exact in one numeric type; use strings.")
     return labels

@@ -456,7 +456,8 @@ def test_unknown_users_get_the_global_model():
         # what numpy would merge or lose
         (np.array(["a", "a\0"] * 180, dtype=object), "[Uu]ser"),
         ([1, "1"] * 180, "strings or all numbers"),
-        (["a", math.nan] * 180, "[Uu]ser"),
+        (np.array(["a", math.nan] * 180, np.dtypes.StringDType(na_object=math.nan)), "missing"),
+        (np.ma.masked_equal(SMALL.groups, 3), "missing"),
         (np.array(["2020-01-01", "NaT"] * 180, dtype="datetime64[D]"), "[Uu]ser"),
     ],
 )
