@@ -72,8 +72,8 @@ def blocks_by_group(
 
 def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
     """Cut a block by where its groups go."""
-    groups = np.asarray(groups)
-    labels, codes = np.unique(groups, return_inverse=True)
+    groups = np.asanyarray(groups)  # a label that is masked is missing, and stays so
+    labels, codes = np.unique(np.asarray(groups), return_inverse=True)
     goes = np.array([_place(label, n) for label in labels.tolist()], np.intp)[codes]
     rows = [np.flatnonzero(goes == i) for i in range(n)]
     return [(groups[r], *(column[r] for column in columns)) for r in rows]
@@ -95,11 +95,11 @@ def _stacked(parts: tuple[Any, ...]) -> Any:
     sparse: Any = importlib.import_module("scipy.sparse")
     if sparse.issparse(parts[0]):
         return sparse.vstack(parts, format="csr")
-    return np.concatenate([np.asarray(part) for part in parts])
+    join: Any = np.ma.concatenate if any(map(np.ma.isMaskedArray, parts)) else np.concatenate
+    return join([np.asanyarray(part) for part in parts])
 
 
 def _array(moved: list[Any], place: int, like: Any) -> NDArray[Any]:
     da: Any = importlib.import_module("dask.array")
-    shape = (np.nan, *like.shape[1:])
-    blocks = [da.from_delayed(m[place], shape, meta=like._meta) for m in moved]
+    blocks = [da.from_delayed(m[place], (np.nan, *like.shape[1:]), meta=like._meta) for m in moved]
     return da.concatenate(blocks, allow_unknown_chunksizes=True)  # type: ignore[no-any-return]
