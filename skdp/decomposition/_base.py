@@ -357,14 +357,14 @@ class Ritz(NamedTuple):
     edge: float
 
 
-def rotate_by_ritz(project, V, share):
-    """Rotate a subspace to its Ritz vectors.
+def rotate_by_ritz(project, V, share, k=None):
+    """Rotate a subspace to its Ritz vectors, and keep the k leading ones.
 
     ``project(V, share=...)`` releases the moment in the subspace.
     """
     answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
-    return ritz_of(values, V @ Q, answer.noise_scale)
+    return ritz_of(values[:k], V @ Q[:, :k], answer.noise_scale)
 
 
 def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):

@@ -96,8 +96,8 @@ class DPTruncatedSVD(
         Row unit: "gram" (and "arpack") releases the second moment; "power" (and
         "randomized") takes power steps; "screened" starts them at the mean and at a moment of
         the columns with the largest sums, for wide non-negative rows. Interactions: "gram" (and
-        "arpack"), "screened" (the moment of the items with the largest counts, or of all items),
-        "power" (and "randomized"), "one_shot".
+        "arpack"), "screened" (counts of the items, and the moment of those with the largest, or of
+        all), "power" (and "randomized"), "one_shot".
         Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
         (and "randomized"); "one_shot". Edges: "power", "one_shot"; "edge_change" and "mixed" have
         no one shot. All entries at once ("one_shot"), or half steps: "entry_change" (with Laplace

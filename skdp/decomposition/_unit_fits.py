@@ -18,13 +18,7 @@ from skdp.solvers import one_shot
 from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.solvers.spectral import (
-    DIRECTION_LEVEL,
-    chosen_subspace,
-    moment_columns,
-    screened_moment,
-    shows_all_columns,
-)
+from skdp.solvers.spectral import DIRECTION_LEVEL, chosen_subspace, moment_columns, screened_moment
 from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small
 from skdp.units import DEGREE, unit_of
 
@@ -79,11 +73,9 @@ def _moment_route(estimator, session, shape, floor):
     m, n = shape
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
-    name, columns = "screened", moment_columns(signal, n, estimator.n_components)
-    if shows_all_columns(signal, n):
-        name, columns = "gram", n
+    columns = moment_columns(signal, n, estimator.n_components)
     some = f"{columns} columns{' or all' * (columns < n)}"
-    return name, f"{name}: of {some}, at a degree floor of {floor}", noise, columns
+    return "screened", f"screened: of {some}, at a degree floor of {floor}", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):
@@ -139,7 +131,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal, m * math.sqrt(floor))
-        return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"])
+        return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"], k)
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
@@ -173,7 +165,7 @@ def moment_thresholds(estimator, session, unit, shape):
         kept = shape[1]
     if kept > MOST_DENSE:
         return {}
-    name = "gram" if kept == shape[1] else "screened"
+    name = "gram" if unit.low < 0 else "screened"
     return {name: math.sqrt(symmetric_noise_edge(noise, kept))}
 
 
@@ -209,7 +201,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = screened_moment(rows, n, k, share, signal, m * clip_norm)
-        ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"])
+        ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"], k)
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)

@@ -64,14 +64,9 @@ class RowQuery(GroupQuery):
     """
 
     def __init__(
-        self,
-        rows: Any,
-        *,
-        clip_norm: float,
-        by_group: bool = False,
-        adjacency: str,
+        self, rows: Any, *, clip_norm: float, adjacency: str, by_group: bool = False,
         n_jobs: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(rows, by_group=by_group, adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         finite = math.isfinite(self.clip_norm)

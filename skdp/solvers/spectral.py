@@ -313,14 +313,6 @@ def kept_columns(signal: float, d: int, k: int) -> int:
     return int(min(max(size, FEWEST_KEPT, 4 * k), d))
 
 
-def shows_all_columns(signal: float, d: int) -> bool:
-    """Whether a moment shows so much of all columns that their counts are not needed next to it.
-
-    Half of them would be read after their counts: the noise is a root of two larger without.
-    """
-    return d <= MOST_DENSE and bool(2 * _ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
-
-
 def moment_columns(signal: float, d: int, k: int) -> int:
     """Return of how many columns one moment is best: more than where tangent rounds reach others.
 
@@ -365,16 +357,21 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
     return np.asarray(found / max(float(np.linalg.norm(found)), 1e-300))
 
 
+_MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
+
+
 def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: float) -> FloatArray:
-    """Return the subspace of one moment of the columns with the largest counts.
+    """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; counts have the
     length c if all rows are alike. Popularity is the floor, as for rows. More columns are read
     where popularity, clear of the edge of their noise, would show more of itself; and all, where
     that edge over the share of the counts is lower so: where columns are about as popular.
+    The less a moment shows, the more of the budget counts have: they are one direction more.
     """
-    counts, rest = ask.counts(share=_SUMS * share), (1 - _SUMS) * share
-    signal *= math.sqrt(rest / share)
+    part = 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL)
+    counts, rest = ask.counts(share=part * share), (1 - part) * share
+    signal *= math.sqrt(1 - part)
     order = np.argsort(-counts.value, kind="stable")
     values, size = counts.value[order], moment_columns(signal, d, k)
     alike = values[:size].sum() < math.sqrt(size / d) * max(values.sum(), 1e-300)
@@ -384,7 +381,9 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: fl
     order = order[: d if d <= MOST_DENSE and alike else size]
     moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
-    return V
+    common = about_common(counts.value, counts.noise_scale)
+    apart = common - V @ (V.T @ common)
+    return orthonormal(np.column_stack([V, apart])) if apart @ apart > NEGLIGIBLE else V
 
 
 # Directions of regression in more columns than a moment can hold.

@@ -318,13 +318,13 @@ def test_routes_are_chosen_by_predicted_noise():
         return unit_route(DPTruncatedSVD(4, **options), shape)[0]
 
     unit = {"privacy_unit": "interaction"}
-    assert route((50_000, 150), **unit) == "gram"
+    assert route((50_000, 150), **unit) == "screened"
     with PrivacyLedger(1.0):  # which knows the kind of a budget
         assert route((3000, 9000), **unit) == "screened"
     assert route((3000, 9000), **unit) == "auto"
     assert route((3000, 500), epsilon=8.0, **unit) == "one_shot"
     assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == "one_shot"
-    assert route((3000, 500), privacy_unit="entry") == "gram"
+    assert route((3000, 500), privacy_unit="entry") == "screened"
     assert route((300, 200), privacy_unit="entry", epsilon=4.0) == "one_shot"
     assert route((500, 120), privacy_unit="frobenius", epsilon=0.5) == "one_shot"
     assert route((5000, 4000), privacy_unit="frobenius") == "alternating"
