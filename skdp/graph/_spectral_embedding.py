@@ -18,11 +18,11 @@ from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import (
     ScaledGraph,
-    angular_rows,
     degree_direction,
     degree_scale,
     embed_across,
     released_degrees,
+    row_lengths,
 )
 from skdp.solvers.iterate import PASSES, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
@@ -60,15 +60,10 @@ def _edge(estimator, session, degrees, n):
     """Return the eigenvalue from which one is seen."""
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
-        edge = flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
-    else:
-        products = [line for line in session.ledger if line.name == "right_product"]
-        products = products[degrees is not None :]  # the first one released the degrees
-        edge = _SEEN * products_threshold(products, n)
-    if estimator.normalization == "laplacian":
-        scale = degree_scale(degrees)
-        edge *= math.sqrt(np.mean(scale**2)) * (math.sqrt(np.mean(scale**2)) if flips else 1.0)
-    return edge
+        return flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
+    products = [line for line in session.ledger if line.name == "right_product"]
+    products = products[degrees is not None :]  # the first one released the degrees
+    return _SEEN * products_threshold(products, n)
 
 
 # Spectral embedding of a graph with edge-level differential privacy.
@@ -168,7 +163,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     embedding_ : ndarray of shape (n_nodes, n_components)
         Released embedding of the nodes.
     eigenvalues_ : ndarray of shape (n_components,)
-        Released Ritz values, signed, by decreasing magnitude (with "degree" of the graph between
+        Released Ritz values, signed, by decreasing magnitude (unless "none" of the graph between
         scales whose squares have mean one); of "one_shot" eigenvalues without
         the known bias of the noise, 0 inside its edge. A warning says if none stands above it.
     degrees_ : ndarray of shape (n_nodes,)
@@ -345,17 +340,17 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         part = 1 / (PASSES["power"][0] + 1)  # as if it were one product more
         released = released_degrees(ask, n, part)
-        degrees = released.values
+        degrees, alpha = released.values, matrix_unit(self).alpha
         rest = lambda ask, across: eigenpairs(ask, 1 - part, across, False)  # noqa: E731
         if self.normalization == "degree":
-            alpha = matrix_unit(self).alpha
             values, embedding = embed_across(ask, released, alpha, rest, spread)
             return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
-        scale = degree_scale(degrees)
+        scale = degree_scale(released, alpha, spread)
         direction = degree_direction(1 / scale)
         across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
         values, V = rest(ScaledGraph(ask, scale), across)
-        embedding = angular_rows(fix_signs(V.T).T, direction)
+        embedding = fix_signs(V.T).T * math.sqrt(len(V))
+        embedding /= row_lengths(embedding, direction)[:, None]
         return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
 
     def __sklearn_tags__(self):

@@ -16,6 +16,7 @@ from skdp.solvers.linalg import fix_signs
 
 FloatArray = NDArray[np.float64]
 _LEAST = 0.1  # of a component: it is never replaced altogether
+_FEWEST = 0.25  # of the mean degree: a node counts as if it had no fewer edges
 
 
 class Degrees(NamedTuple):
@@ -42,10 +43,17 @@ def degree_direction(degrees: FloatArray) -> FloatArray:
     return degrees / length if length > 0 else np.full(n, 1 / math.sqrt(n))
 
 
-def degree_scale(degrees: FloatArray) -> FloatArray:
-    """Return 1/sqrt of the released degrees, each with a mean one added: none is near 0."""
-    floored = np.maximum(degrees, 0.0) + max(float(degrees.mean()), 1.0)
-    return np.asarray(1 / np.sqrt(floored))
+def degree_scale(degrees: Degrees, weight: float, spread: float) -> FloatArray:
+    """Return 1/sqrt of the noise of each row: of its edges, which is its degree, and released.
+
+    `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
+    released degrees; 0 if all is released, so that decompositions are free. Squares of scales have
+    mean one: eigenvalues keep their units.
+    """
+    mean = max(float(degrees.values.mean()), weight)
+    own = weight * np.maximum(degrees.values, _FEWEST * mean)
+    scale = 1 / np.sqrt(own + (spread or 1.0) * degrees.noise_scale**2)
+    return np.asarray(scale / math.sqrt(np.mean(scale**2)))
 
 
 class ScaledGraph:
@@ -80,21 +88,19 @@ def embed_across(
 ) -> tuple[FloatArray, FloatArray]:
     """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
-    `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
-    released degrees; 0 if all is released, so that decompositions are free.
+    `weight` and `spread` are those of `degree_scale`. Rows are divided by the root of their length,
+    which is between an angle, where nodes of few edges are as noisy as they can be, and a position,
+    where those of many edges lie far out.
     """
-    mean = max(float(degrees.values.mean()), weight)
-    own = weight * (np.maximum(degrees.values, 0.0) + mean)
-    variance = (spread or 1.0) * degrees.noise_scale**2
-    scale = 1 / np.sqrt(own + variance)
-    scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
+    scale = degree_scale(degrees, weight, spread)
     direction = degree_direction(scale * degrees.values)
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale), across)
     V = fix_signs(V.T).T
+    variance = (spread or 1.0) * degrees.noise_scale**2
     noise = _noise_strength(degrees.values, weight, scale, variance)
-    X = _adjusted_by_degrees(V, direction, _seen(values, noise))
-    return values, X * math.sqrt(len(V))
+    X = _adjusted_by_degrees(V, direction, _seen(values, noise)) * math.sqrt(len(V))
+    return values, X / np.sqrt(row_lengths(X, direction))[:, None]
 
 
 def _noise_strength(
@@ -140,11 +146,10 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE))
 
 
-def angular_rows(X: FloatArray, direction: FloatArray) -> FloatArray:
-    """Divide each row of X by the norm of (direction_i, X_i): what is left is an angle.
+def row_lengths(X: FloatArray, direction: FloatArray) -> FloatArray:
+    """Return the norm of (direction_i, X_i) in units of a usual one: a row over it is an angle.
 
     Nodes of one group differ in degree far more than in angle.
     """
-    n = len(X)
-    both = np.hypot(np.abs(direction) * math.sqrt(n), np.linalg.norm(X, axis=1) * math.sqrt(n))
-    return np.asarray(X * (math.sqrt(n) / np.maximum(both, NEGLIGIBLE))[:, None])
+    both = np.hypot(direction * math.sqrt(len(X)), np.linalg.norm(X, axis=1))
+    return np.asarray(np.maximum(both, NEGLIGIBLE))

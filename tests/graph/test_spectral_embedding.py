@@ -141,13 +141,9 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
     A, options = make()
     degrees = A.sum(axis=1)
     weight = max(map(abs, options.get("unit_bound", (0.0, 1.0))))
-    if normalization == "laplacian":
-        floored = np.maximum(degrees, 0) + max(degrees.mean(), 1.0)
-        scale, direction = 1 / np.sqrt(floored), np.sqrt(floored)
-    else:
-        floored = np.maximum(degrees, 0) + max(degrees.mean(), weight)
-        scale = 1 / np.sqrt(floored * np.mean(1 / floored))
-        direction = scale * degrees
+    floored = np.maximum(degrees, max(degrees.mean(), weight) / 4)
+    scale = 1 / np.sqrt(floored * np.mean(1 / floored))
+    direction = 1 / scale if normalization == "laplacian" else scale * degrees
     direction = direction / np.linalg.norm(direction)
     P = np.eye(len(A)) - np.outer(direction, direction)
     values, vectors = leading(P @ (A * np.outer(scale, scale)) @ P, 2)
@@ -157,6 +153,23 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
     if normalization == "laplacian":  # eigenvectors, each row divided by a public length
         lengths = np.hypot(direction, np.linalg.norm(vectors, axis=1))
         assert np.allclose(model.embedding_, vectors / lengths[:, None], atol=1e-5)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("normalization", ["laplacian", "degree"])
+def test_many_groups_of_unequal_sizes_and_degrees_are_told_apart(normalization):
+    """Nodes with few edges lie near 0, and small groups far from it: rows need a common length."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(16), rng.integers(10, 90, 16))
+    size = np.exp(0.7 * rng.standard_normal(len(labels)))
+    chance = (
+        np.where(labels[:, None] == labels, 0.5, 0.01) * np.outer(size, size) / size.mean() ** 2
+    )
+    A = np.triu(rng.random(chance.shape) < chance, 1).astype(float)
+    for epsilon in (6.0, math.inf):
+        model = DPSpectralEmbedding(15, epsilon=epsilon, normalization=normalization).fit(A)
+        found = KMeans(16, n_init=4, random_state=0).fit_predict(model.embedding_)
+        assert adjusted_rand_score(labels, found) > 0.8
 
 
 UNEQUAL = [((500, 100), 0.15, 0.03), ((600, 300, 200, 100), 0.2, 0.03)]
