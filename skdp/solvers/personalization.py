@@ -419,9 +419,11 @@ class TargetUnit(NamedTuple):
 def target_unit(targets: Columns) -> TargetUnit:
     """Return the unit of targets from where one of each user lies.
 
-    A spread within what is open of a centre far from 0 may be nothing but a distance from it.
+    A spread within what is open of a centre far from 0 may be nothing but a distance from it. Heads
+    that start at 0 where targets lie far away are much worse than no shared model: what fewer users
+    seem to show does not count.
     """
-    found = bool(targets.found.all())
+    found = bool(targets.found.all()) and targets.n >= targets.needed
     far = found and not (targets.placed | (np.abs(targets.center) <= targets.spread)).all()
     return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed, far)
 

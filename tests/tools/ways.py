@@ -101,7 +101,7 @@ ESTIMATORS = [
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, adjacency="replace"),
-    DPPersonalizedRegressor(1, loss="absolute"),
+    DPPersonalizedRegressor(1, epsilon=30.0, loss="absolute"),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
     DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
