@@ -34,6 +34,7 @@ from skdp.data.blocks import (
     rows_at_once,
 )
 from skdp.data.integers import row_map, row_norms
+from skdp.data.products import row_products
 
 # Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
 #
@@ -419,14 +420,16 @@ def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArra
         yield with_rows(rows, np.concatenate(parts, axis=1, out=out))
 
 
-def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Mapped, scale: Any) -> Iterator[Any]:
+def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -> Iterator[Any]:
     """Yield records whose target is by how much errors of a model fall with the second of two cuts.
 
-    That is squared errors, of targets and predictions in `scale`, each from its record alone.
+    That is squared errors, of targets and predictions in `scale`, each from its record alone. The
+    model is its coefficients, of dense rows in units, and its value at 0.
     """
     for block in blocks:
-        y = scale(block.targets)
-        errors = (scale(kept_columns(cut(block.rows), model)) - y for cut in cuts)
+        y, (coefficients, at_zero) = scale(block.targets), model
+        found = (row_products(dense(cut(block.rows)), coefficients) for cut in cuts)
+        errors = (scale(predicted + at_zero) - y for predicted in found)
         first, second = (np.sum(each**2, axis=1) for each in errors)
         gains = np.where(good_records(block), first - second, np.nan)
         yield block._replace(columns={**block.columns, "y": gains[:, None]})

@@ -207,13 +207,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             shares["columns"] = 0.2 if self.bounds is None and not few else 0.1
         if few:
             # Columns of dense rows have factors in common, which products do not tell apart.
-            shares["sums"] = (LinearBase if dense else self)._sums * (
-                1 - shares.get("columns", 0.0)
-            )
+            of_products = (LinearBase if dense else self)._sums
+            shares["sums"] = of_products * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
-            shares |= {"target_bounds": 0.08} | (
-                {"target_mean": 0.04} if self.fit_intercept else {}
-            )
+            shares["target_bounds"] = 0.08
+            if self.fit_intercept:
+                shares["target_mean"] = 0.04
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
 
@@ -250,10 +249,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             n = found.n if math.isfinite(found.n) else n
         noise = math.inf if exact else d * session.noise_multiplier
         wider = max(1.0, (_LOOSE * (n or 0.0) / noise) ** 0.25)
-        wide = CUT * wider ** (2 * (hasattr(self, "target_bounds") and not sparse))
-        cuts = [self._learnt_units(found, end, units, sparse) for end in (CUT, wide) if learns]
-        units = cuts[1] if cuts else units
-        last = (wide > CUT) * learns * shares["clip_norm"] / 3
+        far = learns and wider**2 > 2 and hasattr(self, "target_bounds") and not sparse
+        ends = (CUT, CUT * wider**2)[: learns + far]  # nearer ones are not worth a last pass
+        cuts = [self._learnt_units(found, end, units, sparse) for end in ends]
+        units, last = [units, *cuts][-1], far * shares["clip_norm"] / 3
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = (shares["clip_norm"] - last) / (2 if few else 1)

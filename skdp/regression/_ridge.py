@@ -15,7 +15,7 @@ from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
-from skdp.data.views import Mapped, RecordForm, TargetScale
+from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
 from skdp.regression._scores import ScoredRegressorMixin
@@ -253,7 +253,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         seen = {"center": scale.center, "size": scale.size / _TARGET_RADIUS}
         ask = ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
         at_zero = intercepts + scale.center + cuts[0].center @ coefficients
-        model = Mapped(np.arange(0), coefficients * cuts[0].size[:, None], -at_zero)
+        model = coefficients * cuts[0].size[:, None], at_zero
         gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=share)
         return cuts[int(gain.value[0] > CLEAR * gain.noise_scale)]
 

@@ -250,7 +250,7 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     cuts = [RowScale(np.zeros(40), np.ones(40), -cut, cut) for cut in (0.5, 9.0)]
 
     def asked(q):
-        gains = q.gains(cuts, kept._replace(places=np.arange(0), center=np.zeros(3)))
+        gains = q.gains(cuts, (kept.directions, np.zeros(3)))
         found = q.selected(kept).regression(0.5, 1.0), gains.target_sums(0.0)
         return np.concatenate([one.answer(1e-12).ravel() for one in found])
 
@@ -337,7 +337,7 @@ def test_kept_columns_are_clipped_again(adjacency, form):
 
 
 CUTS = [RowScale(np.zeros(3), np.ones(3), -cut, cut) for cut in (0.1, 9.0)]
-MODEL = Mapped(np.arange(0), np.array([[1.0], [0.5], [0.0]]), np.zeros(1))
+MODEL = np.array([[1.0], [0.5], [0.0]]), np.zeros(1)
 QUESTIONS = {
     "products": lambda q: q.products(0.5, 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
