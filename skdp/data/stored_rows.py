@@ -273,16 +273,11 @@ def same(value: Any) -> Any:
     return value
 
 
-def _client() -> Any:
-    """Return the client of the cluster in use, or None (threads, processes, synchronous)."""
-    owner = getattr(_dask().base.get_scheduler(), "__self__", None)
-    return owner if hasattr(owner, "scatter") else None
-
-
 def _broadcast(work: Work) -> Any:
-    """Send a function, and the public arrays in it, to all workers once."""
-    sealed, client = Sealed(work), _client()
-    return client.scatter(sealed, broadcast=True, hash=False) if client else sealed
+    """Send a function, and the public arrays in it, to all workers once, if a cluster is in use."""
+    sealed, owner = Sealed(work), getattr(_dask().base.get_scheduler(), "__self__", None)
+    send = getattr(owner, "scatter", None)
+    return send(sealed, broadcast=True, hash=False) if send else sealed
 
 
 def _failure(kind: str) -> PrivacyError:
@@ -528,7 +523,9 @@ class DaskRows(DaskParts):
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
-            self.lengths = tuple(_length(source) for source in sources)
+            # Rows of other sources than files are counted when that is paid for.
+            known = (s.n_rows() if isinstance(s, BlockFiles) else float("nan") for s in sources)
+            self.lengths = tuple(known)
             self.known_rows = sum(self.lengths)
             n_features = sources[0].n_features
         build = partial(rows_of_block, n_features=n_features)
@@ -541,11 +538,6 @@ class DaskRows(DaskParts):
     def n_rows(self) -> int:
         """Return the private number of rows; counted on the workers where it is not known."""
         return int(self.known_rows) if self.known_rows == self.known_rows else super().n_rows()
-
-
-def _length(source: Any) -> float:
-    """Return the rows of a file; those of other sources are counted when that is paid for."""
-    return source.n_rows() if isinstance(source, BlockFiles) else float("nan")
 
 
 def _sources(rows: Sequence[Any]) -> list[Any]:

@@ -34,6 +34,7 @@ from skdp.data.blocks import (
     rows_at_once,
 )
 from skdp.data.integers import row_map, row_norms
+from skdp.data.products import row_products
 
 # Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
 #
@@ -208,7 +209,7 @@ class ZippedRows:
             start += part.n_rows()
         return out
 
-    def blocks(self) -> Iterator[Zipped]:
+    def blocks(self) -> Iterator[Any]:
         """Yield blocks of rows with their columns."""
         start = self._start
         for given in self._source.blocks():
@@ -218,15 +219,10 @@ class ZippedRows:
             if any(len(column) != block.shape[0] for column in here.values()):
                 # a file that was changed: no sizes in the message
                 raise ValueError("a block has more rows than targets")
-            yield from _cut(block.with_columns(**here), self._at_once)
+            block, rows = block.with_columns(**here), self._at_once or max(1, block.shape[0])
+            for i in range(0, block.shape[0], rows):
+                yield block if rows >= block.shape[0] else block[i : i + rows]
             start = stop
-
-
-def _cut(block: Zipped, at_once: int | None) -> Iterator[Zipped]:
-    rows = at_once or max(1, block.shape[0])
-    for i in range(0, block.shape[0], rows):
-        piece: Any = block if rows >= block.shape[0] else block[i : i + rows]
-        yield piece
 
 
 class InTurn:
@@ -422,6 +418,21 @@ def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArra
         parts = dense(rows_of(rows)), rows_of(targets)
         out = scratch.shaped((len(parts[0]), len(center) + rows.shape[1]))
         yield with_rows(rows, np.concatenate(parts, axis=1, out=out))
+
+
+def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -> Iterator[Any]:
+    """Yield records whose target is by how much errors of a model fall with the second of two cuts.
+
+    That is squared errors, of targets and predictions in `scale`, each from its record alone. The
+    model is its coefficients, of dense rows in units, and its value at 0.
+    """
+    for block in blocks:
+        y, (coefficients, at_zero) = scale(block.targets), model
+        found = (row_products(dense(cut(block.rows)), coefficients) for cut in cuts)
+        errors = (scale(predicted + at_zero) - y for predicted in found)
+        first, second = (np.sum(each**2, axis=1) for each in errors)
+        gains = np.where(good_records(block), first - second, np.nan)
+        yield block._replace(columns={**block.columns, "y": gains[:, None]})
 
 
 def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:

@@ -473,7 +473,9 @@ def payment_for(
     def changed(args, kwargs):
         """Count again, for the rows and groups of the call: all of them are public."""
         rows = args[0] if args else kwargs.get("X")
-        again = payment_for(fitted, _n_rows(rows), groups=kwargs.get("groups"))
+        shape = (len(rows),) if isinstance(rows, list | tuple) else np.shape(rows)
+        n = shape[0] if shape else None  # of what has no rows
+        again = payment_for(fitted, n, groups=kwargs.get("groups"))
         same = (again.fit, again.fits, again.refits) == (fit, *counted)
         return "" if same else _CHANGED
 
@@ -505,12 +507,6 @@ def _whole_fits(fitted, assume_all_rows):
         "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
         "ledger and the receipts then name your word."
     )
-
-
-def _n_rows(X):
-    """Return the number of rows of a table or a list; None of what has none."""
-    shape = (len(X),) if isinstance(X, list | tuple) else np.shape(X)
-    return shape[0] if shape else None
 
 
 def _private_parts(estimator):

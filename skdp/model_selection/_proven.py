@@ -369,17 +369,13 @@ def _fast_map(model, method):
         return model._predictor(finish, _products)
     if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
-        mean = _mean(model)
+        mean = getattr(model, "mean_", None)
+        mean = 0.0 if mean is None else np.asarray(mean, np.float64)
         if method == "transform":
             return lambda X: _products(X - mean, V)
         if method == "reconstruct":
             return lambda X: _products(_products(X - mean, V), np.ascontiguousarray(V.T)) + mean
     return None
-
-
-def _mean(model):
-    mean = getattr(model, "mean_", None)
-    return 0.0 if mean is None else np.asarray(mean, np.float64)
 
 
 def _fast_pipeline(pipeline, method):

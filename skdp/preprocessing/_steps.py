@@ -235,12 +235,9 @@ class PublicScaler(_PublicStep):
         names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
         X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
-        if not sp.issparse(X):
-            return ((np.clip(X, low, high) - center) / size).astype(X.dtype, copy=False)
-        X.sum_duplicates()
-        here = X.indices
-        X.data = (np.clip(X.data, low[here], high[here]) / size[here]).astype(X.dtype, copy=False)
-        return X
+        if sp.issparse(X):
+            X.sum_duplicates()
+        return Standardisation((low, high), center, size)(X)
 
     def _map(self, X, names):
         """Return lows, highs, what becomes zero, and what becomes one, for each column."""

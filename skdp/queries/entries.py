@@ -385,12 +385,6 @@ def _moved(X: FloatArray, order: int = 2) -> float:
     return 1 + 2.0**-25 * math.sqrt(X.size * columns)
 
 
-def _row_error(X: FloatArray) -> float:
-    """Return what rounding to 26 bits may add to the sum of absolute values of a row."""
-    longest = float(np.linalg.norm(X, axis=0).max(initial=0.0))
-    return float(2.0**-25 * X.shape[1] * longest)
-
-
 class NormQuery(PrivateQuery):
     """Products of a private matrix with public ones.
 
@@ -489,9 +483,9 @@ class NormQuery(PrivateQuery):
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'A X of a symmetric A, of which the symmetric part is used."""
         X = np.asarray(X, np.float64)
-        l2, l1 = (
-            self.unit.ritz(X, order, _row_error(X)) * _moved(X, order) ** 2 for order in (2, 1)
-        )
+        # What rounding to 26 bits may add to the sum of absolute values of a row.
+        error = float(2.0**-25 * X.shape[1] * np.linalg.norm(X, axis=0).max(initial=0.0))
+        l2, l1 = (self.unit.ritz(X, order, error) * _moved(X, order) ** 2 for order in (2, 1))
         bound = self._bound("rayleigh_quotient", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
         return Bounded(bound, self._answer(X, X, transpose=False))
 

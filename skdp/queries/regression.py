@@ -123,6 +123,13 @@ class RegressionQuery(GroupQuery):
         records = restricted(self._source, view, self.n_features)
         return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
 
+    def gains(self, cuts: Any, model: Any) -> RegressionQuery:
+        """Return the records with what a model gains from the second of two cuts, in [-1, 1]."""
+        view = partial(views.gains_of_records, cuts=cuts, model=model, scale=self.scale)
+        public = {"clip_norm": math.inf, "scale": views.TargetScale.in_ball(1.0, 1)}
+        records = restricted(self._source, view, self.n_features)
+        return self._alike(RegressionQuery, records, **public)
+
     def selected(self, kept: views.Kept) -> RegressionQuery:
         """Return the same records on public columns, which have no units yet."""
         return self._restricted(kept=kept)
@@ -186,14 +193,14 @@ class RegressionQuery(GroupQuery):
         decode = None if self.by_group else partial(exact_bias, bias=c)
         return Bounded(bound, self._answer(c, t, shape, "products"), decode)
 
-    def target_sums(self, bias: float) -> Bounded:
+    def target_sums(self, bias: float, name: str = "target_sums") -> Bounded:
         """Return the sums of targets, weighted as in `regression` of this bias.
 
         One record, or the mean of a group, adds f^2 v with |v| <= 1 and f <= 1: 1, checked in
         integers; replace 2. A product of rounded factors would have an error in proportion to n.
         """
         q = len(self.scale.size)
-        bound = Bound("target_sums", (q,), self.neighbours.array(), slack=0.0)
+        bound = Bound(name, (q,), self.neighbours.array(), slack=0.0)
         return Bounded(bound, self._answer(float(bias), 1.0, (q,), "targets"))
 
     def _answer(self, c: float, t: float, shape: tuple[int, ...], part: str = "moment") -> Compute:

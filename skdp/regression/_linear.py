@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +141,8 @@ def moment_size(n, share, unit_noise):
 
 # Of a row for each column, over the noise: from there on lengths are longer than usual, by the
 # fourth root, so that noise and what they shorten both vanish. (By the square root the noise would
-# not.) Cuts of single entries hardly move the noise: they widen by the square root.
+# not.) Cuts of single entries hardly move the noise: they widen by the square root, where a last
+# release says that predictions are better so.
 _LOOSE = 0.01
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 MUCH = 0.5  # of the explainable variance: what may lose more says so
@@ -167,6 +169,8 @@ class Released(NamedTuple):
         Columns that the moments hold, and directions.
     units : RowScale
         Centre and unit of each column.
+    choose : callable, or none
+        Returns the cuts of predictions with a linear map, where a last release shall choose them.
     """
 
     moments: Any
@@ -175,6 +179,7 @@ class Released(NamedTuple):
     mean: Answer | None
     kept: np.ndarray
     units: RowScale
+    choose: Any
 
 
 class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
@@ -226,8 +231,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         few = (d > GRAM_FEATURES or not dense) and self.bounds is None and not session.budget.exact
         shares = _validation.check_split(self, self._default_shares(learns, few, dense))
         anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
-        query = self._asked(RegressionQuery, records, **anything)
-        ask = session.ask(query)
+        ask = session.ask(query := self._asked(RegressionQuery, records, **anything))
         n = float(query.n_rows) if self._total_is_public() else None
         units, exact, places = self._public_units(d), session.budget.exact, ()
         # Of rows up to any length, less half of all; a search about centres has a count of its own.
@@ -245,20 +249,21 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             n = found.n if math.isfinite(found.n) else n
         noise = math.inf if exact else d * session.noise_multiplier
         wider = max(1.0, (_LOOSE * (n or 0.0) / noise) ** 0.25)
-        if learns:
-            units = self._learnt_units(found, wider**2 * CUT, units, sparse)
+        far = learns and wider**2 > 2 and hasattr(self, "target_bounds") and not sparse
+        ends = (CUT, CUT * wider**2)[: learns + far]  # nearer ones are not worth a last pass
+        cuts = [self._learnt_units(found, end, units, sparse) for end in ends]
+        units, last = [units, *cuts][-1], far * shares["clip_norm"] / 3
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
-        each = shares["clip_norm"] / (2 if few else 1)
+        each = (shares["clip_norm"] - last) / (2 if few else 1)
         clip_norm = self._clip_norm(session, ask.lengths(), each, d, wider)
         longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
         clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
-        left, wider, mean = model_share(shares), None, None
+        left, wider, mean, known = model_share(shares), None, None, {}
         if hasattr(self, "target_bounds"):
             scale, left, wider = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
         shares = left_for_model(shares, left)
-        kept, share = np.arange(d), shares["regression_moments"] if left else 0.0
-        length, known = clip_norm, {}
+        kept, length, share = np.arange(d), clip_norm, shares["regression_moments"] if left else 0.0
         if few and left:
             # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
             # as much from what long rows say as from the noise.
@@ -274,8 +279,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
             spread = np.minimum(DEVIATION * wider[1].deviation, (scale.high - scale.low) / 2)
             moments = moments._replace(square=spread**2)
-        session.forfeit_rest()  # what is spent must not tell that targets were not seen
-        return Released(moments, clip_norm, scale, mean, kept, units)
+        choose = moments and last and partial(self._chosen_cuts, ask, cuts, scale, wider, last)
+        return Released(moments, clip_norm, scale, mean, kept, units, choose)
 
     def _places(self, ask, sizes, shares, n, sparse):
         """Return where columns lie, and targets that are learnt, from one search of both.
@@ -330,7 +335,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
         return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
 
-    def _fitted(self, released, solution):
+    def _fitted(self, session, released, solution):
         """Return (coefficients, intercepts) in units of the rows, and what else was learnt.
 
         No `solution` predicts the centre of the targets.
@@ -346,9 +351,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
                 intercepts = intercepts - released.kept.center @ along
             coefficients[kept] += found
         coefficients = coefficients / units.size[:, None]
-        attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": units.bounds()}
+        intercepts = intercepts - units.center @ coefficients
+        cut = released.choose(coefficients, intercepts) if released.choose else units
+        session.forfeit_rest()  # what is spent must not tell that targets were not seen
+        attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": cut.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}
-        return coefficients, intercepts - units.center @ coefficients, attributes
+        return coefficients, intercepts, attributes
 
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts."""

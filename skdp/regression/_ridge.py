@@ -12,6 +12,7 @@ from sklearn.base import MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_columns, float_dtype, n_columns
+from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
@@ -95,9 +96,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
         of `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units or more from a released
-        centre, within `bounds`, or nowhere (infinite). Then rows that are longer than twice
-        `clip_norm_` are predicted as rows of that length.
+        Where entries are cut in predictions: 6 units from a released centre, or farther out, as in
+        the fit, where predictions of the private targets are clearly better so; within `bounds`; or
+        nowhere (infinite). Then rows that are longer than twice `clip_norm_` are predicted as rows
+        of that length.
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int
@@ -197,13 +199,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
         q = n_columns(placed.columns["y"])
-        bounds = check_range(self, "target_bounds")
-        bounds = spread_range(self, "target_bounds", bounds, q, "targets")
+        bounds = spread_range(
+            self, "target_bounds", check_range(self, "target_bounds"), q, "targets"
+        )
         scale = bounds and TargetScale.in_box(*bounds, centered=self.fit_intercept)
         released = self._release(session, placed, RecordForm(as_columns, q), scale)
         moments = released.moments and steadied(released.moments, released.mean)
         solution = moments and solve_normal_equations(moments, float(self.alpha))
-        W, b, attributes = self._fitted(released, solution)
+        W, b, attributes = self._fitted(session, released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + released.scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {
@@ -241,6 +244,18 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         radius = columns.mean_radius(columns.sums_noise(left["target_mean"] / share))
         wide = _linear.target_scale(columns, radius, given, centered=True)
         return scale, rest, (wide, columns)
+
+    def _chosen_cuts(self, ask, cuts, scale, wider, share, coefficients, intercepts):
+        """Return the wider cuts where predictions are clearly better with them, else the usual.
+
+        Long rows hardly count in the fit: only they tell whether its slopes go on so far.
+        """
+        seen = {"center": scale.center, "size": scale.size / _TARGET_RADIUS}
+        ask = ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
+        at_zero = intercepts + scale.center + cuts[0].center @ coefficients
+        model = coefficients * cuts[0].size[:, None], at_zero
+        gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=share)
+        return cuts[int(gain.value[0] > CLEAR * gain.noise_scale)]
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

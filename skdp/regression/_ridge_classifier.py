@@ -116,9 +116,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
         of `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units or more from a released
-        centre, within `bounds`, or nowhere (infinite). Then rows that are longer than twice
-        `clip_norm_` are predicted as rows of that length.
+        Where entries are cut, in the fit and in predictions: 6 units from a released centre (half
+        of it in sparse rows), within `bounds`, or nowhere (infinite). Then rows that are longer
+        than twice `clip_norm_` are predicted as rows of that length.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -214,7 +214,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         form = RecordForm(partial(encode, classes=classes, codes=codes), codes.shape[1])
         released = self._release(session, placed, form, TargetScale.in_ball(1.0, codes.shape[1]))
         solution = self._solve(released.moments, classes, codes)
-        W, b, attributes = self._fitted(released, solution)
+        W, b, attributes = self._fitted(session, released, solution)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
@@ -313,8 +313,7 @@ def label_codes(n_classes, *, centered):
 
 def best_label(scores, classes):
     """Return the label of the best class, from one column (of the second class) or from many."""
-    two = scores.shape[1] == 1
-    return classes[(scores[:, 0] > 0).astype(int) if two else np.argmax(scores, axis=1)]
+    return classes[np.argmax(scores, axis=1) if scores.shape[1] > 1 else np.intp(scores[:, 0] > 0)]
 
 
 def intercepts(b, factor):

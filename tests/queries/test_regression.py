@@ -247,10 +247,15 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     np.testing.assert_array_equal(
         dense(kept_columns(form(X), kept)), np.vstack([dense(row) for row in alone])
     )
-    whole = query.regression(0.5, 1.0).answer(1e-12)
-    each = (query_of(form(X[i : i + 1]), y[i : i + 1]).selected(kept) for i in range(len(X)))
-    one_by_one = sum(one.regression(0.5, 1.0).answer(1e-12) for one in each)
-    np.testing.assert_array_equal(whole, one_by_one)
+    cuts = [RowScale(np.zeros(40), np.ones(40), -cut, cut) for cut in (0.5, 9.0)]
+
+    def asked(q):
+        gains = q.gains(cuts, (kept.directions, np.zeros(3)))
+        found = q.selected(kept).regression(0.5, 1.0), gains.target_sums(0.0)
+        return np.concatenate([one.answer(1e-12).ravel() for one in found])
+
+    each = (query_of(form(X[i : i + 1]), y[i : i + 1]) for i in range(len(X)))
+    np.testing.assert_array_equal(asked(query_of(form(X), y)), sum(map(asked, each)))
     mapped = np.hstack([X[:, [1, 4]], X @ kept.directions - kept.center])
     plain = query_of(mapped, y, BALL, "add_remove").regression(0.5, 1.0).answer(0.0)
     np.testing.assert_allclose(query.regression(0.5, 1.0).answer(0.0), plain, atol=1e-9)
@@ -331,6 +336,8 @@ def test_kept_columns_are_clipped_again(adjacency, form):
     np.testing.assert_array_equal(bad, rest)
 
 
+CUTS = [RowScale(np.zeros(3), np.ones(3), -cut, cut) for cut in (0.1, 9.0)]
+MODEL = np.array([[1.0], [0.5], [0.0]]), np.zeros(1)
 QUESTIONS = {
     "products": lambda q: q.products(0.5, 1.0),
     "lengths": lambda q: q.lengths().kept_below(1.0),
@@ -340,6 +347,7 @@ QUESTIONS = {
     "target ranks": lambda q: q.targets().grid(np.ones((1, 1))).ranks(np.zeros(1, int)),
     "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
     "target sums": lambda q: q.target_sums(0.5),
+    "gains": lambda q: q.gains(CUTS, MODEL).target_sums(0.0),
     "regression": lambda q: q.regression(0.5, 1.0),
 }
 

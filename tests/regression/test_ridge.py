@@ -236,20 +236,17 @@ def test_columns_that_fill_their_bounds_or_are_not_found_keep_them():
     assert 3 <= beyond.feature_bounds_[0][1] <= beyond.feature_bounds_[1][1] <= 4
 
 
-def test_entries_are_cut_alike_in_fit_and_predictions():
-    """A column with a heavy tail moves a prediction by no more than its cut."""
-    X, y = data(20_000)
-    rng = np.random.default_rng(1)
-    X = np.column_stack([X, rng.standard_cauchy(len(X))])
-    model = DPRidge().fit(X, y)
-    assert model.score(X, y) > 0.9
-    low, high = model.feature_bounds_
-    width = (high - low) / model.scale_
-    np.testing.assert_allclose(width, width[0])
-    assert width[0] > 12
-    far = np.where(np.arange(6) == 5, 1e12, X[:1])
-    np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
-    np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
+@pytest.mark.parametrize(("linear", "epsilon"), [(False, 3.0), (True, 30.0)])
+def test_slopes_go_as_far_as_long_rows_say(linear, epsilon):
+    """Entries far out are cut in predictions where effects bend, and not where they are linear."""
+    X = np.exp(1.5 * np.random.default_rng(0).standard_normal((27_000, 3)))
+    y = (X / 4 if linear else np.log1p(X)) @ [1.0, 0.5, -0.7]
+    y += np.random.default_rng(1).standard_normal(27_000)
+    model = DPRidge(epsilon=epsilon).fit(sp.csr_array(X), y)
+    assert ((model.feature_bounds_[1] - model.center_) / model.scale_ > 6.1).all() == linear
+    assert model.score(X, y) > (0.7 if linear else 0.1) and model.releases_[-1].name == "cut_gain"
+    far, cut = np.where(np.arange(3) == 2, 1e12, X[:9]), model.feature_bounds_
+    np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, *cut)))
 
 
 def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
@@ -453,19 +450,16 @@ def test_weights_without_noise(fit_intercept, n_classes):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_bounds_of_skewed_columns_and_targets_widen_with_epsilon():
-    """In the limit nothing is cut: R2 and the total of predictions are those without noise."""
+def test_skewed_columns_and_targets_lose_little():
+    """R2 and the total of predictions are about those without noise and cuts."""
     rng = np.random.default_rng(0)
     X = np.exp(rng.standard_normal((20_000, 3)))
     y = (X / X.std(axis=0)).sum(axis=1) + np.exp(1.5 * rng.standard_normal(20_000))
     best = LinearRegression().fit(X, y).score(X, y)
-    widths, gaps = [], []
     for epsilon in (1.0, 10.0, 1000.0):
         model = DPRidge(epsilon=epsilon).fit(X, y)
-        widths.append(float(np.diff(model.feature_bounds_, axis=0).min() / model.scale_.max()))
-        gaps.append(best - model.score(X, y))
         assert abs(model.predict(X).sum() / y.sum() - 1) < 0.1
-    assert widths[0] < widths[1] < widths[2] and gaps[2] < 0.02
+        assert model.score(X, y) > best - 0.02
 
 
 @pytest.mark.thorough

@@ -274,6 +274,7 @@ _PURPOSES = {
     "regression_moments": "regression",
     "regression_products": "regression",
     "target_sums": "mean of the targets",
+    "cut_gain": "cuts of entries",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
 _GROUPED = ("purpose", "releases", "budget", "names")
