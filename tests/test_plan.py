@@ -163,7 +163,7 @@ def lost_rows(model, X):
 
 
 def of_rows(estimator, n, d, k, share):
-    X = datasets.make_spiked_rows(n, d, k, share, random_state=5)
+    X = np.sinh(math.sqrt(d) * datasets.make_spiked_rows(n, d, k, share, random_state=5))
     values = np.linalg.eigvalsh(np.cov(X.T))
     lengths = np.log(np.linalg.norm(X - X.mean(axis=0), axis=1))
     spread = float(np.std(lengths))

@@ -40,7 +40,7 @@ from skdp.solvers.postprocess import (
     model_precision,
     shrunk_mean,
 )
-from skdp.solvers.verdict import nonnegative, on_their_own, share_kept
+from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
 
@@ -198,21 +198,22 @@ def public_range(estimator, d, *, centers):
     return middle, float(np.linalg.norm(np.maximum(high - middle, middle - low))), (low, high)
 
 
-def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
+def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
     """Say where a fit learnt nothing, or a part of it is unused: see `skdp.solvers.verdict`.
 
-    `asked` is how many components may be missed, None where the whole spectrum was asked for: some
-    of it always lies below the noise. Returns whether anything was learnt.
+    `asked` is how many components may be missed, unless the whole spectrum was asked for: some of
+    it always lies below the noise. Nor is it said where all together keep most of all squares, as
+    the others could not hold much beside these. Returns whether anything was learnt.
     """
     if estimator.epsilon == math.inf:
         return True
     name = type(estimator).__name__
-    least = 1 if asked is None else max(asked, 1)
+    least = max(asked, 1) if isinstance(estimator.n_components, Integral) else 1
     # Where all together hold clearly more than as many directions by chance, those are used that
     # have a value left.
-    if kept is not None and (chance >= 1.0 or kept.exceeds(chance)):
+    if chance >= 1.0 or kept.exceeds(chance):
         found = max(found, positive)
-    if found >= least:
+    if found >= least or (found and kept.share > _ENOUGH):
         return True
     if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
@@ -225,9 +226,9 @@ def warn_of_verdict(estimator, found, asked, kept=None, chance=0.0, positive=0):
     return bool(found)
 
 
-def found_of(values):
-    """Return how many released values were not cut to 0, and how many there are."""
-    return int(np.count_nonzero(values)), len(values)
+def found_of(values, ratios=0.0):
+    """Return how many values were not cut to 0, how many there are, and what share they hold."""
+    return int(np.count_nonzero(values)), len(values), Kept(float(np.sum(ratios)), 0.0)
 
 
 def with_learnt(shares, learnt):
@@ -241,6 +242,7 @@ def with_learnt(shares, learnt):
 # A route is chosen from public shapes and parameters only.
 
 
+_ENOUGH = 0.75  # of all squares: what is missed beside it is no reason to warn
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 _BIAS = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions

@@ -509,9 +509,10 @@ class DPIncrementalPCA(
         return self._start_stream(session, bounds, shares, notes, **options)
 
     def _warn(self, attributes, before=math.inf):
-        found, asked = _base.found_of(attributes["singular_values_"])
-        if found < before:  # what was said of an earlier release stands
-            _base.warn_of_verdict(self, found, None if self.n_components is None else asked)
+        shown = attributes["singular_values_"], attributes["explained_variance_ratio_"]
+        verdict = _base.found_of(*shown)
+        if verdict[0] < before:  # what was said of an earlier release stands
+            _base.warn_of_verdict(self, *verdict)
 
     def _publish(self, group):
         """Set the attributes of the last release."""

@@ -361,9 +361,8 @@ class DPPCA(
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
         attributes = pca_attributes(moment, self.n_components, limit, rank)
-        variances = attributes["explained_variance_"]
-        asked = len(variances) if isinstance(self.n_components, Integral) else None
-        _base.warn_of_verdict(self, int(np.count_nonzero(variances)), asked)
+        shown = attributes["explained_variance_"], attributes["explained_variance_ratio_"]
+        _base.warn_of_verdict(self, *_base.found_of(*shown))
         return attributes
 
     def _subspace(self, session, centre, shares, route):

@@ -64,16 +64,15 @@ class DecompositionPlans(PlansMixin):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
         rows, clip = rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
-        X = _made.made_rows(rng, rows, shares)
+        X = _made.skewed(rng, _made.made_rows(rng, rows, shares))
         if given or spread is not None:
-            X = _made.spread_rows(rng, X, 0.0 if spread is None else float(spread))
-            X *= clip if given else 1.0
+            X = _made.spread_rows(rng, X, float(spread or 0.0)) * (clip if given else 1.0)
         X = _made.fill_bounds(self, X)
         center = getattr(self, "center", None)
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
         held = shares[: n_planned(self, len(shares))].sum()
-        said = f"{rows} normal rows, the components hold {held:.2g} of their squared length"
+        said = f"{rows} skewed rows, the components hold {held:.2g} of their squared length"
         lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
         said += f"; logarithms of lengths vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = _made.captured(X, centred=hasattr(self, "center"))

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from skdp._validation import check_classes, check_range
 from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import FILLED, fill_bounds, made_histories, made_rows, shares_of
+from skdp.theory._made import FILLED, fill_bounds, made_histories, made_rows, shares_of, skewed
 from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
 
 
@@ -40,14 +40,15 @@ def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, betwe
     labels = rng.integers(0, n_classes, rows)
     drawn = made_rows(rng, rows + n_classes, shares_of(d, 1, None, spectrum))
     X = math.sqrt(1 - between) * drawn[n_classes:] + math.sqrt(between) * drawn[labels]
+    X = skewed(rng, X)
     if estimator.bounds is not None:
-        return fill_bounds(estimator, X), f"{rows} normal rows that fill a part of 'bounds'", labels
+        return fill_bounds(estimator, X), f"{rows} skewed rows that fill a part of 'bounds'", labels
     if given:
         share = 1.0 if length is None else float(length)
-        said = f"{rows} normal rows, {share:.2g} times as long as the clip norm"
+        said = f"{rows} skewed rows, {share:.2g} times as long as the clip norm"
         return X * clip * share, said, labels
     away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
-    return X + away, f"{rows} normal rows, columns some deviations from 0", labels
+    return X + away, f"{rows} skewed rows, columns some deviations from 0", labels
 
 
 def _quality(of, model, X, y, **who):

@@ -12,14 +12,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.fft import dct
 from scipy.optimize import brentq
+from sklearn.preprocessing import scale
 
 from skdp._validation import column_bounds
 from skdp.data.blocks import dense
 from skdp.solvers.linalg import leading_pairs
 
 FloatArray = NDArray[np.float64]
+# Of made columns: a deviation in half-widths of public bounds, and how far logarithms vary.
+FILLED, _SKEW = 0.3, 0.6
 # Of histories that plans are made with: between blocks of factors and popularity alone.
-FILLED = 0.3  # of the half-width of public bounds: a deviation of a column or target
 _FACTORS, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
 
@@ -88,15 +90,22 @@ def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArra
     return np.asarray(X)
 
 
+def skewed(rng: np.random.Generator, X: FloatArray) -> FloatArray:
+    """Bend normal columns to log-normal ones of the same deviation, each as far as it is drawn.
+
+    A few rows hold much of some columns of a table, so that to bound rows costs something.
+    """
+    bent = np.expm1(scale(X) * (_SKEW * np.abs(rng.standard_normal(X.shape[1]))))
+    return np.asarray(scale(bent) * X.std(axis=0))
+
+
 def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> FloatArray:
     """Return rows of median length about 1 whose logarithms of length have this deviation."""
-    logs = np.log(np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300))
-    logs -= np.median(logs)
+    lengths = np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
+    logs = np.log(lengths / np.median(lengths))
     own = max(float(logs.std()), 1e-300)
-    kept = min(1.0, spread / own)
     more = math.sqrt(max(spread**2 - own**2, 0.0)) * rng.standard_normal(logs.shape)
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)
-    return np.asarray(X / np.maximum(lengths, 1e-300) * np.exp(kept * logs + more))
+    return np.asarray(X / lengths * np.exp(min(1.0, spread / own) * logs + more))
 
 
 def made_histories(
@@ -140,8 +149,7 @@ def made_blocks(
         end = np.where(A < 0, ends[0], ends[1] or ends[0])
         A = np.where(rng.random(shape) * np.abs(end) < np.abs(A), end, 0.0)
     if symmetric:
-        A = np.triu(A, 1)
-        A = A + A.T
+        A = np.triu(A, 1) + np.triu(A, 1).T
     return A
 
 
@@ -173,8 +181,7 @@ def drawn_lengths(
     rng: np.random.Generator, n: int, mean_length: float, most: int
 ) -> NDArray[np.int64]:
     """Draw log-normal numbers of items about a mean, from 2 to `most`."""
-    lengths = np.rint(mean_length * _activity(rng, n))
-    return np.clip(lengths, 2, max(2, most)).astype(np.int64)
+    return np.clip(np.rint(mean_length * _activity(rng, n)), 2, max(2, most)).astype(np.int64)
 
 
 def drawn_histories(
@@ -273,7 +280,6 @@ def first_distinct(
     users, items = users[first], items[first]
     rank = np.arange(len(users)) - np.searchsorted(users, users, "left")
     kept = rank < degrees[users]
-    ones = np.ones(np.count_nonzero(kept))
-    R = sp.csr_array((ones, (users[kept], items[kept])), shape=shape)
+    R = sp.csr_array((np.ones(kept.sum()), (users[kept], items[kept])), shape=shape)
     R.sort_indices()
     return R
