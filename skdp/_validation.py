@@ -415,7 +415,8 @@ def check_labels(labels):
     """Return the users of rows as an array of one kind; a missing user is an error."""
     if isinstance(labels, str):
         raise ValueError("'groups' must be an array: of a column of X set 'group_column'.")
-    labels = labels.tolist() if np.ma.isMaskedArray(labels) else labels  # None where it is masked
+    if np.ma.is_masked(labels):
+        raise ValueError("The user of a row is missing (masked); every row needs its user.")
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))

@@ -369,7 +369,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: fl
     that edge over the share of the counts is lower so: where columns are about as popular.
     The less a moment shows, the more of the budget counts have: they are one direction more.
     """
-    part = 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL)
+    part = min(0.9, 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL))
     counts, rest = ask.counts(share=part * share), (1 - part) * share
     signal *= math.sqrt(1 - part)
     order = np.argsort(-counts.value, kind="stable")
