@@ -358,6 +358,7 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
 
 
 _MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
+_APART = 0.1  # of the direction of counts: where the moment holds the rest, it adds noise alone
 
 
 def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: float) -> FloatArray:
@@ -383,7 +384,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: fl
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)
     apart = common - V @ (V.T @ common)
-    return orthonormal(np.column_stack([V, apart])) if apart @ apart > NEGLIGIBLE else V
+    return orthonormal(np.column_stack([V, apart])) if apart @ apart > _APART else V
 
 
 # Directions of regression in more columns than a moment can hold.
