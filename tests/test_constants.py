@@ -29,6 +29,7 @@ import scipy.sparse
 from sklearn.base import clone
 
 import skdp
+from skdp.datasets import make_user_items
 from skdp.model_selection import DPGridSearchCV
 from skdp.preprocessing import DPStandardScaler
 from skdp.recommend import DPRecommender
@@ -121,7 +122,7 @@ def ratings(n=4000, shape=(20, 13)):
 def larger_fits():
     """Return fits of tables that no constant was chosen on, by name."""
     X, y, labels, groups = table()
-    Z = histories()
+    Z, few = histories(), make_user_items(600, 60, 12, random_state=0)
     of_rows = {
         "pca": (skdp.DPPCA(3), (X,), {}),
         "pca of groups": (skdp.DPPCA(3, privacy_unit="group"), (X,), {"groups": groups}),
@@ -132,6 +133,7 @@ def larger_fits():
         "scaler": (DPStandardScaler(), (X,), {}),
         "svd": (skdp.DPTruncatedSVD(3), (Z,), {}),
         "svd of interactions": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (Z,), {}),
+        "svd of popular items": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (few,), {}),
         "svd of entries": (skdp.DPTruncatedSVD(3, privacy_unit="entry"), (Z.toarray(),), {}),
         "recommender": (DPRecommender(3), (Z,), {}),
         "recommender of ones": (DPRecommender(3, privacy_unit="interaction"), (Z,), {}),
