@@ -124,7 +124,10 @@ class RegressionQuery(GroupQuery):
         return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
 
     def gains(self, cuts: Any, model: Any) -> RegressionQuery:
-        """Return the records with what a model gains from the second of two cuts, in [-1, 1]."""
+        """Return the records with what a model gains from the second of two cuts, in [-1, 1].
+
+        Of rows of any length, so that none is shortened: `target_sums(0)` moves by 1, replace 2.
+        """
         view = partial(views.gains_of_records, cuts=cuts, model=model, scale=self.scale)
         public = {"clip_norm": math.inf, "scale": views.TargetScale.in_ball(1.0, 1)}
         records = restricted(self._source, view, self.n_features)

@@ -98,6 +98,20 @@ def test_bound_holds(release, case, adjacency):
         assert report.ratio > (least if case != "large corner" else min(least, corner))
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_the_bound_of_gains_holds_and_is_reached(adjacency):
+    """A record whose long row is predicted well with one cut alone, and one with the other alone."""
+
+    def make(Z):
+        return make_query(BALL._replace(size=BALL.size / 3), adjacency)(Z).gains(CUTS, MODEL)
+
+    report = check_sensitivity(
+        make, "target_sums", 0.0, adjacency=adjacency, scale=C, shape=(6, 4), max_starts=60,
+        n_climb=25, budgets=(0.02, 2.0),
+    )  # fmt: skip
+    assert 0.95 < report.ratio <= 1
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case != "box"])
 def test_replace_bound_is_reached(case):
     """At the angle that the proof names, by rows as long as the clip norm."""
