@@ -100,7 +100,7 @@ def test_bound_holds(release, case, adjacency):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_bound_of_gains_holds_and_is_reached(adjacency):
-    """A record whose long row is predicted well with one cut alone, and one with the other alone."""
+    """Some long rows are predicted well with one cut alone, some with the other."""
 
     def make(Z):
         return make_query(BALL._replace(size=BALL.size / 3), adjacency)(Z).gains(CUTS, MODEL)
