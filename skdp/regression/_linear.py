@@ -144,6 +144,7 @@ def moment_size(n, share, unit_noise):
 # not.) Cuts of single entries hardly move the noise: they widen by the square root, where a last
 # release says that predictions are better so.
 _LOOSE = 0.01
+_USUAL = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 MUCH = 0.5  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
@@ -256,9 +257,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = (shares["clip_norm"] - last) / (2 if few else 1)
-        clip_norm = self._clip_norm(session, ask.lengths(), each, d, wider)
-        longest = np.broadcast_to(np.maximum(-units.low, units.high), d)  # row within the cuts
-        clip_norm = min(clip_norm, float(np.linalg.norm(longest)))
+        usual = learns and not sparse  # rows of d entries of deviation 1: no search says more
+        shares["regression_moments"] += usual * each
+        clip_norm = self._clip_norm(session, ask.lengths(), each * (not usual), units, wider)
         left, wider, mean, known = model_share(shares), None, None, {}
         if hasattr(self, "target_bounds"):
             scale, left, wider = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
@@ -311,19 +312,22 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         known = {"share": found.share, "directions": found.along, "chance": chance}
         return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 
-    def _clip_norm(self, session, ask, share, d, wider):
+    def _clip_norm(self, session, ask, share, units, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
 
-        A number that the search can hardly tell from that stays as it is.
+        No share asks nothing: columns have their deviations as units. A number that a search can
+        hardly tell from what it finds stays as it is. Rows within the cuts are not longer.
         """
-        if self.clip_norm == "auto":
-            return wider * base.clip_norm_of(self, session, ask, share, near=math.sqrt(d))
-        given = float(self.clip_norm)
-        if session.budget.exact:
-            return given
-        found = find_scale(ask.kept_below, share, near=given)
-        lower = wider * found.value
-        return lower if found.found and lower < _ALIKE * given else given
+        usual, given = math.sqrt(len(units.size)), self.clip_norm
+        if given == "auto":
+            of_search = session, ask, share, usual
+            given = wider * (base.clip_norm_of(self, *of_search) if share else _USUAL * usual)
+        elif not session.budget.exact:
+            found = find_scale(ask.kept_below, share, near=float(given))
+            lower = wider * found.value
+            given = lower if found.found and lower < _ALIKE * given else given
+        longest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
+        return min(float(given), float(np.linalg.norm(longest)))
 
     def _moments(self, ask, share, clip_norm, scale):
         """Release the moments of records; return them in units of the data."""

@@ -48,13 +48,14 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
-        of the budget on a private centre and unit of each column (at most 1500) and on a private
-        scale of the norms, so that shifts and units of columns do not matter; `alpha` then belongs
-        to columns in these units, a column that does not show its scale has the likeliest one.
-        Sparse rows of many columns stay sparse: columns in clearly other units than most are taken
-        to theirs. A number is an upper bound, right for normalised rows: 5% of the budget lower
-        it to about the median norm, or what the noise allows above that.
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 20%
+        of the budget on a private centre and unit of each column (at most 1500), so that shifts and
+        units of columns do not matter, and the usual length of a row follows from their number;
+        `alpha` then belongs to columns in these units, a column that does not show its scale has
+        the likeliest one. Sparse rows of many columns stay sparse: columns in clearly other units
+        than most are taken to theirs, and 5% find the scale of the norms. A number is an upper
+        bound, right for normalised rows: 5% of the budget lower it to about the median norm, or
+        what the noise allows above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
@@ -72,7 +73,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         alone is predicted, and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are cut to them. Next
-        to ``clip_norm="auto"`` 15% of the budget find centres and units within them; a column that
+        to ``clip_norm="auto"`` 10% of the budget find centres and units within them; a column that
         is not found, or fills its bounds, has those of its bounds. Next to a number they are the
         units, for free: it and `alpha` belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
