@@ -248,12 +248,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if learns:
             found, *places = self._places(ask, (d, q), shares, n, sparse)
             n = found.n if math.isfinite(found.n) else n
-        noise = math.inf if exact else d * session.noise_multiplier
-        wider = max(1.0, (_LOOSE * (n or 0.0) / noise) ** 0.25)
-        far = learns and wider**2 > 2 and hasattr(self, "target_bounds") and not sparse
-        ends = (CUT, CUT * wider**2)[: learns + far]  # nearer ones are not worth a last pass
+        wider = 1 if exact else max(1, (_LOOSE * (n or 0) / (d * session.noise_multiplier)) ** 0.25)
+        far = wider**2 > 2 and hasattr(self, "target_bounds") and not sparse  # else no last pass
+        ends = (CUT, CUT * wider**2)[: learns * (1 + far)]
         cuts = [self._learnt_units(found, end, units, sparse) for end in ends]
-        units, last = [units, *cuts][-1], far * shares["clip_norm"] / 3
+        differ = learns and np.ptp([cut.high - cut.low for cut in cuts], axis=0).any()
+        units, last = [units, *cuts][-1], differ * shares["clip_norm"] / 3
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = (shares["clip_norm"] - last) / (2 if few else 1)

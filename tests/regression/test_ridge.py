@@ -245,6 +245,8 @@ def test_slopes_go_as_far_as_long_rows_say(linear, epsilon):
     model = DPRidge(epsilon=epsilon).fit(sp.csr_array(X), y)
     assert ((model.feature_bounds_[1] - model.center_) / model.scale_ > 6.1).all() == linear
     assert model.score(X, y) > (0.7 if linear else 0.1) and model.releases_[-1].name == "cut_gain"
+    within = DPRidge(epsilon=epsilon, bounds=(0, 3)).fit(X, y)  # where no entry lies farther out
+    assert within.releases_[-1].name == "target_sums"
     far, cut = np.where(np.arange(3) == 2, 1e12, X[:9]), model.feature_bounds_
     np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, *cut)))
 
