@@ -257,7 +257,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.measured(units) if learns and sparse else ask.scaled(units)
         each = (shares["clip_norm"] - last) / (2 if few else 1)
-        usual = learns and not sparse  # rows of d entries of deviation 1: no search says more
+        usual = learns and not sparse and 2 * np.count_nonzero(found.found) > d  # no search helps
         shares["regression_moments"] += usual * each
         clip_norm = self._clip_norm(session, ask.lengths(), each * (not usual), units, wider)
         left, wider, mean, known = model_share(shares), None, None, {}
@@ -315,8 +315,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _clip_norm(self, session, ask, share, units, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
 
-        No share asks nothing: columns have their deviations as units. A number that a search can
-        hardly tell from what it finds stays as it is. Rows within the cuts are not longer.
+        No share asks nothing: most columns have their deviations as units, and no search says more
+        of the length of d of them. A number that a search can hardly tell from what it finds stays
+        as it is. Rows within the cuts are not longer.
         """
         usual, given = math.sqrt(len(units.size)), self.clip_norm
         if given == "auto":
