@@ -54,10 +54,15 @@ def row_squares(A: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(sum(np.einsum("...j,...j->...", part, part) for part in parts))
 
 
+def largest_entries(A: FloatArray) -> FloatArray:
+    """Return the largest size of an entry of each unit."""
+    flat = A.reshape(len(A), -1)
+    return np.asarray(np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0)))
+
+
 def exponents(A: FloatArray) -> NDArray[np.intc]:
     """Return the power of two of each unit, which brings its largest entry to [1/2, 1)."""
-    flat = A.reshape(len(A), -1)
-    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    largest = largest_entries(A)
     return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
 
 

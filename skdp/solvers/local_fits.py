@@ -27,6 +27,7 @@ from skdp.data.factorisations import eigh, row_squares
 
 
 FloatArray = NDArray[np.float64]
+Arrays = tuple[NDArray[Any], ...]
 _HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations
 _STEPS = 20  # ridge fits for a loss other than squares: more cost time alone
 
@@ -448,9 +449,7 @@ class UserBatch(Protocol):
     def y_exponent(self) -> NDArray[np.intc]:
         """Power of two of the targets."""
 
-    def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
-    ) -> tuple[NDArray[Any], ...]:
+    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
 
 
@@ -468,8 +467,6 @@ class TakenUsers(NamedTuple):
         exponents = batch.x_exponent[users], batch.y_exponent[users]
         return cls(batch.X[users], batch.Y[users], *exponents)
 
-    def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
-    ) -> tuple[NDArray[Any], ...]:
+    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Keep nothing."""
         return make()

@@ -475,7 +475,8 @@ class Pooled(GramMessage):
         Y -= self.target_center
         Y[:] = _WEIGHT * np.clip(Y / self.target_size, -CUT, CUT)
         lengths = np.sqrt(row_squares(X))[:, :, None]
-        records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
+        if not lengths.max(initial=0.0) <= CUT:  # most are no longer
+            records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
         return records
 
 

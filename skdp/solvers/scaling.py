@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.factorisations import exponents, times_powers
+from skdp.data.factorisations import exponents, largest_entries, times_powers
+from skdp.solvers.local_fits import Arrays
 
 FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
@@ -40,17 +42,22 @@ class Scaling(NamedTuple):
     scale: FloatArray
     limit: FloatArray
 
-    def __call__(self, X: FloatArray) -> FloatArray:
-        """Return rows (..., d) as they are seen, in the array that is given."""
-        X -= self.center
+    def __call__(self, X: FloatArray, once: Callable[..., Arrays]) -> tuple[FloatArray, FloatArray]:
+        """Return rows (..., d) as they are seen, in the array that is given, and largest entries.
+
+        ``once(make)`` is what `make` returns, or returned in another pass over these rows.
+        """
+        if self.center.any():
+            X -= self.center
         X /= self.scale
-        least = min(self.limit.min(), _LARGEST)
-        if not (X.max(initial=0.0) <= least and X.min(initial=0.0) >= -least):
+        (largest,) = once(lambda: (largest_entries(X),))
+        if not largest.max(initial=0.0) <= min(self.limit.min(), _LARGEST):
             np.clip(X, -_LARGEST, _LARGEST, out=X)
             entries, beyond = X.reshape(-1), np.flatnonzero(np.abs(X) > self.limit)
             limit = self.limit[beyond % len(self.limit)]
             entries[beyond] = limit * (limit / entries[beyond])
-        return X
+            largest = largest_entries(X)
+        return X, largest
 
     def of_scaled(self, coef: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (..., d, p) and intercepts for rows as they are seen."""
@@ -82,18 +89,15 @@ class ScaledUsers(NamedTuple):
     def of(cls, batch: Any, scaling: Scaling) -> ScaledUsers:
         """Return the users of a batch, each with its own power of two taken off."""
 
-        def made() -> tuple[NDArray[Any], ...]:
-            rows = scaling(batch.true_rows)
-            taken = exponents(rows)
-            return times_powers(rows, -taken, out=rows), taken
+        def made() -> Arrays:
+            rows, largest = scaling(batch.true_rows, partial(batch.keep, (name, "largest")))
+            return times_powers(rows, -(taken := exponents(largest)), out=rows), taken
 
         name = ("seen", *map(digest, scaling))
         X, x_exponent = batch.keep(name, made, large=True)
         return cls(X, batch.Y, x_exponent, batch.y_exponent, batch, name)
 
-    def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]]
-    ) -> tuple[NDArray[Any], ...]:
+    def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
         """Keep it next to what belongs to the rows as they are."""
-        kept: tuple[NDArray[Any], ...] = self.whole.keep((self.name, key), make)
+        kept: Arrays = self.whole.keep((self.name, key), make)
         return kept

@@ -83,8 +83,7 @@ def outside_variance(shared: Shared) -> float:
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
     variance, based = math.inf if view.intercept else 0.0, view.base is not None
-    rule = HeadRule(0.0, _GRID[0], variance, based)
-    return Choice((rule,), np.zeros(1))
+    return Choice((HeadRule(0.0, _GRID[0], variance, based),), np.zeros(1))
 
 
 def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
