@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,8 @@ def _sigmoid(eta: FloatArray) -> FloatArray:
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(eta, -40.0, 40.0))))
 
 
-def _softmax(eta: FloatArray) -> FloatArray:
+def softmax(eta: FloatArray) -> FloatArray:
+    """Return positive numbers of sum 1 along the last axis."""
     shifted = np.exp(np.maximum(eta - eta.max(axis=2, keepdims=True), -40.0))
     return np.asarray(shifted / shifted.sum(axis=2, keepdims=True))
 
@@ -143,14 +144,14 @@ def _logistic_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
 
 
 def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
-    return eta + 2.0 * (Y - _softmax(eta))
+    return eta + 2.0 * (Y - softmax(eta))
 
 
 LOSSES: dict[str, ConvexLoss] = {
     "squared": ConvexLoss(lambda Y, eta: Y, _square_loss, n_steps=1),
     "huber": ConvexLoss(_huber_pseudo, _absolute_loss, judges=True),
     "logistic": ConvexLoss(_logistic_pseudo, _square_loss, _sigmoid),
-    "softmax": ConvexLoss(_softmax_pseudo, _square_loss, _softmax),
+    "softmax": ConvexLoss(_softmax_pseudo, _square_loss, softmax),
 }
 
 
@@ -331,11 +332,6 @@ class RidgePath:
         total = s + np.ascontiguousarray((W * W).sum(axis=2))
         return RidgePath(_mean_square(total, P), self.basis, s, W)
 
-    def take(self, users: NDArray[np.intp]) -> RidgePath:
-        """Return the path of some of the users."""
-        W, F = (None if A is None else A[users] for A in (self.W, self.F))
-        return RidgePath(self.size[users], Basis(self.basis.P[users]), self.s[users], W, F)
-
     def _left(self, Y: FloatArray, penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return BY (n, c, p, m) and the diagonals of B (n, c, m), for c penalties of each user.
 
@@ -451,22 +447,3 @@ class UserBatch(Protocol):
 
     def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
-
-
-class TakenUsers(NamedTuple):
-    """Some users of a batch."""
-
-    X: FloatArray
-    Y: FloatArray
-    x_exponent: NDArray[np.intc]
-    y_exponent: NDArray[np.intc]
-
-    @classmethod
-    def of(cls, batch: UserBatch, users: NDArray[np.intp]) -> TakenUsers:
-        """Take them."""
-        exponents = batch.x_exponent[users], batch.y_exponent[users]
-        return cls(batch.X[users], batch.Y[users], *exponents)
-
-    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
-        """Keep nothing."""
-        return make()

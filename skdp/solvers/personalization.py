@@ -29,7 +29,6 @@ from skdp.solvers.local_fits import (
     ConvexLoss,
     RidgePath,
     RowLoss,
-    TakenUsers,
     UserBatch,
     centred,
     convex_loss,
@@ -261,23 +260,13 @@ class Seen:
         The users.
     Y : array of shape (n, m, p)
         What users fit.
-    scale : array of shape (n,) or None
-        What whitened rows are divided by; None: the root mean square of each user.
     """
 
-    def __init__(
-        self, view: View, batch: UserBatch, Y: FloatArray, scale: FloatArray | None = None
-    ) -> None:
+    def __init__(self, view: View, batch: UserBatch, Y: FloatArray) -> None:
         self._view, self._batch, self.Y = view, batch, Y
-        if scale is None:
-            # The root mean square of whitened rows, own means taken off.
-            size = own_spread if view.intercept else own_scale
-            scale = batch.keep(("scale", *view.of_rows), lambda: (size(self._whitened),))[0]
-        self.scale = scale
-
-    def take(self, users: NDArray[np.intp]) -> Seen:
-        """Return some of the users."""
-        return Seen(self._view, TakenUsers.of(self._batch, users), self.Y[users], self.scale[users])
+        # The root mean square of whitened rows, own means taken off, which they are divided by.
+        size = own_spread if view.intercept else own_scale
+        (self.scale,) = batch.keep(("scale", *view.of_rows), lambda: (size(self._whitened),))
 
     @cached_property
     def _whitened(self) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp._limits import CLEAR
-from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, unit
+from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
     Count,
@@ -192,48 +192,41 @@ class Heads:
         return np.concatenate([V.reshape(len(V), -1), b], axis=1)
 
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
-        """Fit each user by the elected rule, or by the one it likes best: (n, (d + 1) p), private.
+        """Fit each user by the elected rule, or by the mean of all: (n, (d + 1) p), private.
 
-        A user without an elected rule adds its own vote to the (shrunk) votes of all. Users with
-        too few rows for a head have no choice.
+        Without an elected rule each has the weight exp(m/2 (gain + leaning)), m the number of rows:
+        the likelihood of normal left-out residuals. The best one alone is often so by chance. Users
+        with too few rows for a head have no choice.
         """
         seen = self.view(batch)
-        n, _, d = batch.X.shape
-        p = seen.Y.shape[2]
-        rules, own = choice.rules, np.zeros(n, np.intp)
-        if batch.Y.shape[1] < _FEWEST_ROWS:
+        n, m, _ = batch.X.shape
+        rules, weights = choice.rules, np.ones((n, 1))
+        if m < _FEWEST_ROWS:
             rules = (choice.level,)
         elif len(rules) > 1:
-            gains = HeadVotes(self, rules).gains(batch)
-            own = np.argmax(np.nan_to_num(gains) + choice.leaning, axis=1)
-        theta, b = np.zeros((n, d, p)), np.zeros((n, p))
+            gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
+            weights = softmax(m / 2 * (gains + choice.leaning)[:, None])[:, 0]
+        out: Any = 0.0
         paths: dict[float, RidgePath] = {}
-        for i, rule in enumerate(rules):
-            users = np.flatnonzero(own == i)
-            if not users.size:
-                continue
+        for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in paths:
                 paths[rule.outside] = self._path(seen, rule.outside)
-            part, mine, path = batch, seen, paths[rule.outside]
-            if users.size < n:
-                part, mine, path = TakenUsers.of(batch, users), seen.take(users), path.take(users)
-            fit = self._fit(part, mine, path, rule)
-            theta[users], b[users] = self._of_seen_rows(mine, rule, path, fit)
-        out = np.concatenate([theta.reshape(n, -1), b], axis=1)
+            fit = self._fit(batch, seen, paths[rule.outside], rule)
+            out = out + weight[:, None] * self._of_seen_rows(seen, rule, paths[rule.outside], fit)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
     def _of_seen_rows(
         self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> FloatArray:
         """Undo own scale and whitener: coefficients and intercepts for rows as they are seen."""
         inner = self._coefficients(seen, rule.outside, path, fit)
         theta, b = seen.undone(inner, fit.intercept)
         theta = self.view.coefficients(theta)
         if self.model.own:
-            return theta, b + seen.own_means
-        if rule.toward_global:
+            b = b + seen.own_means
+        elif rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept
-        return theta, b
+        return np.concatenate([theta.reshape(len(theta), -1), b], axis=1)
 
 
 @dataclass(frozen=True)

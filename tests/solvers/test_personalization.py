@@ -92,8 +92,7 @@ def test_a_path_beside_another_one_is_that_of_mapped_rows(m, part):
     assert np.allclose(path.size, mapped.size)
     for given in itertools.product([1e-4, 0.1, 30.0], [0.0, 0.2, math.inf]):
         assert np.allclose(path.errors(Y, *given), mapped.errors(Y, *given), rtol=1e-6)
-    given = Y, np.full((5, 1), 0.1), math.inf
-    pairs = path.take(np.arange(5)).residuals(*given), mapped.residuals(*given)
+    pairs = (each.residuals(Y, np.full((5, 1), 0.1), math.inf) for each in (path, mapped))
     assert all(map(np.allclose, *pairs))
 
 
@@ -187,6 +186,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
     assert not helped and choice.rules == rules and not choice.leaning.any()
     own = users_heads.fit(batch, choice)
+    weights = np.exp(batch.Y.shape[1] / 2 * heads.HeadVotes(users_heads, rules).gains(batch))
+    each = weights.T[:, :, None] * [users_heads.fit(batch, choice_of(rule)) for rule in rules]
+    np.testing.assert_allclose(own, sum(each) / sum(weights.T)[:, None], rtol=1e-6, atol=1e-9)
     elected = users_heads.fit(batch, choice_of(rule))
     errors = [np.mean((values[:, :-1] - theta) ** 2) for values in (own, elected)]
     assert errors[1] < errors[0] < 5 * errors[1]
