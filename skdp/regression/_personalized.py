@@ -151,7 +151,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         have no correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
-        its own leave-one-out error.
+        all rules, weighted by its own leave-one-out errors. Votes that tell nothing leave it to
+        users, too.
     loss : {"squared", "huber", "absolute"} or object, default="squared"
         What heads minimise: a convex function of the residual. An object has the
         methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
@@ -197,9 +198,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Whether the model of all stands above its noise. If not, users without a head get about the
         mean, and heads start there.
     head_rule_ : HeadRule or None
-        The elected rule; None if each user takes its own best one.
+        The elected rule; None if each user takes a mean of all.
     head_rule_scores_ : Choice
-        All rules that users choose from, the released leaning of all, and the rule of users of one
+        All rules that users weigh, the released leaning of all, and the rule of users of one
         or two rows.
     n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".

@@ -48,7 +48,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         have no correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
-        its own leave-one-out error.
+        all rules, weighted by its own leave-one-out errors. Votes that tell nothing leave it to
+        users, too.
     classes : array-like or None, default=None
         The public list of classes. None takes the labels in y, declares them public, and warns. A
         user with any other label says no more than where columns lie.
@@ -94,9 +95,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Whether the model of all stands above its noise. If not, users without a head get about the
         mean, and heads start there.
     head_rule_ : HeadRule or None
-        The elected rule; None if each user takes its own best one.
+        The elected rule; None if each user takes a mean of all.
     head_rule_scores_ : Choice
-        All rules that users choose from, the released leaning of all, and the rule of users of one
+        All rules that users weigh, the released leaning of all, and the rule of users of one
         or two rows.
     n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".

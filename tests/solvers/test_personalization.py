@@ -217,9 +217,7 @@ def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     found = theirs.fit(few, choice_of(heads.AS_ALL))
     assert np.allclose(found[:, -1], few.Y[:, 0, 0]) and not found[:, :-1].any()
     rule = heads.HeadRule(1.0, 1e-4, math.inf, True)
-    near, far = (
-        theirs.fit(batch._replace(Y=batch.Y + shift), choice_of(rule)) for shift in (0.0, 1e6)
-    )
+    near, far = (theirs.fit(batch._replace(Y=batch.Y + s), choice_of(rule)) for s in (0.0, 1e6))
     assert np.allclose(far[:, :-1], near[:, :-1], atol=1e-6)
     assert np.allclose(far[:, -1] - near[:, -1], 1e6)
 
