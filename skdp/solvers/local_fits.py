@@ -377,7 +377,7 @@ class RidgePath:
         left, diagonal = self._left(both, penalty)
         left, diagonal, penalty = left[:, of], diagonal[:, of], penalty[:, of]
         BY, B1 = left[:, :, :-1], left[:, :, -1]
-        if Y.shape[1] == 1:  # one row cannot tell its intercept
+        if Y.shape[1] == 1 and not np.isinf(penalty).all():  # one row tells its level alone
             return BY, diagonal, np.zeros(BY.shape[:3])
         # The prior of an intercept counts for some rows; without coefficients it stands alone.
         with np.errstate(divide="ignore"):

@@ -63,12 +63,14 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
 class Choice(NamedTuple):
     """What was decided about heads: the elected rule alone, or all rules and a public leaning.
 
-    Users with too few rows for a head have the best rule without one.
+    Users of two rows have the best rule without a head, `level`; those of one row have it if it is
+    clearly better than the model of all, as `lone`.
     """
 
     rules: tuple[HeadRule, ...]
     leaning: FloatArray
     level: HeadRule = AS_ALL
+    lone: HeadRule = AS_ALL
 
 
 def outside_variance(shared: Shared) -> float:
@@ -202,7 +204,7 @@ class Heads:
         n, m, _ = batch.X.shape
         rules, weights = choice.rules, np.ones((n, 1))
         if m < _FEWEST_ROWS:
-            rules = (choice.level,)
+            rules = (choice.level if m > 1 else choice.lone,)
         elif len(rules) > 1:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
             weights = softmax(m / 2 * (gains + choice.leaning)[:, None])[:, 0]
@@ -264,6 +266,7 @@ class HeadVotes(SumMessage):
         judged = np.ones(len(self.rules), bool)
         if batch.Y.shape[1] < _FEWEST_ROWS:
             judged = np.array([rule.penalty == math.inf for rule in self.rules])
+            judged &= batch.Y.shape[1] > 1  # one row left out leaves none
         # One after the other: how numpy adds along an axis depends on who else is in the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
@@ -278,21 +281,22 @@ def elect(
     What rules with coefficients gain on those without is told by the best of both, and with less
     noise by the means. Where either shows a gain, or both a loss, the best rule of that side is
     elected; else a leaning is left, and users choose. Those of too few rows have the best rule of
-    the side without coefficients.
+    the side without coefficients; of one row, only if it is clearly better than the model of all.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, released.noise_scale
     alone = np.array([rule.penalty < math.inf for rule in rules])
     of_means = float(votes[alone].mean() - votes[~alone].mean())
     of_best = float(votes[alone].max() - votes[~alone].max())
-    level = rules[int(np.argmax(np.where(alone, -np.inf, votes)))]
+    at, gap = int(np.argmax(np.where(alone, -np.inf, votes))), CLEAR * math.sqrt(2) * noise
+    few = rules[at], rules[at] if votes[at] > votes[-1] + gap else AS_ALL
     margin = CLEAR * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
-    helped = of_means > margin or of_best > CLEAR * math.sqrt(2) * noise
+    helped = of_means > margin or of_best > gap
     if helped or (of_means < -margin and of_best < 0):
         side = np.where(alone == helped, votes, -np.inf)
-        return Choice((rules[int(np.argmax(side))],), np.zeros(1), level), helped
+        return Choice((rules[int(np.argmax(side))],), np.zeros(1), *few), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, kept * votes / count.value, level), False
+    return Choice(rules, kept * votes / count.value, *few), False
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

@@ -103,8 +103,7 @@ def test_label_fits_reach_the_minimum(loss):
         Y = (RNG.random((5, 40, 1)) < 0.5).astype(float)
     else:
         Y = np.eye(3)[RNG.integers(0, 3, (5, 40))]
-    path, penalty = fits.RidgePath.of(F), 0.5
-    model = losses.LOSSES[loss]
+    path, penalty, model = fits.RidgePath.of(F), 0.5, losses.LOSSES[loss]
     fit = path.fit(Y, np.zeros_like(Y), model, np.full(5, penalty), 0.0)
     scale = 4.0 if loss == "logistic" else 2.0
     gradient = fits.moments(F, Y - model.mean(fit.eta))
@@ -174,23 +173,24 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
     (rule,) = choice.rules
     assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
-    level = choice.level
-    assert level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
-    few = Batch(batch.X[:, :2], batch.Y[:, :2] + 1, batch.x_exponent, batch.y_exponent)
-    found = users_heads.fit(few, choice._replace(level=heads.HeadRule(0.0, math.inf, 1.0, True)))
-    assert np.allclose(found[:, -1], few.Y.sum(axis=(1, 2)) / 3) and not found[:, :-1].any()
+    assert choice.level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
+    level = heads.HeadRule(0.0, math.inf, 1.0, True)
+    for m in (1, 2):
+        few = Batch(batch.X[:, :m], batch.Y[:, :m] + 1, batch.x_exponent, batch.y_exponent)
+        found = users_heads.fit(few, choice._replace(level=level, lone=level))
+        assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
+        assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
     assert not helped and choice.rules[0].penalty == math.inf
     ask.noise_scale, votes = 1e4, -votes
     choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
-    assert not helped and choice.rules == rules and not choice.leaning.any()
-    own = users_heads.fit(batch, choice)
+    assert (helped, choice.rules, choice.lone) == (False, rules, heads.AS_ALL)
     weights = np.exp(batch.Y.shape[1] / 2 * heads.HeadVotes(users_heads, rules).gains(batch))
-    each = weights.T[:, :, None] * [users_heads.fit(batch, choice_of(rule)) for rule in rules]
-    np.testing.assert_allclose(own, sum(each) / sum(weights.T)[:, None], rtol=1e-6, atol=1e-9)
-    elected = users_heads.fit(batch, choice_of(rule))
-    errors = [np.mean((values[:, :-1] - theta) ** 2) for values in (own, elected)]
+    heads_of = [users_heads.fit(batch, choice_of(rule)) for rule in rules]
+    mean = np.einsum("nr,rnd->nd", weights / weights.sum(axis=1, keepdims=True), heads_of)
+    np.testing.assert_allclose(users_heads.fit(batch, choice), mean, rtol=1e-6, atol=1e-9)
+    errors = [np.mean((x[:, :-1] - theta) ** 2) for x in (mean, heads_of[rules.index(rule)])]
     assert errors[1] < errors[0] < 5 * errors[1]
 
 
