@@ -68,10 +68,8 @@ def split_moment(
         n = released_count(moment[-1, -1] / bias**2, noise_scale / bias**2)
     mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
-    lever, error = (
-        float(np.linalg.norm(mean)) / bias,
-        mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean)),
-    )
+    lever = float(np.linalg.norm(mean)) / bias
+    error = mean_noise_bias(noise_scale / math.sqrt(2) / bias, n, len(mean))
     value = error.value + lever * symmetric_noise_edge(noise_scale, len(mean)) / 2
     noise = math.hypot(error.noise_scale, (1 + lever**2) * noise_scale)
     return ReleasedMoment(scatter, mean, n, noise_scale, Answer(value, noise))
@@ -91,8 +89,7 @@ def shrunk_mean(
     A mean that is mostly noise is shrunk by as much (James and Stein), down to nothing: rows about
     a centre of noise alone are longer than rows about zero.
     """
-    square = float(sums @ sums)
-    noise = max(len(sums) - 2, 0) * noise_scale**2
+    square, noise = float(sums @ sums), max(len(sums) - 2, 0) * noise_scale**2
     kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
     return inside_ball(kept * sums / n, radius), kept
 
@@ -132,8 +129,7 @@ def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
 
 def infer_dimension(variances: FloatArray, n: float) -> int:
     """Minka's maximum-likelihood choice of the dimension (NIPS 2000), from released variances."""
-    d = len(variances)
-    largest = float(variances[0])
+    d, largest = len(variances), float(variances[0])
     if not largest > 0:
         return 1
     v = np.maximum(variances / largest, 0.0)  # the choice does not depend on the scale
@@ -478,7 +474,8 @@ def solve_normal_equations(
     It also shortens all that it finds in columns, next to intercepts and directions: where anything
     is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
     of m and lambda stands for A: w knows its noise, so that neither is enough by itself. What
-    directions leave in b has the noise of their products too.
+    directions leave in b has the noise of their products too; of that an eigenvector keeps the part
+    that is no noise, over all targets (Wiener).
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
@@ -503,7 +500,9 @@ def solve_normal_equations(
         fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
-        found, filters = length * filters * g, filters * (1.0 if len(few) else length)
+        noise = noises.sum() * bool(len(few)) / (np.sum(g**2, axis=1, keepdims=True) + 1e-300)
+        found = length * filters * g * np.maximum(1 - noise, 0.0)
+        filters = filters * (1.0 if len(few) else length)
         lost = np.zeros_like(lost)
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
@@ -526,12 +525,13 @@ def _without_directions(
     values, V = np.linalg.eigh(A[m:, m:])
     edge = released.noise * math.sqrt(2 * k)
     inverse = (V / (np.maximum(values + edge, edge) + penalty)) @ V.T
-    # Squared errors pay for noise (James and Stein); labels do not, and take the length as it is.
-    sure = 1 - (not flat) * k * released.cross_noise**2 / (np.sum(B[m:] ** 2, axis=0) + 1e-300)
     P = flat * released.directions / max(float(np.linalg.norm(released.directions)), 1e-300)
     form = alpha + max(np.sum(P * (A[m:, m:] @ P)), edge, 1e-300)
     start = max(np.sum(P * B[m:]), 0.0) / form * P
-    along = start + inverse @ (B[m:] - A[m:, m:] @ start) * np.maximum(sure, 0.0)
+    rest = B[m:] - A[m:, m:] @ start
+    noises = k * (released.cross_noise**2 + released.noise**2 * np.sum(start**2, axis=0))
+    sure = 1 - noises / (np.sum(rest**2, axis=0) + 1e-300)  # James and Stein
+    along = start + inverse @ rest * np.maximum(sure, 0.0)
     ahead = inverse @ A[m:, :m]
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 
@@ -654,18 +654,13 @@ def reweighted(
     Means and products with the codes are weighted exactly; the scatter is that of all records, as
     if classes had one covariance. All moments are about 0 if they are not `centered`.
     """
-    n, shares = released.weight, classes.shares(weights)
+    n, shares, scatter = released.weight, classes.shares(weights), released.scatter
     row_mean, target_mean = shares @ classes.means, shares @ classes.codes
-    scatter = released.scatter
     if not centered:
         scatter = scatter + n * np.outer(released.row_mean, released.row_mean)
         row_mean, target_mean = np.zeros_like(row_mean), np.zeros_like(target_mean)
     codes = (n * shares)[:, None] * (classes.codes - target_mean)  # K x q
     rates = classes.noise @ (codes / classes.totals[:, None])
-    return released._replace(
-        scatter=scatter,
-        cross=classes.means.T @ codes,
-        row_mean=row_mean,
-        target_mean=target_mean,
-        cross_noise=np.sqrt(np.sum(rates**2, axis=0)),
-    )
+    noise = np.sqrt(np.sum(rates**2, axis=0))
+    moved = released._replace(row_mean=row_mean, target_mean=target_mean, cross_noise=noise)
+    return moved._replace(scatter=scatter, cross=classes.means.T @ codes)

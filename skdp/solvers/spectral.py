@@ -349,8 +349,7 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
 
     Columns that cannot be told apart are alike: all that is known of their mean is its sign.
     """
-    common = float(np.mean(values))
-    apart = values - common
+    apart = values - (common := float(np.mean(values)))
     noise = max(len(values) - 3, 0) * noise_scale**2
     kept = max(1 - noise / max(float(apart @ apart), 1e-300), 0.0)
     found = common + kept * apart
@@ -427,19 +426,28 @@ def product_directions(
 
     Where rows fill few of many columns, squares of a column are about as its sum, and products of
     two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
-    their noise share the squares of all rows, of length `clip_norm`; the penalty is the noise. Sums
-    are drawn to 0 before products with the means are taken off: theirs is the larger noise.
+    their noise share the squares of all rows, of length `clip_norm`; the penalty is what this noise
+    is in them. Columns of like sums (by factors of 2) are alike: their products count by the part
+    that is not clearly noise (Wiener), and by no less than those of smaller sums. Where targets
+    are many that tells common columns from the rest, which squares alone would favour. Sums are
+    drawn to 0 before products with the means are taken off: theirs is the larger noise.
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
     size, unit = np.abs(sums), noise / bias
     # In units of the noise no square of it is extreme.
     cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
-    clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.ones_like(sums)
-    squares = weight * clip_norm**2 * clear / float(clear.sum())
-    filters = 1 / (1 + squares / (alpha + CLEAR * noise))
+    clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.full_like(sums, unit)
+    squares = (each := weight * clip_norm**2 / float(clear.sum())) * clear
+    noises, contrasts = 1 + (means / bias) ** 2, np.sum(cross**2, axis=1)
+    alike = np.log2(2 * np.maximum(size / unit, 0.5)).astype(int)
+    error = CLEAR * np.sqrt(2 / np.maximum(np.bincount(alike) * len(noises), 1))
+    noisy = np.bincount(alike, np.where(alike > 0, noises.sum(), len(noises)))
+    part = noisy * np.maximum(1 - error, 0.0) / np.maximum(np.bincount(alike, contrasts), 1e-300)
+    held = np.maximum.accumulate(np.maximum(1 - part, 0.0))[alike]
+    filters = (held if held.any() else 1.0) / (1 + squares / (alpha + each * unit))
     # Noise of columns that hold nothing moves no row along directions.
-    along, noises = filters**2 * squares * (size > CLEAR * unit), 1 + (means / bias) ** 2
+    along = filters**2 * squares * (size > CLEAR * unit)
     share = 1 - 1 / np.maximum(along @ cross**2 / (along.sum() * noises + 1e-300), 1.0)
     found = filters[:, None] * cross
     left, sizes, _ = np.linalg.svd(found, full_matrices=False)
@@ -447,5 +455,5 @@ def product_directions(
     near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
-    contrasts, chance = np.sum(cross**2, axis=1), float(filters @ squares) * clip_norm / noise
+    chance = float(filters @ squares) * clip_norm / noise
     return RegressionDirections(basis, basis.T @ found, center, near, share, contrasts, chance)

@@ -375,7 +375,7 @@ def topics(n, d, n_classes, seed):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.parametrize(("n_classes", "least"), [(2, 0.76), (4, 0.33)])
+@pytest.mark.parametrize(("n_classes", "least"), [(2, 0.76), (4, 0.43)])
 def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
     """Each says next to nothing alone: .73 and .40 by columns of the largest sums."""
     X, y = topics(5000, 2500, n_classes, 1)
@@ -384,7 +384,7 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
     assert model.score(X[test], y[test]) > least
     target = 3 * (y % 2) + np.random.default_rng(0).standard_normal(len(y)) + 100
     model = DPRidge(epsilon=3.0).fit(X[train], target[train])
-    assert model.score(X[test], target[test]) > (0.25 if n_classes == 2 else 0.04)
+    assert model.score(X[test], target[test]) > (0.28 if n_classes == 2 else 0.07)
     assert np.count_nonzero(model.coef_) > 2000
 
 
