@@ -270,7 +270,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             # as much from what long rows say as from the noise.
             length = _ALIKE * clip_norm
             size = moment_size(n, share, unit_noise)
-            kept, known = self._directions(ask, length, scale, size, (shares["sums"], each))
+            kept, known = self._directions(ask, length, scale, size, (shares["sums"], each), dense)
             ask = ask.selected(kept)
         elif left:
             share += shares.get("sums", 0.0)
@@ -293,7 +293,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         asked, centered = ask.places() if both else ask.columns(), self.fit_intercept and not sparse
         return find_kinds(asked, sizes[: len(parts)], parts, n, centered=centered)
 
-    def _directions(self, ask, clip_norm, scale, size, shares):
+    def _directions(self, ask, clip_norm, scale, size, shares, dense):
         """Release the products of all columns with the targets, and how long rows are along them.
 
         Return the columns of the largest, and directions about as long as the bias; and what is
@@ -303,13 +303,13 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
         answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=shares[0])
         public = float(self.alpha), bias, clip_norm, self.fit_intercept
-        found = product_directions(answer.value, answer.noise_scale, *public)
+        found = product_directions(answer.value, answer.noise_scale, *public, dense=dense)
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
         unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, shares[1])
         chance = found.chance * unit / scale.size
-        known = {"share": found.share, "directions": found.along, "chance": chance}
+        known = {"share": found.share, "directions": found.along, "chance": chance, "dense": dense}
         return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 
     def _clip_norm(self, session, ask, share, units, wider):
