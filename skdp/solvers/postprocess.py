@@ -528,7 +528,8 @@ def _without_directions(
     k, A, B = len(released.directions), released.scatter, released.cross
     m = len(A) - k
     values, V = np.linalg.eigh(A[m:, m:])
-    edge = released.noise * math.sqrt(2 * k)
+    lever = float(np.linalg.norm(released.row_mean[m:])) / (released.bias or math.inf)
+    edge = released.noise * math.sqrt(2 * k) * (1 + lever**2)  # of squares about a noisy mean
     inverse = (V / (np.maximum(values + edge, edge) + penalty)) @ V.T
     P = flat * released.directions / max(float(np.linalg.norm(released.directions)), 1e-300)
     form = alpha + max(np.sum(P * (A[m:, m:] @ P)), edge, 1e-300)

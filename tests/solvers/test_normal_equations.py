@@ -341,6 +341,16 @@ def test_labels_start_from_what_directions_were_made_of():
     assert found.seen.all() and np.corrcoef(found.coefficients.ravel(), P.ravel())[0, 1] > 0.95
 
 
+def test_squares_about_a_mean_have_its_noise_too():
+    """Else a direction that all rows share has next to no squares, and the longest slope."""
+    square, product, zero, one = np.array([-30.0, 150.0, 0.0, 1.0])[:, None, None]
+    plain = NormalEquations(square, product, *(2 * [zero[0]]), 13.0, 25 * one[0], 900.0, 0.4)
+    plain = plain._replace(directions=one)
+    shared = plain._replace(row_mean=np.array([0.5]))
+    found = [solve_normal_equations(each, 1.0).coefficients[0, 0] for each in (plain, shared)]
+    assert 0 < found[1] < 0.5 * found[0]
+
+
 def test_columns_that_hold_nothing_take_nothing_from_the_share_of_directions():
     filled, empty = 3 * np.random.default_rng(0).standard_normal((2, 200, 2))
     few = np.vstack([np.abs(4 * filled[:20]) + [0.0, 60.0], [[0.0, 180.0]]])
