@@ -252,8 +252,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         if not Kept(shares @ right, error).exceeds(shares.max()) or np.sort(right)[-2] < 0.1:
             remedy = "class_weight='balanced', " if shares.max() > 0.5 else ""
             warn_caller(
-                f"{type(self).__name__} predicts one class for nearly all rows (less than a tenth "
-                "of each other class gets its label), or is hardly better than that. "
+                f"{type(self).__name__} may predict one class for nearly all rows (less than a "
+                "tenth of each other class with its label), or be hardly better than that. "
                 f"Released totals of classes: {np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,

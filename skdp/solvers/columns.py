@@ -239,6 +239,9 @@ def _about(
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     factor = np.take(_RAISES, raised)
+    # Few questions may leave log2 bins below a clear rank open: off 0 a spread that was raised
+    # until it holds by far more entries than the noise is one, and no guess.
+    found |= (center != 0) & (differ.value > 4 * CLEAR * differ.noise_scale)
     spread = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
     # A spread within what is open of the centre may be nothing but a distance from the median.

@@ -345,7 +345,7 @@ def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart):
         said = " ".join(messages_of(model.fit, X, y))
     found = np.mean(model.predict(X[y]))
     assert model.predict(X[y].mean(axis=0, keepdims=True)) == [False]
-    assert ("predicts one class" in said) == (found < 0.1)
+    assert ("predict one class" in said) == (found < 0.1)
     assert (found < 0.1) == (apart < 1.5)
 
 
