@@ -72,8 +72,8 @@ class DPTruncatedSVD(
         differential privacy) is offered by "one_shot" and "deflation", and with one component for
         all units with a matrix of entries.
     clip_norm : float or "auto", default="auto"
-        Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
-        private scale of the norms, and warns where the rows do not show it. A number is an upper
+        Row unit, and moments of entries: largest norm of a row. "auto" spends up to 10% of the
+        budget on a private scale of the norms, and warns where the rows do not show it. A number is an upper
         bound, right for normalised rows: for rows 3% of the budget lower it where these are many
         and most of them shorter.
     adjacency : {"add_remove", "replace"}, default="add_remove"
