@@ -73,9 +73,9 @@ class DPTruncatedSVD(
         all units with a matrix of entries.
     clip_norm : float or "auto", default="auto"
         Row unit, and moments of entries: largest norm of a row. "auto" spends up to 10% of the
-        budget on a private scale of the norms, and warns where the rows do not show it. A number is an upper
-        bound, right for normalised rows: for rows 3% of the budget lower it where these are many
-        and most of them shorter.
+        budget on a private scale of the norms, and warns where the rows do not show it. A number is
+        an upper bound, right for normalised rows: for rows 3% of the budget lower it where these
+        are many and most of them shorter.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
