@@ -203,7 +203,6 @@ def test_a_source_does_not_pickle():
         pickle.dumps(DaskRows(lazy(X)))
 
 
-@pytest.mark.thorough
 def test_keys_are_random_and_no_hash_of_data(monkeypatch):
     keys, true = [], dask.compute
 

@@ -97,8 +97,9 @@ def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
     assert one <= 1.0 < 1.4 < two < 2.0
     gaussian = accounting.epsilon_from_losses([Loss("gaussian", float(loss.value))] * 2, 1e-6)
     assert two > gaussian
-    beside = accounting.epsilon_from_losses([loss, Loss("pure", 0.1), Loss("range", 0.1)], 1e-6)
-    assert one < beside < 1.6
+    few = [loss, Loss("pure", 0.1)]
+    beside = [accounting.epsilon_from_losses(all_, 1e-6) for all_ in (few, [*few, ("range", 0.1)])]
+    assert one < beside[0] < beside[1] < 1.6
     product = Loss("sketch", SketchMixture(((0.1, (20, 20)),)))
     assert accounting.epsilon_from_losses([product], 1e-6) < 1.0
     assert accounting.epsilon_from_losses([product, loss], 1e-6) == math.inf
@@ -109,8 +110,9 @@ def test_parts_of_a_group_count_once():
     whole = largest_mixture([(0.5, (20,)), (0.5, (40,))], 1.0, 1e-6)
     parts = [SketchMixture(whole.terms, i) for i in range(2)]
     assert whole_mixtures(parts) == [whole]
-    assert whole_mixtures([*parts, *parts]) == [whole, whole]
-    assert whole_mixtures(parts[:1]) == [whole]  # a line alone counts as the group
+    for more in (parts, parts[:1], parts[1:]):  # a line alone counts as the group
+        assert whole_mixtures(more) == [whole]
+        assert whole_mixtures([*parts, *more]) == [whole, whole]
     assert whole_mixtures([*parts, whole]) == [whole, whole]
     assert accounting.compose(Loss("sketch", p) for p in parts) == (Loss("sketch", whole),)
     assert float(parts[0]) == whole.terms[0][0]

@@ -126,11 +126,19 @@ def test_one_fit_and_gaussian_fits_keep_their_curve():
     # what is not Gaussian in the first fit keeps its own curve too
     late = spent_delta(one, many, 1.0, (1.0, 1e-6))
     assert late == delta_from_losses([*one, *flat], 1.0)
+    assert [Sum.of(fit, 3).drawn for fit in (one, SKETCH, one[1:])] == [3, 3, 0]
 
 
 def test_pure_fits_cost_no_more_than_their_sum():
     fits = [(Loss("pure", 0.25),)] * 4
-    assert spent_epsilon(fits[0], fits[1:], 1e-9, (1.0, 1e-9)) == 1.0
+    failing = (*fits[0], Loss("delta", 1e-7))
+    for first, delta, epsilon in (
+        (fits[0], 1e-9, 1.0),
+        (failing, 1e-7, 1.0),
+        (failing, 1e-9, math.inf),
+    ):
+        assert spent_epsilon(first, fits[1:], delta, (1.0, 1e-9)) == epsilon
+    assert spent_delta(failing, fits[1:], 1.0, (1.0, 1e-9)) == 1e-7
     many = [(Loss("pure", 0.01),)] * 1000  # here Gaussians are far less
     assert spent_epsilon(many[0], many[1:], 1e-6, (3.0, 1e-6)) < 2.5
 
