@@ -28,7 +28,7 @@ from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsil
 from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise.words import SeededSource
 from skdp.testing import epsilon_lower_bound, record_transcript, seeded_entropy, transcript_audit
 from tools.checks import parametrize_with_dp_checks
@@ -102,8 +102,10 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
     assert search.best_estimator_.privacy_spent_ == search.privacy_spent_
     assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
     pipeline = make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1))
-    search = DPGridSearchCV(pipeline, {"dptraceregressor__max_iter": [1, 2]}, SQUARED)
+    grid = {"dptraceregressor__max_iter": [1, 2]}
+    search = DPGridSearchCV(pipeline, grid, SQUARED, strategy="compose")
     messages_of(search.fit, X, Y)
+    assert search.privacy_spent_.sampler_tv_distance == 2 * 3 * SAMPLER_DISTANCE
     assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
                search.best_estimator_.steps)  # fmt: skip
 
