@@ -153,7 +153,7 @@ def _row_data(estimator, rng):
     }
     if adjacency == "add_remove":
         matrices["n + 1 rows"] = np.vstack([X, X[:1]])
-        matrices["2 n rows"] = np.vstack([X, 3 * X])
+        matrices["a single row"] = 3 * X[:1]
     matrices["one row of mixed sizes"] = np.vstack([mixed_sizes(2, d)[1:], X[1:]])
     matrices["mixed sizes"] = mixed_sizes(n, d)
     dense = {name: FitData(M, _target(estimator, M, rng)) for name, M in matrices.items()}
