@@ -205,9 +205,9 @@ def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch):
 def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it():
     """A batch has the key of its first user: its own company, and nobody's else."""
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((9, 2)), rng.standard_normal((9, 1))
-    batch = units.Batch(UserRows(X, y, np.repeat(np.arange(3), 3), True), np.arange(3))
-    made = [
-        each.keep("k", lambda n=each.shape[0]: (np.ones(n),)) for each in (batch.alone(0), batch)
-    ]
-    assert [array.size for (array,) in made] == [1, 3]
+    X, y = rng.standard_normal((18, 2)), rng.standard_normal((18, 1))
+    rows = UserRows(X, y, np.repeat(np.arange(6), 3), True)
+    first, other = (units.Batch(rows, np.arange(i, i + 3)) for i in (0, 3))
+    for each in (first.alone(0), first, other):
+        (own,) = each.keep("k", lambda each=each: (each.users,))
+        assert np.array_equal(own, each.users)

@@ -37,6 +37,7 @@ from skdp.privacy.accounting.losses import (
     epsilon_from_losses,
     epsilon_from_mu_delta,
 )
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.recommend import DPRecommender
 from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
 
@@ -68,6 +69,7 @@ def test_cost_follows_the_rule(cv, held, refit):
     cost = search_cost(grid(cv, refit=refit), 90)
     assert cost.held == held
     assert cost.mu == pytest.approx(mu_of(0.5) * math.sqrt(3 * held + refit))
+    assert cost._spent.sampler_tv_distance == 3 * (cost.n_splits + refit) * SAMPLER_DISTANCE
     assert cost.exact_scores and not cost.seeded
 
 

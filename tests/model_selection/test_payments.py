@@ -5,6 +5,7 @@ import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
     KFold,
+    LeaveOneGroupOut,
     LeaveOneOut,
     TunedThresholdClassifierCV,
     cross_val_predict,
@@ -309,12 +311,15 @@ def test_a_search_that_changed_after_it_was_paid_for_is_refused(change):
         assert not len(transcript) and not ledger.entries
 
 
-def test_a_search_is_paid_for_its_rows():
-    search = grid(LeaveOneOut(), scoring=REPLACE)
-    with PrivacyLedger(90, 1e-3) as ledger, ledger.charge(search, 10):
-        with pytest.raises(PrivacyError, match="another number of rows"):
-            search.fit(X)
-        ledger._refused.clear()
+def test_a_search_is_paid_for_its_rows_and_groups():
+    for cv, unit, n in ((LeaveOneOut(), "row", 10), (LeaveOneGroupOut(), "group", len(X))):
+        scorer, model = replace(REPLACE, privacy_unit=unit), pca(privacy_unit=unit)
+        search = grid(cv, model.set_params(adjacency="replace"), scoring=scorer)
+        users = np.arange(len(X)) % 3
+        with PrivacyLedger(90, 1e-3) as ledger, ledger.charge(search, n, groups=users):
+            with pytest.raises(PrivacyError, match="number of rows, or with other 'groups'"):
+                search.fit(X, groups=np.arange(len(X)) % 4)
+            ledger._refused.clear()
 
 
 def test_a_search_is_fitted_in_the_part_where_it_was_paid():
