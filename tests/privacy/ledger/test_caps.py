@@ -113,9 +113,8 @@ def test_the_receipt_of_a_fit_in_three_measures():
     assert spent.epsilon_at(1e-6) == pytest.approx(0.5, rel=1e-9)
     assert spent.epsilon_at(1e-9) > 0.5 > spent.epsilon_at(1e-3)
     assert spent.sampler_tv_distance == SAMPLER_DISTANCE
-    assert (
-        spent.epsilon_at(spent.sampler_tv_distance) == math.inf
-    )  # the sampler alone takes that much
+    # The sampler alone takes that much.
+    assert spent.epsilon_at(spent.sampler_tv_distance) == math.inf
     lines = str(pca(0.5).fit(X).privacy_report()).splitlines()
     assert [line.split()[1] for line in lines if line[:3] == "rho"] == [f"{spent.rho:.6g}"]
 

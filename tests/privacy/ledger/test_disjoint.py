@@ -43,9 +43,8 @@ def test_the_dearest_part_counts_beside_what_is_outside():
         pca(0.2).fit(X)
     dearest = max(mu_of(1.0), math.hypot(mu_of(0.5), mu_of(0.5)))
     assert ledger.spent.mu == pytest.approx(math.hypot(mu_of(0.3), dearest, mu_of(0.2)))
-    assert (
-        ledger.spent.sampler_tv_distance == 4 * SAMPLER_DISTANCE
-    )  # most noise is drawn in the east
+    # Most noise is drawn in the east.
+    assert ledger.spent.sampler_tv_distance == 4 * SAMPLER_DISTANCE
     report = ledger.report()
     assert "row in region=north" in report
     assert "one part of region at most: the dearest counts" in report
