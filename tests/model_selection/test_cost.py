@@ -51,19 +51,10 @@ USERS = np.arange(90) % 7
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cv", "held"),
-    [
-        (None, 4),
-        (3, 2),
-        (KFold(4), 3),
-        (KFold(4, shuffle=True), 3),
-        (RepeatedKFold(n_splits=3, n_repeats=2), 4),
-        (ShuffleSplit(6), 6),
-        (TimeSeriesSplit(4), 4),
-        (LeaveOneOut(), 89),
-        (IndependentKFold(4), 3),
-        ([(np.arange(50), np.arange(50, 90))], 1),
-    ],
-)
+    [(None, 4), (3, 2), (KFold(4), 3), (KFold(4, shuffle=True), 3), (ShuffleSplit(6), 6),
+     (RepeatedKFold(n_splits=3, n_repeats=2), 4), (TimeSeriesSplit(4), 4), (LeaveOneOut(), 89),
+     (IndependentKFold(4), 3), ([(np.arange(50), np.arange(50, 90))], 1)],
+)  # fmt: skip
 @pytest.mark.parametrize("refit", [True, False])
 def test_cost_follows_the_rule(cv, held, refit):
     cost = search_cost(grid(cv, refit=refit), 90)

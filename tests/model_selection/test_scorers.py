@@ -147,19 +147,14 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
     assert not len(transcript)
 
 
+BOUNDS = (0, np.inf), (1, 0), (0, np.nan), 1.0, (False, True)
+
+
 @pytest.mark.parametrize(
     ("params", "match"),
-    [
-        ({"loss": "r2"}, "R\\^2 and AUC"),
-        ({"bounds": (0, np.inf)}, "bounds"),
-        ({"bounds": (1, 0)}, "bounds"),
-        ({"bounds": (0, np.nan)}, "bounds"),
-        ({"bounds": 1.0}, "bounds"),
-        ({"bounds": (False, True)}, "bounds"),
-        ({"adjacency": "swap"}, "adjacency"),
-        ({"privacy_unit": "spectral"}, "privacy_unit"),
-    ],
-)
+    [({"loss": "r2"}, "R\\^2 and AUC"), ({"adjacency": "swap"}, "adjacency"),
+     ({"privacy_unit": "spectral"}, "privacy_unit"), *(({"bounds": b}, "bounds") for b in BOUNDS)],
+)  # fmt: skip
 def test_bad_scorers(params, match):
     params = {"loss": "squared_error", "bounds": (0.0, 1.0)} | params
     with pytest.raises(ValueError, match=match):

@@ -38,9 +38,7 @@ def test_users_with_few_rows_and_balance():
     ("cv", "groups", "match"),
     [
         (WithinGroupKFold(), None, "groups"),
-        (WithinGroupKFold(1), np.zeros(4), "n_splits"),
-        (WithinGroupKFold(2.5), np.zeros(4), "n_splits"),
-        (WithinGroupKFold(True), np.zeros(4), "n_splits"),
+        *((WithinGroupKFold(n_splits), np.zeros(4), "n_splits") for n_splits in (1, 2.5, True)),
         (WithinGroupKFold(), np.zeros(3), "inconsistent"),
         *((IndependentKFold(n_splits), None, "n_splits") for n_splits in (1, 2.5, True, "3")),
     ],

@@ -56,15 +56,9 @@ def test_finds_the_matrix(params, limit):
     names = {line.name for line in model.releases_}
     assert ("column_moments" in names) == (model.intercept_ != 0.0)
     assert (model.intercept_ != 0.0) == model.fit_intercept
-    assert (
-        model.rank_ == 2
-        and model.left_singular_vectors_.shape == (6, 2)
-        and model.right_singular_vectors_.shape == (5, 2)
-    )
-    rebuilt = (
-        model.left_singular_vectors_ * model.singular_values_
-    ) @ model.right_singular_vectors_.T
-    assert np.allclose(rebuilt, model.coef_)
+    U, V = model.left_singular_vectors_, model.right_singular_vectors_
+    assert (model.rank_, U.shape, V.shape) == (2, (6, 2), (5, 2))
+    assert np.allclose((U * model.singular_values_) @ V.T, model.coef_)
     assert np.allclose(model.predict(X[:7]), X[:7].reshape(7, -1) @ model.coef_.ravel(), atol=0.1)
     assert model.privacy_spent_.epsilon == pytest.approx(model.epsilon, rel=1e-6)
 
