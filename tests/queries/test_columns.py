@@ -148,6 +148,9 @@ def test_ranks_are_multiplied_by_public_weights(step):
             for q in (plain, plain.weighted(WEIGHTS))
         )
         np.testing.assert_allclose(weighted, WEIGHTS * ranks, atol=0.51 * step * len(rows))
+    ends = [query("replace")(np.full((1, 4), x)).grid(POINTS).ranks(WHICH) for x in (-1e30, 1e30)]
+    moved = np.abs(ends[1].answer(1e-6) - ends[0].answer(1e-6)).sum()
+    assert 0.99 < moved / ends[0].bound.l1_steps(1e-6) <= 1
 
 
 @pytest.mark.parametrize("step", [0.0, 2.0**-10])
