@@ -15,6 +15,7 @@ from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simulated_aggregator
 from skdp.privacy.accounting.plain_data import pack
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import seeded_entropy
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -101,6 +102,7 @@ ROUTES = {
     "public part": lambda: stream().release().public_copy(),
     "pickled": lambda: pickle.loads(pickle.dumps(secure().release())),
 }
+TWO = ("own and a message", "two budgets", "blocks of rows", "sent, then coordinator")  # states
 
 
 @pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
@@ -112,7 +114,10 @@ def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
     spent = model.privacy_spent_
     assert 1.0 <= spent.epsilon < 1.05  # above 1: random sketches of blocks of several heights
     assert spent.epsilon == 1.0 or (route, mode) == ("blocks of rows", "oblivious")
-    assert spent.delta == 1e-6 and spent.losses and not spent.seeded
+    assert spent.delta == 1e-6 and not spent.seeded
+    (own,) = server().release().privacy_spent_.losses
+    assert float(spent.losses[0].value) >= float(own.value)  # of the budget that is largest
+    assert spent.sampler_tv_distance == (1 + (route in TWO)) * SAMPLER_DISTANCE
     assert spent.unit == model.privacy_unit and spent.adjacency == model.adjacency
     assert model.releases_ and all(line.noise_scale > 0 for line in model.releases_)
     assert model.releases_[0].name in str(model.privacy_report())
