@@ -484,6 +484,7 @@ BY_ROW = FunctionTransformer(lambda X: X / 2)
         (RowClipper(), {"scale": [RowClipper(), BY_COLUMN]}, "proven only with func"),
         (RowClipper(), {"scale": [RowClipper(), StandardScaler()]}, "scale: StandardScaler"),
         (RowClipper(), {"ridge": [Ridge()]}, "no step is private"),
+        (RowClipper(), {"ridge": [DPRidge(privacy_unit="group", group_column=0)]}, "went through"),
         (RowClipper(), {"memory": [None, "nowhere"]}, "proven only with memory=None"),
     ],
 )

@@ -171,8 +171,8 @@ def rows_of_pairs(rng, n):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [0, 1, 2])
-@pytest.mark.parametrize("step", [0.0, 1e-9, 1e-6, 1e-3, 0.1])
+@pytest.mark.parametrize("kind", [1, 0, 2])
+@pytest.mark.parametrize("step", [0.1, 0.0, 1e-9, 1e-6, 1e-3])
 def test_no_row_of_pairs_adds_more_than_one(step, kind):
     rng, norms = np.random.default_rng(0), []
     for row in rows_of_pairs(rng, 300):
