@@ -155,11 +155,12 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), users_heads.view)
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
+    undecided, exponents = heads.Choice(rules, np.zeros(len(rules))), batch[2:]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
-            heads.HeadVotes(users_heads, rules)(Batch(*(part[:n] for part in few)))
-            for few in [(batch.X[:, :m], batch.Y[:, :m], batch.x_exponent, batch.y_exponent)]
+            np.hstack([heads.HeadVotes(users_heads, rules)(few), users_heads.fit(few, undecided)])
             for n in (400, 1)
+            for few in [Batch(*(A[:n] for A in (batch.X[:, :m], batch.Y[:, :m], *exponents)))]
         )
         assert np.array_equal(of_all[:1], alone)
 
