@@ -315,9 +315,9 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _clip_norm(self, session, ask, share, units, wider):
         """Return `wider` times about the median norm, or a number that is given and not longer.
 
-        No share asks nothing: most columns have their deviations as units, and no search says more
-        of the length of d of them. A number that a search can hardly tell from what it finds stays
-        as it is. Rows within the cuts are not longer.
+        Without a share nothing is asked: where most columns have their deviations as units, the
+        median norm follows from their number. A number that a search can hardly tell from what it
+        finds stays as it is. Rows within the cuts are not longer.
         """
         usual, given = math.sqrt(len(units.size)), self.clip_norm
         if given == "auto":

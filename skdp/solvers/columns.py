@@ -239,8 +239,8 @@ def _about(
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     factor = np.take(_RAISES, raised)
-    # Few questions may leave log2 bins below a clear rank open: off 0 a spread that was raised
-    # until it holds by far more entries than the noise is one, and no guess.
+    # Of a narrow column off 0 all questions may end above its scale. Where clearly many entries
+    # differ from the centre, a spread beyond which few of them lie is a scale all the same.
     found |= (center != 0) & (differ.value > 4 * CLEAR * differ.noise_scale)
     spread = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
