@@ -144,7 +144,7 @@ class RowColumns:
     ) -> None:
         self._given: Any = source
         self._make = partial(_columns_of_part, compute=compute, names=names)
-        self._n_jobs = n_jobs
+        self._names, self._n_jobs = names, n_jobs
 
     @cached_property
     def _source(self) -> AnyRows:
@@ -164,10 +164,18 @@ class RowColumns:
         """Return one number of each row, a public function of its columns."""
         return Numbers(self, of)
 
-    @property
-    def cached_here(self) -> bool:
-        """Whether they were made, and lie here."""
-        return isinstance(vars(self).get("_kept"), CachedHere)
+    @cached_property
+    def _unmade(self) -> AnyRows:
+        """The rows next to columns of NaN, where both are in memory."""
+        if not isinstance(self._source, views.ZippedRows):
+            return self._source
+        n = self._source.n_rows()
+        return views.ZippedRows(self._source, {name: np.full(n, np.nan) for name in self._names})
+
+    def as_far_as_made(self) -> AnyRows:
+        """Return the rows with these columns, or NaN for a pass to write down what it makes."""
+        made = isinstance(vars(self).get("_kept"), CachedHere)
+        return self.with_columns() if made else self._unmade
 
     def with_columns(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""

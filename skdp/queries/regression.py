@@ -211,8 +211,7 @@ class RegressionQuery(GroupQuery):
             public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
             kind = _MomentOfGroups if self.by_group else _MomentOfBlock
             term = kind(*public, self.kept, part)
-            known = self._lengths.cached_here and not self.by_group
-            records = self._lengths.with_columns() if known else self._source
+            records = self._source if self.by_group else self._lengths.as_far_as_made()
             return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
         return answer
@@ -233,13 +232,16 @@ class _MomentOfBlock:
 
     def __call__(self, block: Any) -> FloatArray:
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
-        norms = block.columns.get(_LENGTH)
+        norms = block.columns.get(_LENGTH, np.full(block.shape[0], np.nan))
+        measured = not np.isnan(norms).any()
         if self.part == "targets":
-            norms = _lengths(block, self.row_scale, self.kept)[0] if norms is None else norms
+            if not measured:
+                norms[:] = _lengths(block, self.row_scale, self.kept)[0]
             f = self._factors(norms, views.good_records(block), self.clip_norm)
             return self._target_sums(block, f)
         rows, good = self._rows(block)
-        norms = _norms(rows, self.row_scale) if norms is None else norms
+        if not measured:
+            norms[:] = _norms(rows, self.row_scale)
         f = self._factors(norms, good, self.clip_norm)
         Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)

@@ -298,19 +298,19 @@ def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units():
     ]
     step = 1e-8
 
-    def moment(query):
-        query = query.within(C, BALL)
+    def moment(query, other=None):  # two that know nothing of each other, or one that measures once
+        first, second = query.within(C, BALL), (other or query).within(C, BALL)
         return np.append(
-            query.regression(0.5, 1.0).answer(step), query.target_sums(0.5).answer(step)
+            first.regression(0.5, 1.0).answer(step), second.target_sums(0.5).answer(step)
         )
 
     for first, then in (units, units[::-1]):
         asked = query_of(X, y, BALL, "add_remove").scaled(first)
         asked.lengths().kept_below(1.0).answer(step)
         for scale in (first, then):
-            fresh = query_of(X, y, BALL, "add_remove").scaled(scale)
+            fresh = [query_of(X, y, BALL, "add_remove").scaled(scale) for _ in range(2)]
             found = asked if scale is first else asked.scaled(then)
-            np.testing.assert_array_equal(moment(found), moment(fresh))
+            np.testing.assert_array_equal(moment(found), moment(*fresh))
     asked, some = query_of(X, y, BALL, "add_remove"), np.array([0, 2])
     asked.lengths().kept_below(1.0).answer(step)
     fresh = query_of(X, y, BALL, "add_remove").selected(some)
