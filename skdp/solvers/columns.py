@@ -28,9 +28,9 @@ _PARTS = {
     "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 4),
 }  # fmt: skip
-# Factors of scales, as many as three questions tell apart: fewer or smaller ones lose .4 of heavy
-# tails, and coarser ones a dummy of which half are 1.
-_RAISES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
+# Factors of scales, as many as questions after that of the total tell apart: fewer or smaller ones
+# lose .4 of heavy tails, and coarser ones a dummy of which half are 1.
+_RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
 _MEDIANS = ("octave", "near", "nearer")
 
 
