@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,14 +23,12 @@ from skdp.recommend import DPRecommender, recall_at_n
 
 SECRET, HUGE = "Rome", 10**400
 CONFIG = federated.AggregationConfig(n_clients=3)
+DEVICE = partial(federated.PersonalizedClient, skdp.DPPersonalizedRegressor())
 N, D = 40, 4
 ROWS = [
-    skdp.DPPCA(2),
-    skdp.DPTruncatedSVD(2),
-    skdp.DPStandardScaler(),
-    skdp.DPIncrementalPCA(2),
+    skdp.DPPCA(2), skdp.DPTruncatedSVD(2), skdp.DPStandardScaler(), skdp.DPIncrementalPCA(2),
     DPRecommender(2),
-]
+]  # fmt: skip
 WITH_Y = [
     skdp.DPRidge(),
     skdp.DPRidgeClassifier(classes=[0, 1]),
@@ -172,11 +171,9 @@ def test_scores_quote_no_target(model):
     lambda R, mapped: skdp.DPRidge().fit(mapped, R[:, 0]),
     lambda R, _: randomize_row(R[0], clip_norm=1.0, epsilon=1.0, delta=1e-6),
     lambda R, _: federated.PowerMethodClient(R, CONFIG),
-    lambda R, y: federated.PersonalizedClient(skdp.DPPersonalizedRegressor(), R, y[:, 0], CONFIG),
-    lambda R, X: federated.PersonalizedClient(
-        skdp.DPPersonalizedRegressor(), X, R[:, 0].tolist(), CONFIG
-    ),
-], ids=["truth", "histories", "updates", "memory map", "report", "client", "device", "y"])  # fmt: skip
+    lambda R, X: DEVICE(R, X[:, 0], CONFIG),
+    lambda R, X: DEVICE(X, R[:, 0].tolist(), CONFIG),
+], ids=["truth", "hits", "updates", "memory map", "report", "client", "device", "y"])  # fmt: skip
 def test_functions_quote_no_entry(action, tmp_path):
     mapped = np.memmap(tmp_path / "rows", dtype=float, mode="w+", shape=(N, D))
     refused = told(lambda: action(with_one(SECRET)(np.zeros((N, D))), mapped))
