@@ -47,6 +47,7 @@ class Book:
         self._now = Balance(terms, {})
         self._last = 0
         self._lock = threading.RLock()
+        self._process = os.getpid()
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
@@ -150,6 +151,8 @@ class Book:
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
         """Replace a reservation by what was granted; nothing granted is nothing spent."""
+        if self._process != os.getpid():  # a fork leaves a fit that goes on in its parent
+            return
         with self.held() as balance:
             fit = balance.entries[key]
             if not granted and state == "failed":
