@@ -89,7 +89,10 @@ class Book:
             charged = replace(
                 fit, losses=losses, factor=factor, promised=losses, part=part, note=self.note
             )
-            if not balance.affords(charged):
+            key = self._last = self._last + 1
+            balance.put(key, charged)
+            if not balance.affords():
+                balance.put(key, None)
                 alone = Balance(self.terms, {0: charged}).spent()
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; {self._called()} has "
@@ -97,9 +100,6 @@ class Book:
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
                     "'epsilon' or fewer fits."
                 )
-            self._last += 1
-            key = self._last
-            balance.put(key, charged)
         return key
 
     def check_same_part(self, key: int) -> None:
