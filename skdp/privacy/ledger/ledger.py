@@ -283,8 +283,7 @@ class PrivacyLedger:
         refused, first = (for_budget or rejected)[0]
         raise refused(
             f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
-            "hid "
-            f"the errors (a grid search makes them nan scores). First: {first}"
+            f"hid the errors (a grid search makes them nan scores). First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
