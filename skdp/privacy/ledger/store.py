@@ -348,7 +348,7 @@ def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms
     if terms is not None and not known:
         if not registry.lines:
             registry.add(chain, format=FORMAT, file=new_token())
-        name = name or "data"
+        name = "data" if name is None else name  # "" is another one
         registry.add(chain, dataset=name, token=new_token(), terms=asdict(terms))
     dataset = registry.choose(name)
     if terms is not None and terms != dataset.terms:
