@@ -339,9 +339,8 @@ class PersonalizedClient(_clients.FederatedClient):
     ) -> None:
         model, n_outputs = _unfitted(model)
         y = y if model._y_numeric else complete_labels(y)
-        numeric = bool(model._y_numeric)
-        X, y = advised(model, check_X_y, X, y, accept_sparse="csr", y_numeric=numeric)
-        y = check_numbers(y) if numeric else y
+        X, y = advised(model, check_X_y, X, y, accept_sparse="csr", y_numeric=model._y_numeric)
+        y = check_numbers(y) if model._y_numeric else y
         codes = np.zeros(X.shape[0], int)
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]

@@ -46,8 +46,7 @@ class Book:
         self.refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
         self._now = Balance(terms, {})
         self._last = 0
-        self._lock = threading.RLock()
-        self._process = os.getpid()
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
@@ -422,10 +421,6 @@ class FileBook(Book):
 
     def __hash__(self) -> int:
         return hash((self.path, self.token))
-
-    def registry(self) -> Registry:
-        """Return what stands in the whole file."""
-        return read_registry(self.path)
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
