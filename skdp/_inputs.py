@@ -52,7 +52,7 @@ def checked(estimator, *data, **options):
     return advised(estimator, partial(validate_data, estimator), *data, **options)
 
 
-def advised(estimator, check, *data, **options):
+def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     """Return what a check of scikit-learn makes of data, in words that quote nothing.
 
     scikit-learn quotes a text that is no number, and names imputers that learn. An argument of a
@@ -104,7 +104,7 @@ def _columns(data, kinds):
     return " in " + ", ".join(found) if found else None
 
 
-def check_numbers(y, name="y"):
+def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; text would be quoted where it is cast, and its length told."""
     y = np.asarray(y)
     if y.dtype.kind not in "fiub":

@@ -118,13 +118,9 @@ def test_the_reference_lists_what_exists():
 
 # A page of the guide has these headings, in this order; others may stand between them.
 PARTS = [
-    "When to use it",
-    "Example",
-    "Main parameters",
-    "Reading the result",
-    "Privacy guarantee",
+    "When to use it", "Example", "Main parameters", "Reading the result", "Privacy guarantee",
     "Running time",
-]
+]  # fmt: skip
 GUIDE = [p for p in sorted((ROOT / "docs" / "user_guide").glob("*.md")) if p.stem != "index"]
 HOW_IT_WORKS = sorted((ROOT / "docs" / "how_it_works").glob("*.md"))
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,22 +12,23 @@ import pytest
 from sklearn.base import clone
 
 import skdp
+from skdp import federated
 from skdp._inputs import checked_updates
 from skdp.data.blocks import DenseRows
+from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
 SECRET, HUGE = "Rome", 10**400
+CONFIG = federated.AggregationConfig(n_clients=3)
+DEVICE = partial(federated.PersonalizedClient, skdp.DPPersonalizedRegressor())
 N, D = 40, 4
 ROWS = [
-    skdp.DPPCA(2),
-    skdp.DPTruncatedSVD(2),
-    skdp.DPStandardScaler(),
-    skdp.DPIncrementalPCA(2),
+    skdp.DPPCA(2), skdp.DPTruncatedSVD(2), skdp.DPStandardScaler(), skdp.DPIncrementalPCA(2),
     DPRecommender(2),
-]
+]  # fmt: skip
 WITH_Y = [
     skdp.DPRidge(),
     skdp.DPRidgeClassifier(classes=[0, 1]),
@@ -167,7 +169,11 @@ def test_scores_quote_no_target(model):
     lambda R, _: split_interactions(R, random_state=0),
     lambda R, _: checked_updates([0], [0], R[0][:1], (2, 2)),
     lambda R, mapped: skdp.DPRidge().fit(mapped, R[:, 0]),
-], ids=["truth", "histories", "updates", "memory map"])  # fmt: skip
+    lambda R, _: randomize_row(R[0], clip_norm=1.0, epsilon=1.0, delta=1e-6),
+    lambda R, _: federated.PowerMethodClient(R, CONFIG),
+    lambda R, X: DEVICE(R, X[:, 0], CONFIG),
+    lambda R, X: DEVICE(X, R[:, 0].tolist(), CONFIG),
+], ids=["truth", "hits", "updates", "memory map", "report", "client", "device", "y"])  # fmt: skip
 def test_functions_quote_no_entry(action, tmp_path):
     mapped = np.memmap(tmp_path / "rows", dtype=float, mode="w+", shape=(N, D))
     refused = told(lambda: action(with_one(SECRET)(np.zeros((N, D))), mapped))

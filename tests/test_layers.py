@@ -46,7 +46,7 @@ ALLOWED = {
     "graph": ESTIMATOR,
     "preprocessing": ESTIMATOR,
     "recommend": ESTIMATOR,
-    "federated": {"data", "queries", "solvers", "privacy"} | COMMON,
+    "federated": {"_inputs", "data", "queries", "solvers", "privacy"} | COMMON,
     "theory": {"privacy", "queries.sums", "solvers", "data.blocks", "data.integers"} | COMMON,
 }
 # These may import everything; only the facade may import them.

@@ -42,23 +42,13 @@ def array(**changes):
 
 
 DAMAGED = {
-    "nothing": b"",
-    "cut": pack(ITEM)[:-1],
-    "more": pack(ITEM) + b"\0",
-    "text": pack(ITEM)[:20],
-    "length": struct.pack("<Q", 2**62) + b"{}",
-    "no json": with_text(b"\xff", b""),
-    "deep": with_text(b"[" * 100_000, b""),
-    "object": array(dtype="|O"),
-    "string": array(dtype="<U2"),
-    "unknown": array(dtype="zz"),
-    "no dtype": array(dtype=None),
-    "second": array(__array__=1),
-    "negative": array(shape=[-2, -1]),
-    "float": array(shape=[2.0]),
-    "large": array(shape=[2**40, 2**40]),
-    "short": array(shape=[1]),
-}
+    "nothing": b"", "cut": pack(ITEM)[:-1], "more": pack(ITEM) + b"\0", "text": pack(ITEM)[:20],
+    "length": struct.pack("<Q", 2**62) + b"{}", "no json": with_text(b"\xff", b""),
+    "deep": with_text(b"[" * 100_000, b""), "object": array(dtype="|O"),
+    "string": array(dtype="<U2"), "unknown": array(dtype="zz"), "no dtype": array(dtype=None),
+    "second": array(__array__=1), "negative": array(shape=[-2, -1]), "float": array(shape=[2.0]),
+    "large": array(shape=[2**40, 2**40]), "short": array(shape=[1]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGED)

@@ -10,14 +10,10 @@ from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 NAMES = ["a", "b", "c"]
 X = np.random.default_rng(0).normal(0, 0.3, (200, 3))
 TRANSFORMERS = [
-    DPPCA(2, clip_norm=1.0),
-    DPIncrementalPCA(2, clip_norm=1.0),
-    DPTruncatedSVD(2, clip_norm=1.0),
-    DPStandardScaler(bounds=(-1.0, 1.0)),
-    PublicScaler(bounds=(-1, 1)),
-    RowClipper(),
+    DPPCA(2, clip_norm=1.0), DPIncrementalPCA(2, clip_norm=1.0), DPTruncatedSVD(2, clip_norm=1.0),
+    DPStandardScaler(bounds=(-1.0, 1.0)), PublicScaler(bounds=(-1, 1)), RowClipper(),
     LocalRowRandomizer(),
-]
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -15,38 +15,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "skdp"
 # Word of the house -> what a reader of the field expects.
 WORDS = {
-    "beside": "with, next to",
-    "coins": "random bits",
-    "glasses": "projection",
-    "narrowed": "restricted",
-    "octave": "log2 bin",
-    "octaves": "log2 bins",
-    "readable": "above the noise",
-    "rung": "stage",
-    "rungs": "stages",
-    "taste": "latent factor",
-    "tastes": "latent factors",
-    "told": "adjusted",
-}
+    "beside": "with, next to", "coins": "random bits", "glasses": "projection",
+    "narrowed": "restricted", "octave": "log2 bin", "octaves": "log2 bins",
+    "readable": "above the noise", "rung": "stage", "rungs": "stages", "taste": "latent factor",
+    "tastes": "latent factors", "told": "adjusted",
+}  # fmt: skip
 # And of names inside the package, where these words have a meaning that no reader would guess.
 INSIDE = {
-    "blurred": "unresolved",
-    "bought": "staged",
-    "corner": "bias column",
-    "corners": "biases",
-    "doubt": "margin, concern",
-    "doubts": "margins, concerns",
-    "looks": "passes",
-    "push": "noise bias",
-    "pushed": "biased",
-    "pushes": "noise biases",
-    "reach": "radius",
-    "readout": "regression",
-    "readouts": "regressions",
-    "sight": "scaling",
-    "tells": "informs",
+    "blurred": "unresolved", "bought": "staged", "corner": "bias column", "corners": "biases",
+    "doubt": "margin, concern", "doubts": "margins, concerns", "looks": "passes",
+    "push": "noise bias", "pushed": "biased", "pushes": "noise biases", "reach": "radius",
+    "readout": "regression", "readouts": "regressions", "sight": "scaling", "tells": "informs",
     "unclear": "undetected",
-}
+}  # fmt: skip
 OLD_NAMES = (
     "privacy_card", "ledger_", "pay_for", "refusals", "holds_private", "n_acknowledged",
     "records_needed", "PrintedPowerMethod", "leave_some_out", "histories_of_pairs", "LocalReporter",

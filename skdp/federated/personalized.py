@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
+from skdp._inputs import advised, check_numbers
 from skdp._validation import complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
@@ -338,11 +339,8 @@ class PersonalizedClient(_clients.FederatedClient):
     ) -> None:
         model, n_outputs = _unfitted(model)
         y = y if model._y_numeric else complete_labels(y)
-        with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
-            X, y = check_X_y(
-                X, y, accept_sparse="csr", dtype=[np.float64, np.float32],
-                y_numeric=bool(model._y_numeric),
-            )  # fmt: skip
+        X, y = advised(model, check_X_y, X, y, accept_sparse="csr", y_numeric=model._y_numeric)
+        y = check_numbers(y) if model._y_numeric else y
         codes = np.zeros(X.shape[0], int)
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]

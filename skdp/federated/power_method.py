@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from skdp._validation import FLOATS
+from skdp._inputs import advised
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
@@ -418,8 +418,7 @@ def _checked_rows(X: Any, adjacency: str) -> Any:
     """Check the adjacency, and return the rows of a client as floats."""
     if adjacency not in ADJACENCIES:
         raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
-    with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
-        return check_array(X, accept_sparse="csr", dtype=FLOATS, ensure_min_samples=0)
+    return advised("a client", check_array, X, accept_sparse="csr", ensure_min_samples=0)
 
 
 def _checked_cap(value_cap: str | float) -> float | None:

@@ -355,8 +355,8 @@ class Store:
                 self._remember(chain, lock)
         except (sqlite3.Error, OSError) as error:
             raise PrivacyError(
-                f"{self.path} cannot be read or written, so nothing was charged or released, and "
-                f"nothing may be fitted: {error}."
+                f"{self.path} cannot be read or written, so nothing more is charged or released, "
+                f"and nothing may be fitted: {error}."
             ) from error
 
     def _known(self, chain: Chain, marker: Place) -> tuple[Place, ...]:

@@ -29,15 +29,11 @@ def test_spiked_rows_have_the_stated_spectrum():
 
 
 MADE = {
-    make_spiked_rows: (60, 8, 2),
-    make_interactions: (60, 40, 400, 3),
-    make_user_items: (60, 40, 8, 3),
-    make_ratings: (60, 40, 400, 3),
-    make_block_graph: (60, 2, 10.0, 20.0),
-    make_trace_regression: (60, (3, 2)),
-    make_user_tasks: (20, 4),
-    make_table: (60,),
-}
+    make_spiked_rows: (60, 8, 2), make_interactions: (60, 40, 400, 3),
+    make_user_items: (60, 40, 8, 3), make_ratings: (60, 40, 400, 3),
+    make_block_graph: (60, 2, 10.0, 20.0), make_trace_regression: (60, (3, 2)),
+    make_user_tasks: (20, 4), make_table: (60,),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make", MADE)

@@ -165,13 +165,9 @@ def test_drop_outs_at_every_step_over_secure_sums():
 
 
 STEPS = [
-    "count",
-    "column_centered_ranks",
-    "pooled_regression_moments",
-    "feature_second_moment",
-    "user_direction_gram",
-    "head_rule_votes",
-]
+    "count", "column_centered_ranks", "pooled_regression_moments", "feature_second_moment",
+    "user_direction_gram", "head_rule_votes",
+]  # fmt: skip
 
 
 @pytest.mark.deep

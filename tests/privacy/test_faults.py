@@ -780,13 +780,10 @@ CASES = {
 FAULTS = {
     "error": partial(raised, error=RuntimeError),
     "interrupt": partial(raised, error=KeyboardInterrupt),
-    "memory": partial(raised, error=MemoryError),
-    "kill": killed,
-    "thread fits": partial(beside, what="other"),
-    "thread looks": partial(beside, what="look"),
-    "thread leaves": partial(beside, what="leave"),
-    "process fits": None,
-}
+    "memory": partial(raised, error=MemoryError), "kill": killed,
+    "thread fits": partial(beside, what="other"), "thread looks": partial(beside, what="look"),
+    "thread leaves": partial(beside, what="leave"), "process fits": None,
+}  # fmt: skip
 
 
 def faults_of(run, store):

@@ -622,7 +622,7 @@ def test_a_change_that_was_not_committed_is_not_remembered(user, path, monkeypat
         if name == "COMMIT":
             raise sqlite3.OperationalError("database or disk is full")
 
-    with recorded(full), pytest.raises(PrivacyError, match="nothing was charged or released"):
+    with recorded(full), pytest.raises(PrivacyError, match="nothing more is charged"):
         (this if user is Fits else user(f"{path}2")).step()
     assert user(path if user is Fits else f"{path}2").step() is not None
     this.close()

@@ -41,10 +41,8 @@ def recentered(q):
 HALVES = RowScale(np.zeros(D), np.full(D, 2.0), -16.0, 16.0)
 UNITS = RowScale(CENTER, np.full(D, 2.0), np.linspace(-16.0, -8.0, D), 16.0)
 ROWS = {
-    "gram": lambda q: q.gram(),
-    "moment": lambda q: q.moment(0.5),
-    "moment_wide": lambda q: q.moment(1.7),
-    "projected_gram": lambda q: q.projected_gram(V),
+    "gram": lambda q: q.gram(), "moment": lambda q: q.moment(0.5),
+    "moment_wide": lambda q: q.moment(1.7), "projected_gram": lambda q: q.projected_gram(V),
     "projected_gram_skewed": lambda q: q.projected_gram(SKEWED),
     "projected_gram_line": lambda q: q.projected_gram(V[:, :1]),
     "projected_gram_seen": lambda q: seen(q).projected_gram(V),
@@ -59,15 +57,11 @@ ROWS = {
     "some_columns": lambda q: q.columns(np.array([0, 3])).gram(),
     "centered": lambda q: q.centered(np.ones(D)).gram(),
     "recentered": lambda q: recentered(q).gram(),
-    "recentered_trace": lambda q: recentered(q).square_sum(),
-    "sums": lambda q: q.sums(),
-    "positive_sums": lambda q: q.positive_sums(),
-    "kept_below": lambda q: q.kept_below(1.0),
-    "norms_above": lambda q: q.norms_above(0.5),
-    "trace": lambda q: q.square_sum(),
-    "trace_seen": lambda q: seen(q).square_sum(),
-    "count": lambda q: q.count(),
-}
+    "recentered_trace": lambda q: recentered(q).square_sum(), "sums": lambda q: q.sums(),
+    "positive_sums": lambda q: q.positive_sums(), "kept_below": lambda q: q.kept_below(1.0),
+    "norms_above": lambda q: q.norms_above(0.5), "trace": lambda q: q.square_sum(),
+    "trace_seen": lambda q: seen(q).square_sum(), "count": lambda q: q.count(),
+}  # fmt: skip
 ONCE = ("sums", "positive_sums")  # rounded to steps after the sum
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),

@@ -41,26 +41,12 @@ from tools.null_checks import (
 Check = Callable[[str, Any], None]
 
 CHECKS: tuple[Check, ...] = (
-    check_null_release,
-    check_null_release_can_fail,
-    check_bad_rows,
-    check_pays_first,
-    check_receipt,
-    check_noise_calibration,
-    check_worst_case_pair,
-    check_system_entropy,
-    check_seeded_noise,
-    check_bad_budgets,
-    check_failed_fit,
-    check_documented_attributes,
-    check_pickle_and_clone,
-    check_joblib,
-    check_input_unmodified,
-    check_scaling,
-    check_tiny_epsilon,
-    check_company,
-    check_storage_form,
-)
+    check_null_release, check_null_release_can_fail, check_bad_rows, check_pays_first,
+    check_receipt, check_noise_calibration, check_worst_case_pair, check_system_entropy,
+    check_seeded_noise, check_bad_budgets, check_failed_fit, check_documented_attributes,
+    check_pickle_and_clone, check_joblib, check_input_unmodified, check_scaling, check_tiny_epsilon,
+    check_company, check_storage_form,
+)  # fmt: skip
 
 
 def parametrize_with_dp_checks(estimators: list[Any]) -> Any:

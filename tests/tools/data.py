@@ -144,13 +144,10 @@ def _row_data(estimator, rng):
     _, adjacency, d, n = settings_of(estimator)
     X = rng.standard_normal((n, d)) * np.linspace(2.0, 0.2, d)
     matrices = _in_units(X) | {
-        "x1e150": 1e150 * X,
-        "x1e-200": 1e-200 * X,
-        "largest floats": np.full_like(X, 1.7e308),
-        "smallest floats": np.full_like(X, 5e-324),
-        "rank one": np.outer(X[:, 0], X[0]),
+        "x1e150": 1e150 * X, "x1e-200": 1e-200 * X, "largest floats": np.full_like(X, 1.7e308),
+        "smallest floats": np.full_like(X, 5e-324), "rank one": np.outer(X[:, 0], X[0]),
         "one huge row": _with(X, 1e12, 0),
-    }
+    }  # fmt: skip
     if adjacency == "add_remove":
         matrices["n + 1 rows"] = np.vstack([X, X[:1]])
         matrices["a single row"] = 3 * X[:1]

@@ -118,19 +118,17 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
     are. What ends a program (KeyboardInterrupt, SystemExit) comes from outside, and passes. Where
     epsilon is infinite (step 0) nothing is promised, and errors are shown.
     """
-    with no_warnings():
-        try:
-            return _without_traps(answer, step)
-        except Exception as error:
-            if step == 0.0:
-                raise
-            reason = str(error) if isinstance(error, PrivacyError) else _FAILED.format(name)
+    quiet = no_warnings()
+    try:
+        with quiet, np.errstate(all="ignore"):
+            return np.asarray(answer(step))
+    except Exception as error:
+        if step == 0.0:
+            raise
+        reason = str(error) if isinstance(error, PrivacyError) else _FAILED.format(name)
+    finally:
+        quiet.__exit__()  # an interrupt may have come as it was left
     raise PrivacyError(reason)  # outside the except block: a context would hold the values
-
-
-@np.errstate(all="ignore")
-def _without_traps(answer: Callable[[float], NDArray[Any]], step: float) -> NDArray[Any]:
-    return np.asarray(answer(step))
 
 
 # What was paid for: the right to open a statistic once, at once or after adding data in parts.
@@ -432,6 +430,7 @@ class PrivacySession:
         if (grant.step == 0.0) != self.budget.exact:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
         exact = answered(answer, grant.step, grant.bound.name)
+        self._check_process()  # once more: reading may have forked, and each would add noise
         if not grant.fits(exact):
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact

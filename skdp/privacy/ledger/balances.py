@@ -44,8 +44,9 @@ from skdp.units import ADJACENCIES, UNITS, unit_named
 class _Open:
     """A part whose block has not ended: what was started in it may go on after it."""
 
-    def __init__(self, part: Part) -> None:
-        self.part: Part | None = part
+    def __init__(self, ended: list[bool]) -> None:
+        self.part: Part | None = None
+        self.ended = ended  # not empty once all parts of the rule have
         self.at_end: list[Callable[[], object]] = []
 
 
@@ -57,7 +58,7 @@ Chooser: TypeAlias = Callable[[str], AbstractContextManager[None]]
 def part_of(token: str) -> Part | None:
     """Return the part of a ledger that this context is in."""
     chosen = (_PARTS.get() or {}).get(token)
-    return None if chosen is None else chosen.part
+    return None if chosen is None or chosen.ended else chosen.part
 
 
 def at_end_of_part(token: str, action: Callable[[], object]) -> None:
@@ -84,13 +85,14 @@ def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> 
             raise ValueError(f"{name!r} is no part of {key!r}; these are {names}.")
         if part_of(token) is not None:
             raise PrivacyError(f"{name!r}: a part has no parts of its own; leave the first one.")
-        chosen = _Open(Part(key, tuple(sorted(names)), name, whole_groups))
+        chosen = _Open(ended)
         before = _PARTS.set({**(_PARTS.get() or {}), token: chosen})
-        try:
+        try:  # interrupted before or after, it is no part, and fits cost more
+            chosen.part = Part(key, tuple(sorted(names)), name, whole_groups)
             yield
         finally:
-            _PARTS.reset(before)
             chosen.part = None
+            _PARTS.reset(before)
             for action in chosen.at_end:
                 action()
 
@@ -233,18 +235,21 @@ class Balance:
 
     @contextmanager
     def changing(self) -> Iterator[dict[int, LedgerFit | None]]:
-        """Yield what fits were before they are changed inside; an error takes all changes back."""
-        sums, before = self._sums, dict[int, LedgerFit | None]()
+        """Yield what fits were before they are changed inside; an error takes these changes back.
+
+        Others may have come between: of a signal, or after an interrupt whose traceback lives on.
+        """
+        outer, before = self._before, dict[int, LedgerFit | None]()
         self._before = before
         try:
             yield before
         except BaseException:
             for key, fit in before.items():
                 self.entries.pop(key, None) if fit is None else self.entries.update({key: fit})
-            self._sums = sums
+            self._sums = reduce(_with, self.entries.values(), dict[Part | None, Sum]())
             raise
         finally:
-            self._before = None
+            self._before = outer
 
     def changed(self, before: Mapping[int, LedgerFit | None]) -> dict[int, LedgerFit | None]:
         """Return what differs from before."""

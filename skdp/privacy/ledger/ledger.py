@@ -22,7 +22,7 @@ from skdp.privacy.ledger.filters import USUAL_DELTA
 from skdp.privacy.ledger.fits import LedgerFit, adopt, is_ours
 from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
-from skdp.privacy.ledger.store import Book, Dataset, FileBook
+from skdp.privacy.ledger.store import Book, Dataset, FileBook, Registry, read_registry
 
 # A ledger for people: tables as text and HTML, and what happened as records.
 
@@ -283,8 +283,7 @@ class PrivacyLedger:
         refused, first = (for_budget or rejected)[0]
         raise refused(
             f"{len(rejected)} fit(s) inside this PrivacyLedger were rejected, and the calling code "
-            "hid "
-            f"the errors (a grid search makes them nan scores). First: {first}"
+            f"hid the errors (a grid search makes them nan scores). First: {first}"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -432,8 +431,7 @@ class PrivacyLedger:
         """Return every change of a fit in the file, with its time, as a pandas DataFrame."""
         import pandas as pd
 
-        registry = self._in_file().registry()
-        return pd.DataFrame(changes([registry.choose(self.dataset)]))
+        return pd.DataFrame(changes([self._in_file().choose(self.dataset)]))
 
     @property
     def file_hash(self) -> str:
@@ -441,12 +439,12 @@ class PrivacyLedger:
 
         ``python -m skdp.ledger verify FILE --hash HASH`` says whether that is still there.
         """
-        return self._in_file().registry().file_hash
+        return self._in_file().file_hash
 
-    def _in_file(self) -> FileBook:
+    def _in_file(self) -> Registry:
         if not isinstance(self._book, FileBook):
             raise ValueError("only a PrivacyLedger with a 'path' keeps its history.")
-        return self._book
+        return read_registry(self._book.path)
 
     @property
     def rejected_fits(self) -> tuple[str, ...]:
@@ -492,8 +490,7 @@ class PrivacyLedger:
         return as_html(self._book.balance(), self._refusals_text())
 
     def _refusals_text(self) -> str:
-        refused = len(self.rejected_fits)
-        return f" Refused since this object was opened: {refused}." if refused else ""
+        return f" Refused since this object was opened: {n}." if (n := len(self._refused)) else ""
 
     def _is_open(self) -> bool:
         """Whether this very object is open here: another may have the same data."""

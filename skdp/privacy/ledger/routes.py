@@ -303,6 +303,8 @@ _SHARED = (
 class _Payer(Protocol):
     """What a fit can be charged to: a ledger, or something that was paid for in advance."""
 
+    token: str
+
     def reserve(self, fit: LedgerFit) -> int: ...
 
     def recharge(self, key: int, losses: tuple[Loss, ...]) -> None: ...
@@ -392,7 +394,8 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
         own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
     payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
     for token, file in before.items():
-        if token not in covers and token not in own:
+        # A copy of a file has its token, and is another ledger.
+        if token not in covers and (token not in own or own[token].file.path != file.path):
             if not file.path:
                 raise refused(f"{name} {_ELSEWHERE}")
             payers.append(FileBook(file.path, token=token, note=file.note))
@@ -410,6 +413,11 @@ def _charge_all(payers: Iterable[_Payer], fit: LedgerFit, charges: Charges) -> N
         del charges[before:]
         settle_charges(made, (), "failed")
         raise
+
+
+def _covered_by(charges: Charges) -> frozenset[str]:
+    """Return the ledgers that were charged: others may have been opened since."""
+    return frozenset(t for p, _ in charges for t in (p.token, *getattr(p, "covers", ())))
 
 
 def charge(
@@ -440,8 +448,7 @@ def charge_rows(
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:
-        own, _ = around()
-        payers = [ledger.book for token, ledger in own.items() if token not in covered]
+        payers = [ledger.book for token, ledger in around()[0].items() if token not in covered]
     else:
         payers = _payers(key, name)
     payers = [payer for payer in payers if payer not in paid]
@@ -554,7 +561,7 @@ def charged(payment: Payment) -> Iterator[None]:
 
     try:
         _charge_all(_payers(None, fit.estimator), fit, charges)
-        covers = tuple(around()[0])
+        covers = _covered_by(charges)
         reservation = SearchReservation.write(payment.fits, payment.refits, covers)
         for token in covers:  # in another part of the data it would be a fit that nobody paid for
             at_end_of_part(token, reservation.end)
@@ -680,7 +687,7 @@ def prepaid(fit: LedgerFit, key: ReservationKey | None, limit: RunLimit) -> Iter
     run = RUN.get()
     try:
         _charge_all(_payers(key, fit.estimator), fit, charges)
-        limit.covers = frozenset(token for ledgers in around() for token in ledgers)
+        limit.covers = _covered_by(charges)
         _RESERVATIONS[limit.token] = limit
         RUN.set(limit)
         yield limit

@@ -158,7 +158,8 @@ def _ancestors() -> set[str]:
     found, process = {os.getppid()}, os.getpid()
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         found.add(parent.pid)  # a fork server stands in between
-    with contextlib.suppress(OSError):  # where there is no /proc, the parent is all we know
+    # Where there is no /proc, or not all of it is shown, the parent is all we know.
+    with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):
         while process > 1:
             with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
                 process = int(file.read().rpartition(b")")[2].split()[1])

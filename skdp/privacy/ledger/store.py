@@ -46,7 +46,7 @@ class Book:
         self.refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
         self._now = Balance(terms, {})
         self._last = 0
-        self._lock = threading.RLock()
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
@@ -88,7 +88,10 @@ class Book:
             charged = replace(
                 fit, losses=losses, factor=factor, promised=losses, part=part, note=self.note
             )
-            if not balance.affords(charged):
+            key = self._last = self._last + 1
+            balance.put(key, charged)
+            if not balance.affords():
+                balance.put(key, None)
                 alone = Balance(self.terms, {0: charged}).spent()
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; {self._called()} has "
@@ -96,9 +99,6 @@ class Book:
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
                     "'epsilon' or fewer fits."
                 )
-            self._last += 1
-            key = self._last
-            balance.put(key, charged)
         return key
 
     def check_same_part(self, key: int) -> None:
@@ -150,6 +150,8 @@ class Book:
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
         """Replace a reservation by what was granted; nothing granted is nothing spent."""
+        if self._process != os.getpid():  # a fork leaves a fit that goes on in its parent
+            return
         with self.held() as balance:
             fit = balance.entries[key]
             if not granted and state == "failed":
@@ -345,7 +347,7 @@ def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms
     if terms is not None and not known:
         if not registry.lines:
             registry.add(chain, format=FORMAT, file=new_token())
-        name = name or "data"
+        name = "data" if name is None else name  # "" is another one
         registry.add(chain, dataset=name, token=new_token(), terms=asdict(terms))
     dataset = registry.choose(name)
     if terms is not None and terms != dataset.terms:
@@ -419,10 +421,6 @@ class FileBook(Book):
 
     def __hash__(self) -> int:
         return hash((self.path, self.token))
-
-    def registry(self) -> Registry:
-        """Return what stands in the whole file."""
-        return read_registry(self.path)
 
     @contextmanager
     def held(self) -> Iterator[Balance]:

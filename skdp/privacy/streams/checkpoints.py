@@ -121,13 +121,14 @@ class StreamGroup:
 
     def check_running(self) -> None:
         """Raise unless data may be added here and now."""
-        for stream in self.streams.values():
-            stream.check_running()
         if self.interrupted:
+            close(self)  # else it would be in use for who restores it
             raise PrivacyError(
                 "an earlier call on this stream was interrupted while it was made durable; go on "
                 "from its checkpoint with restore()."
             )
+        for stream in self.streams.values():
+            stream.check_running()
 
     def add(self, answers: Mapping[str, Read], **notes: Any) -> None:
         """Add data to the open step of the named streams."""

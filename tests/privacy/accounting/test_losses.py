@@ -143,18 +143,13 @@ HOSTILE = [math.nan, True, False, np.True_, "1", None, 1j, [1.0], np.ones(1), 10
 @pytest.mark.parametrize("bad", [*HOSTILE, -1.0, -1e-300, -math.inf])
 def test_hostile_numbers_raise(bad):
     calls = [
-        lambda: delta_from_mu_epsilon(bad, 1.0),
-        lambda: mu_from_epsilon_delta(bad, 1e-6),
-        lambda: mu_from_epsilon_delta(1.0, bad),
-        lambda: epsilon_from_mu_delta(bad, 1e-6),
-        lambda: epsilon_from_mu_delta(1.0, bad),
-        lambda: mu_with_pure(bad, 1e-6, 0.1),
-        lambda: mu_with_pure(1.0, bad, 0.1),
-        lambda: mu_with_pure(1.0, 1e-6, bad),
-        lambda: compose([("gaussian", bad)]),
-        lambda: compose([("pure", bad)]),
+        lambda: delta_from_mu_epsilon(bad, 1.0), lambda: mu_from_epsilon_delta(bad, 1e-6),
+        lambda: mu_from_epsilon_delta(1.0, bad), lambda: epsilon_from_mu_delta(bad, 1e-6),
+        lambda: epsilon_from_mu_delta(1.0, bad), lambda: mu_with_pure(bad, 1e-6, 0.1),
+        lambda: mu_with_pure(1.0, bad, 0.1), lambda: mu_with_pure(1.0, 1e-6, bad),
+        lambda: compose([("gaussian", bad)]), lambda: compose([("pure", bad)]),
         lambda: delta_from_losses([("range", bad)], 1.0),
-    ]
+    ]  # fmt: skip
     if bad is not None and not (isinstance(bad, float) and bad < 0):
         calls.append(lambda: delta_from_mu_epsilon(1.0, bad))
         calls.append(lambda: delta_from_losses([], bad))

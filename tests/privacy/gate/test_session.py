@@ -345,15 +345,11 @@ def test_a_grant_is_opened_in_the_process_that_paid():
     grant, state = gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1)
     stream = paid_stream(gate, VECTOR, 0.1, 4)
     acts = (
-        lambda: gate.release(constant(VECTOR), 0.5),
-        lambda: gate.grant(VECTOR, 0.1),
-        lambda: gate.forfeit(0.1),
-        lambda: gate.charge_draws(1),
-        lambda: grant.open(constant(VECTOR).answer),
-        lambda: state.add(constant(VECTOR).answer),
-        state.open,
-        stream.open,
-    )
+        lambda: gate.release(constant(VECTOR), 0.5), lambda: gate.grant(VECTOR, 0.1),
+        lambda: gate.forfeit(0.1), lambda: gate.charge_draws(1),
+        lambda: grant.open(constant(VECTOR).answer), lambda: state.add(constant(VECTOR).answer),
+        state.open, stream.open,
+    )  # fmt: skip
     held, over = threading.Event(), threading.Event()
 
     def hold():
@@ -381,6 +377,19 @@ def test_a_grant_is_opened_in_the_process_that_paid():
     assert os.waitstatus_to_exitcode(told) == len(acts)
     for act in acts:
         act()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
+def test_a_read_that_forks_is_answered_once():
+    here, children, refused = os.getpid(), [], False
+    forks = Bounded(VECTOR, lambda _: children.append(os.fork()) or np.zeros(4, np.int64))
+    try:
+        session().release(forks, 0.1)
+    except PrivacyError:
+        refused = True
+    if os.getpid() != here:
+        os._exit(refused)
+    assert not refused and os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 1
 
 
 def test_warnings_stay_inside_the_gate():
@@ -472,6 +481,20 @@ def test_warnings_are_away_until_the_last_has_read():
         assert not told
         warnings.warn("public", stacklevel=1)
     assert [str(warning.message) for warning in told] == ["public"]
+
+
+def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypatch):
+    before, leave, faults = list(warnings.filters), gate.no_warnings.__exit__, [KeyboardInterrupt]
+
+    def struck(self, *_):
+        if faults:
+            raise faults.pop()
+        leave(self)
+
+    monkeypatch.setattr(gate.no_warnings, "__exit__", struck)
+    with pytest.raises(KeyboardInterrupt):
+        session().release(constant(VECTOR), 0.1)
+    assert list(warnings.filters) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

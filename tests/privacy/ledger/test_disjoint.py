@@ -4,7 +4,9 @@ import asyncio
 import contextvars
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import reduce
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from skdp import BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
-from skdp.privacy.ledger import filters
+from skdp.privacy.ledger import balances, filters
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.fits import Part
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
@@ -173,6 +175,22 @@ def test_what_left_the_part_is_charged_whole():
             pass
     named = [entry.part and entry.part.name for entry in ledger.entries]
     assert named == ["east", None, None, None]
+
+
+def test_an_interrupted_part_is_none(monkeypatch):
+    """As it begins; and nobody may leave it as long as a traceback is kept."""
+    parts = balances._PARTS
+    struck = SimpleNamespace(get=parts.get, set=lambda chosen: [parts.set(chosen), 1 / 0])
+    with PrivacyLedger(3, 1e-5) as ledger:
+        with ledger.partition(key="region", parts=REGIONS) as part:
+            with monkeypatch.context() as patch, suppress(ZeroDivisionError):
+                patch.setattr(balances, "_PARTS", struck)
+                part("east").__enter__()
+            pca().fit(X)
+            kept = part("east")
+            kept.__enter__()
+        pca().fit(X)
+    assert [entry.part for entry in ledger.entries] == [None, None]
 
 
 def test_parts_of_two_tasks_do_not_mix():

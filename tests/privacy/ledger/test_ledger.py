@@ -5,6 +5,7 @@ import math
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from sklearn.base import clone
@@ -14,13 +15,13 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger.balances import Balance
+from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.filters import dominating_mu
 from skdp.privacy.ledger.fits import multiplied
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise import integers as noise
 from tools.gate import new_session
-from tools.ledgers import X, forgiving, mu_of, pca
+from tools.ledgers import X, fit_of, forgiving, mu_of, pca
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -309,6 +310,36 @@ def test_check_and_charge_are_one_step(monkeypatch):
         errors = [future.exception() for future in futures]
         assert [type(error) for error in errors if error] == [BudgetExceededError] * 4
         assert len(ledger.entries) == 2 and len(ledger.rejected_fits) == 4
+    assert ledger.spent.epsilon <= 1
+
+
+def test_an_interrupted_change_takes_back_itself_alone():
+    """However long it stays unended, with its traceback, and whatever is charged meanwhile."""
+    balance, fit = Balance(Terms(3, 1e-5), {}), fit_of(Loss("gaussian", 0.1))
+    change = balance.changing()
+    change.__enter__()
+    balance.put(1, fit)
+    balance.put(2, fit)
+    with balance.changing():
+        balance.put(3, fit)
+    change.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert list(balance.entries) == [3]
+    assert balance.spent().mu == pytest.approx(0.1)
+
+
+def test_a_signal_between_check_and_charge_does_not_exceed_the_budget(monkeypatch):
+    affords, fits = Balance.affords, [pca(0.9)]
+
+    def signalled(self, *more):
+        answer = affords(self, *more)
+        if fits:
+            with suppress(BudgetExceededError):
+                fits.pop().fit(X)
+        return answer
+
+    monkeypatch.setattr(Balance, "affords", signalled)
+    with forgiving(1, 1e-6) as ledger:
+        pca(0.9).fit(X)
     assert ledger.spent.epsilon <= 1
 
 

@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -140,6 +141,16 @@ def test_a_ledger_that_opens_late_pays_for_what_was_granted_and_all_that_is_left
         (entry,) = ledger.entries
     budget = session.budget.mu or session.budget.pure_epsilon
     assert total(*(loss.value for loss in entry.losses)) == pytest.approx(budget)
+
+
+def test_a_payment_covers_who_was_charged(monkeypatch):
+    """Not who opened a ledger meanwhile."""
+    model, late, charge_all = pca(), PrivacyLedger(3, 1e-5), routes._charge_all
+    with PrivacyLedger(3, 1e-5) as ledger, ExitStack() as stack:
+        both = lambda *args: [charge_all(*args), stack.enter_context(late)]  # noqa: E731
+        monkeypatch.setattr(routes, "_charge_all", both)
+        with routes.charged(routes.Payment((model,), fit(0.1))):
+            assert model._reservation_key.ledgers == (ledger._token,)
 
 
 def test_a_ledger_that_opens_during_a_paid_fit_is_charged(written):

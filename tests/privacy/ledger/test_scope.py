@@ -4,6 +4,7 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -144,6 +145,17 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
     assert "another process" in results[0]
     assert all("charge" in text for text in results)
     assert ledger.entries == ()
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_a_copy_of_a_file_pays_for_itself_alone(tmp_path, monkeypatch):
+    """It has the token of the file that is open around this process."""
+    ledger = PrivacyLedger(3, 1e-5, path=tmp_path / "a")
+    file = ledger._token, scope.LedgerFile(ledger.path)
+    monkeypatch.setattr(scope, "_announced", lambda: [file])
+    with PrivacyLedger.open(shutil.copy(ledger.path, tmp_path / "b")) as copy:
+        pca().fit(X)
+    assert len(ledger.entries) == len(copy.entries) == 1
 
 
 @pytest.mark.parametrize("way", ["descends", "environment"])

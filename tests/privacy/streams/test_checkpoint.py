@@ -121,6 +121,17 @@ def test_interrupted_while_a_path_takes_over(kept, tmp_path):
     assert strike > 10
 
 
+def test_who_was_interrupted_lets_go_of_the_file(tmp_path, monkeypatch):
+    group, path = new_group(), tmp_path / "stream"
+    checkpoint(group, path)
+    stream = group.streams["a"]
+    monkeypatch.setattr(stream, "close", lambda _: setattr(stream, "_whole", False) or 1 / 0)
+    for error in (ZeroDivisionError, PrivacyError):
+        with pytest.raises(error):
+            group.open()
+    assert restore(path).steps == 1
+
+
 def test_interrupted_while_a_snapshot_is_written(tmp_path):
     """Nothing is lost: the stream goes on."""
     path, group = tmp_path / "stream", new_group(horizon=64)
