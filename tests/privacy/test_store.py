@@ -489,8 +489,8 @@ def test_no_reader_of_this_process_ends_the_lock_of_a_change(path):
     book = Fits(path).book
     with book.held():
         threads = [
-            threading.Thread(target=work, daemon=True)
-            for work in (partial(store.is_database, str(path)), book.registry)
+            threading.Thread(target=work, args=(str(path),), daemon=True)
+            for work in (store.is_database, ledgers.read_registry)
         ]
         for thread in threads:
             thread.start()
