@@ -62,10 +62,11 @@ class SketchFactorizer(LinearTransformMixin, Published):
 
     Notes
     -----
-    Noise is that of exact accounting. The constants of the paper are no option: those of figure 4,
-    and of the second and third sketch of figure 2, protect less than the paper says (two releases
-    at a nominal epsilon of 1 have a true one of 1.67). The padding of figure 2 is additive noise in
-    disguise and is added as such, 155 to 355 times smaller than printed.
+    Noise is that of exact accounting, equal on each sketch. The constants of the paper are no
+    option: those of figure 4, and of the second and third sketch of figure 2, protect less than the
+    paper says (two releases at a nominal epsilon of 1 have a true one of 1.67). The padding of
+    figure 2 is additive noise in disguise and is added as such, 155 to 355 times smaller than
+    printed.
 
     References
     ----------
@@ -119,7 +120,7 @@ class SketchFactorizer(LinearTransformMixin, Published):
         layout = Layout(self.method, (m, n), min(t, n), min(v, m), unit, True, k)
         maps = draw_maps(layout, "gaussian", SketchSource.of(session))
         bounds = [unit.bound(sketch, random=True) for sketch in maps]
-        grants = grant_sketches(session, bounds, layout.shares)
+        grants = grant_sketches(session, bounds, [1 / len(bounds)] * len(bounds))
         query = Whole(X, unit)
         values = [g.open(query.answer(s)).value for g, s in zip(grants, maps, strict=True)]
         T = maps[-1].right.real() if self.method == "three_sketch" else None
