@@ -105,9 +105,7 @@ def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) 
         before, after = np.linalg.pinv(of_core[0].T @ U.kept), np.linalg.pinv(V.kept.T @ of_core[1])
         X = before @ core[0].value @ after
         return _refined(_finish(U, X, V, k), right, left, F, S)
-    sy, sz = right.noise_scale, left.noise_scale
-    if not (sy and sz):
-        sy = sz = 1.0
+    sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
     SU, VF = S.T @ U.kept, V.kept.T @ F
     P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
     R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
@@ -154,22 +152,19 @@ def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Floa
     values, U, V = start.values[:r], start.left[:, :r], start.right[:r].T
     y = _with_rest(right, U * values @ (V.T @ F), r)
     z = _with_rest(left._replace(value=left.value.T), V * values @ (U.T @ S), r)
-    U, values, turn = _svd_of(_least_squares(y, z, F, S, V, len(y.value) / values**2))
-    V = V @ turn
+    W = _least_squares(y, z, F, S, V, len(y.value) / values**2)
+    U, values, turn = np.linalg.svd(W, full_matrices=False)
+    V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
-    V, values, turn = _svd_of(_least_squares(z, y, S, F, U, weights))
-    U = U @ turn
+    H = _least_squares(z, y, S, F, U, weights)
+    V, values, turn = np.linalg.svd(H, full_matrices=False)
+    U = U @ turn.T
     return Factors(
         np.hstack([U, _others(start.left, U)]),
         np.concatenate([values, start.values[r:]]),
         np.vstack([V.T, _others(start.right.T, V).T]),
         r,
     )
-
-
-def _svd_of(W: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    left, values, right = np.linalg.svd(W, full_matrices=False)
-    return left, values, right.T
 
 
 def _least_squares(
