@@ -10,7 +10,7 @@ e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from skdp._limits import ROUNDING
 from skdp.data.blocks import AnyRows, RowSource, limbs_of, sum_rows
 from skdp.data.integers import exact_map, joined, off_grid, on_grid
-from skdp.data.numbers import RowColumns
+from skdp.data.numbers import RowColumns, restricted
 from skdp.data.records import (
     LARGEST_RECORD,
     MAX_ROWS,
@@ -38,6 +38,7 @@ from skdp.data.units import Placed
 from skdp.data.views import ViewedRows, Zipped, ZippedRows, cacheable, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.queries.rows import RowQuery
 from skdp.queries.sums import FINE, SumQuery
 from skdp.units import unit_named
 
@@ -218,6 +219,18 @@ class _Sum:
         return np.append(limbs, np.sum(np.trunc(biases)))
 
 
+def _predicted_and_true(
+    blocks: Iterable[Zipped], center: float, unit: float, cut: float
+) -> Iterator[FloatArray]:
+    """Yield rows (prediction, cut; target; 1) of records, both less a centre, in units."""
+    for block in blocks:
+        columns = block.columns
+        good = columns["units"] > 0
+        target = np.where(good, columns["y"] - center, 0.0) / unit
+        predicted = np.clip(columns["residuals"] / unit + target, -cut, cut)
+        yield np.column_stack([predicted, target, good])
+
+
 @dataclass(frozen=True)
 class _ExactSumOfCached:
     """The same of coordinates that were kept: without the records."""
@@ -321,6 +334,21 @@ class ClippedSum(PrivateQuery):
         return self.query._below(
             scores, threshold, "gradient_norm_centered_rank", kept_only=withheld
         )
+
+    def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
+        """Return second moments of (prediction, target, 1) at this matrix: of one row each.
+
+        A row depends on its record and on public numbers alone; a withheld target takes all of it.
+        The bound is that of `RowQuery.gram`: C^2 of rows scaled down to C, replace sqrt(2) C^2.
+        """
+        query, C = self.query, float(clip_norm)
+        view = partial(_predicted_and_true, center=query.center, unit=unit, cut=cut)
+
+        def answer(step: float) -> NDArray[Any]:
+            rows = restricted(self._columns.with_columns(), view, 3)
+            return query._derived(RowQuery, rows, clip_norm=C).gram().answer(step)
+
+        return query._square("prediction_moments", 3, query.neighbours.positive(C * C), answer)
 
     # -- the total ---------------------------------------------------------------------------
 

@@ -28,9 +28,10 @@ from skdp.data.units import in_memory
 from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.curvature import public_curvature
-from skdp.regression._linear import MUCH, LinearPredictor
+from skdp.regression._linear import LinearPredictor
 from skdp.solvers.columns import find_center
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
+from skdp.solvers.verdict import calibration
 from skdp.solvers.whitening import (
     Means,
     MeansFacts,
@@ -38,6 +39,7 @@ from skdp.solvers.whitening import (
     energies,
     mixing,
     through_design,
+    trace_attributes,
     whitening,
 )
 from skdp.units import unit_of
@@ -47,7 +49,12 @@ from skdp.units import unit_of
 
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
-_LITTLE = "explains little: its predictions vary little next to the targets"
+# Deviations of the targets: up to which records count whole in a verdict, at least and at most, as
+# far as its noise stays below a share of the squares; where predictions are cut, at least; and the
+# share of the variance of the targets below which a fit says that it explains little.
+_RADII, _BLUR, _CUT, _LITTLE = (2.0, 8.0), 0.005, 4.0, 0.1
+_ZERO = "returns the zero matrix"
+_UNCLEAR = "its predictions are not clearly better than the mean of the targets"
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -86,24 +93,40 @@ def first_means(ask, facts, design, centre):
     share = _FIRST * getattr(facts, of)
     looked = Looked(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
     looked.means.release(ask, share)
-    if not looked.alone:
-        looked.means.drop_what_is_low_rank()
     return looked
 
 
-def failure_reason(fit, looked, unit=0.0, target_sd=0.0):
-    """Say why a fit has no matrix, or that its matrix explains little; else nothing.
+def judged(ask, fit, facts, design, means, centre, share):
+    """Return the attributes of a fit as moments of predictions and targets say, cut in their reach.
 
-    Records move predictions by `unit` for a matrix of size 1, or by more if their entries are
-    correlated: then small residuals say that it explains much. Means explain targets too.
+    A fit is as good as its design was seen: nested factors, correlated rows and few long records
+    are no sums of rows times columns. What it makes of them is seen here, whatever they are.
     """
-    if not fit.zero_because:
-        far = unit * float(np.linalg.norm(fit.values))
-        little = far < MUCH * target_sd * (1.0 if fit.noise_sd > MUCH * target_sd else MUCH**2)
-        return _LITTLE if little and not (looked and looked.means.found) else ""
-    if looked is not None and looked.means.found:
-        return f"finds means of rows and columns, and no low-rank part: {fit.zero_because}"
-    return f"returns the zero matrix: {fit.zero_because}"
+    failure, slope, shift, far = "", 1.0, 0.0, math.inf
+    if fit.zero_because:
+        what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
+        failure = f"{what}: {fit.zero_because}"
+    if facts.unit_noise and share and (means or fit.values.any()):
+        squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
+        radius = float(np.clip(math.sqrt(squared), *_RADII))
+        cut, size = max(radius, _CUT), facts.tangent_size * bool(fit.values.any())
+        sums = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
+        answer = sums.prediction_moments(centre.sd, cut, radius, share=share)
+        slope, shift, kept = calibration(answer, size + (sum(facts.shape) if means else 0))
+        if not kept.exceeds(0.0):
+            slope, shift, means, failure = 0.0, 0.0, None, f"{_ZERO}: {_UNCLEAR}"
+        elif kept.share < _LITTLE:
+            failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
+        far = slope * cut * centre.sd
+    middle, (left, right) = centre.value + shift * centre.sd, design[:2] if design else (None, None)
+    attributes = trace_attributes(fit, left, right, means)
+    for name in ("coef_", "singular_values_"):
+        attributes[name] *= slope
+    return attributes | {
+        "intercept_": middle + slope * facts.bias * fit.intercept,
+        "prediction_bounds_": np.array([middle - far, middle + far]),
+        "failure": failure,
+    }
 
 
 # Measurement matrices as users hand them over: rows, matrices, CSR rows or factors.
@@ -133,11 +156,13 @@ def _flat(X):
 
 
 def predictions(estimator, X):
-    """Return <X_i, M> + intercept of each record; those in blocks where they are."""
+    """Return <X_i, M> + intercept of each record, cut; those in blocks where they are."""
+    low, high = estimator.prediction_bounds_
+    cut = partial(np.clip, a_min=low, a_max=high)
     if isinstance(X, tuple):
         A, B = _check_factors(estimator, X, reset=False)
-        return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
-    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, np.asarray)
+        return cut(np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_)
+    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, cut)
     return mapped(estimator, _flat(X)[0], inner, None)
 
 
@@ -266,7 +291,7 @@ def default_shares(estimator):
     if searches_of_design(estimator):
         shares |= {"covariance": 0.05, "mean": 0.03}
     if estimator.fit_intercept:
-        shares["center"] = 0.03
+        shares |= {"center": 0.03, "calibration": 0.08}
     if estimator.solver == "spectral_init":
         shares["initialization"] = 1 - math.fsum(shares.values()) + shares["initialization"]
         return shares

@@ -23,7 +23,6 @@ from skdp.solvers.whitening import (
     release_place,
     release_whitening,
     through_design,
-    trace_attributes,
     whitening,
 )
 from skdp.theory import required_samples
@@ -84,8 +83,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     fit_intercept : bool, default=True
         Learn an intercept, so that a shift of y does not matter, nor one of dense X whose design is
-        learnt: 3% of the budget finds a private centre of y. False is for y and X that are centred
-        by public numbers.
+        learnt: 3% of the budget finds a private centre of y, and 8% compare predictions with
+        targets. False is for y and X that are centred by public numbers, and goes without both.
     fit_biases : bool, default=True
         Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
         entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
@@ -99,8 +98,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     Attributes
     ----------
     coef_ : ndarray of shape (d1, d2)
-        The matrix. It is zero, with a warning, if the budget is too small for the data; the
-        released mean of y is predicted then.
+        The matrix. It is zero, with a warning, if the budget is too small for the data, or if its
+        predictions do not clearly follow the targets; the released mean of y is predicted then.
     intercept_ : float
         The intercept, 0.0 if it is not fitted.
     left_singular_vectors_ : ndarray of shape (d1, ``rank_``)
@@ -109,6 +108,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Singular values; those lost in the noise are zero.
     right_singular_vectors_ : ndarray of shape (d2, ``rank_``)
         Right singular vectors.
+    prediction_bounds_ : ndarray of shape (2,)
+        Where predictions are cut: some deviations from the centre of the targets.
     rank_ : int
         min(rank, d1, d2), and up to 2 more where means of rows and columns were found.
     n_samples_ : int
@@ -240,7 +241,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         if not centre.found:
             attributes["failure"] = "could not see where the targets lie"
         session.forfeit_rest()
-        return attributes
+        return attributes | {
+            "rank_": len(attributes["singular_values_"]),
+            "n_samples_": round(n),
+            "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
+        }
 
     # -- parameters ------------------------------------------------------------------------
 
@@ -264,28 +269,26 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             if design is None:
                 raise NoSignalError
         except NoSignalError:
-            return self._attributes(zero_fit(shape, facts.rank), None, n, centre.value)
+            fit, unseen = zero_fit(shape, facts.rank), (None, None, centre, 0.0)
+            return _measurements.judged(None, fit, facts, *unseen)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
-        learnt["target_sd"] = centre.sd if self.fit_intercept else 0.0
-        facts = facts._replace(
-            bias=bias, useful=self._records_needed(shape).error_below_half, **learnt
-        )
+        useful = self._records_needed(shape).error_below_half
+        facts = facts._replace(bias=bias, useful=useful, target_sd=centre.sd, **learnt)
         looked = _measurements.first_means(ask, facts, design, centre) if means else None
         if looked is not None and looked.alone:
-            return self._attributes(looked.fit(ask), design, n, centre.value, looked)
-        if looked is not None:
-            facts, ask = looked.facts, looked.before(ask)
-        known = _measurements.public_steps(query, design, centre.value, bias)
-        ask = through_design(ask, design).augmented(centre.value, bias)
-        fit = fit_trace(ask, facts, known)
-        at_zero = centre.value
-        if place.radius or not fit.zero_because:  # an intercept about 0 belongs to its matrix
-            at_zero += bias * fit.intercept
-        vary = facts.target_sd if facts.unit_noise and design.mix is None else 0.0
-        attributes = self._attributes(fit, design, n, at_zero, looked, vary)
-        attributes["intercept_"] -= float(place.at @ attributes["coef_"].ravel())
-        return attributes
+            fit = looked.fit(ask)
+            facts, ask = facts._replace(bias=0.0), looked.before(ask).augmented(centre.value, 0.0)
+        else:
+            if looked is not None:
+                facts, ask = looked.facts, looked.before(ask)
+            known = _measurements.public_steps(query, design, centre.value, bias)
+            ask = through_design(ask, design).augmented(centre.value, bias)
+            fit = fit_trace(ask, facts, known)
+        means, share = looked and looked.columns(), shares.get("calibration", 0.0)
+        found = _measurements.judged(ask, fit, facts, design, means, centre, share)
+        found["intercept_"] -= float(place.at @ found["coef_"].ravel())
+        return found
 
     def _look(self, ask, query, n, design, shares, rank_share):
         """Learn where dense records lie and what they are like about there, unless it is known."""
@@ -304,28 +307,14 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         share = shares["covariance"] + (0.0 if placed else shares["mean"])
         return place, query, ask, release_whitening(ask, shape, n, rank_share, share, place.radius)
 
-    def _attributes(self, fit, design, n, intercept, looked=None, target_sd=0.0):
-        left, right, unit = (None, None, 0.0) if design is None else design[:3]
-        means = None if looked is None else looked.columns()
-        attributes = trace_attributes(fit, left, right, means)
-        return attributes | {
-            "failure": _measurements.failure_reason(fit, looked, math.sqrt(unit), target_sd),
-            "intercept_": intercept,
-            "rank_": len(attributes["singular_values_"]),
-            "n_samples_": round(n),
-            "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
-        }
-
     def _warn_of(self, failure, n, shape):
         """Say that a fit is of little use, from public numbers and released ones."""
-        needed = self._records_needed(shape).error_below_half
-        if not failure and n >= needed:
-            return
-        outcome = failure or "expects a relative error above one half"
-        warn_caller(
-            f"{type(self).__name__} {outcome}. {_measurements.remedy_of(n, needed)}",
-            NoSignalWarning if "zero matrix" in outcome else PartialSignalWarning,
-        )
+        if failure:
+            needed = self._records_needed(shape).error_below_half
+            warn_caller(
+                f"{type(self).__name__} {failure}. {_measurements.remedy_of(n, needed)}",
+                NoSignalWarning if "zero matrix" in failure else PartialSignalWarning,
+            )
 
     def required_samples(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.

@@ -1,7 +1,8 @@
 """From noisy sketches to a factorisation. Free post-processing: everything here is public.
 
-Notation: A is m x n; Y = A F + noise (m x t), Z = S'A + noise (v x n), C = S'A F + noise, where
-F (n x t) and S (m x v) are known. A noisy sketch is an `Answer`.
+Notation: A is m x n; Y = A F + noise (m x t), Z = S'A + noise (v x n), C = L'A T + noise, where
+F (n x t), S (m x v), L and T are known. A noisy sketch is an `Answer`. What is left of A next to
+its leading part is noise of the sketches too.
 """
 
 from __future__ import annotations
@@ -89,19 +90,22 @@ def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
     return Factors(rows[:, :k], kept, columns[:, :k].T, rank)
 
 
-def from_two(right: Answer, left: Answer, F: FloatArray, S: FloatArray, k: int) -> Factors:
-    """Solve for A ~ U X V' from Y and Z together.
+def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) -> Factors:
+    """Solve for A ~ U X V' from Y and Z together, and a separate core C if there is one.
 
-    U and V span what rises above the known noise edges of Y and Z. X minimises
-    ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the inverse
-    of S'U alone, it is stable for any sizes. A sweep of alternating least squares follows.
+    U and V span what rises above the known noise edges of Y and Z. The core alone tells X, or it
+    minimises ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the
+    inverse of S'U alone, it is stable for any sizes. A sweep of alternating least squares follows.
     """
+    (right, left, *core), (F, S, *of_core) = noisy, sides
     U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
     if not (U.rank and V.rank):
         return _finish(U, np.zeros((U.rank, V.rank)), V, k)
-    sy, sz = right.noise_scale, left.noise_scale
-    if not (sy and sz):
-        sy = sz = 1.0
+    if core:
+        before, after = np.linalg.pinv(of_core[0].T @ U.kept), np.linalg.pinv(V.kept.T @ of_core[1])
+        X = before @ core[0].value @ after
+        return _refined(_finish(U, X, V, k), right, left, F, S)
+    sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
     SU, VF = S.T @ U.kept, V.kept.T @ F
     P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
     R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
@@ -123,6 +127,17 @@ def _basis(S: FloatArray) -> _Basis:
     return _Basis(S @ (right[:, kept] / np.sqrt(squares[kept])), squares[kept])
 
 
+def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
+    """Return a sketch whose noise is what a fit of this rank leaves, if that is more.
+
+    A narrow sketch has more of what is left of A in an entry, so that it counts for less.
+    """
+    m, t = sketch.value.shape
+    rest = float(np.linalg.norm(sketch.value - fitted)) / math.sqrt(m * max(t - rank, t / 4))
+    least = NEGLIGIBLE * float(np.abs(sketch.value).max())
+    return sketch._replace(noise_scale=max(sketch.noise_scale, rest, least))
+
+
 def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: FloatArray) -> Factors:
     """Take one sweep of alternating least squares: each side learns from both sketches.
 
@@ -134,15 +149,14 @@ def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Floa
     r = start.rank
     if r == 0:
         return start
-    exact = not (right.noise_scale and left.noise_scale)
-    y = Answer(right.value, right.noise_scale or 1.0)
-    z = Answer(left.value.T, left.noise_scale or 1.0)
-    values, V = start.values[:r], start.right[:r].T
-    W = _least_squares(y, z, F, S, V, 0.0 * values if exact else len(y.value) / values**2)
+    values, U, V = start.values[:r], start.left[:, :r], start.right[:r].T
+    y = _with_rest(right, U * values @ (V.T @ F), r)
+    z = _with_rest(left._replace(value=left.value.T), V * values @ (U.T @ S), r)
+    W = _least_squares(y, z, F, S, V, len(y.value) / values**2)
     U, values, turn = np.linalg.svd(W, full_matrices=False)
     V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
-    H = _least_squares(z, y, S, F, U, 0.0 * values if exact else weights)
+    H = _least_squares(z, y, S, F, U, weights)
     V, values, turn = np.linalg.svd(H, full_matrices=False)
     U = U @ turn.T
     return Factors(
@@ -184,32 +198,19 @@ def factorize(
 ) -> Factors:
     """Factor what was released: A itself, Y and Z, or these and a core.
 
-    `sides` are what they were multiplied by: nothing, F and S, or T and S of the core. Whatever the
-    size of the matrix, numbers of order one are factored, so that no square of them overflows.
+    `sides` are what they were multiplied by: nothing, F and S, or these, L and T. Whatever the size
+    of the matrix, numbers of order one are factored, so that no square of them overflows.
     """
     largest = max(float(np.abs(answer.value).max(initial=0.0)) for answer in noisy)
     power = math.frexp(largest)[1]
     scaled = [Answer(np.ldexp(a.value, -power), math.ldexp(a.noise_scale, -power)) for a in noisy]
     if len(noisy) == 1:
         factors = from_matrix(scaled[0], k, start)
-    elif len(noisy) == 2:
-        factors = from_two(scaled[0], scaled[1], sides[0], sides[1], k)
     else:
-        factors = from_core(scaled[0], scaled[1], scaled[2], sides[1], sides[0], k)
+        factors = from_sketches(scaled, sides, k)
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
     return factors._replace(values=values)
-
-
-def from_core(
-    right: Answer, left: Answer, core: Answer, S: FloatArray, T: FloatArray, k: int
-) -> Factors:
-    """Solve for A ~ U X V' from Y, Z and a separate core C = S'A T."""
-    U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
-    if not (U.rank and V.rank):
-        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
-    X = np.linalg.pinv(S.T @ U.kept) @ core.value @ np.linalg.pinv(V.kept.T @ T)
-    return _finish(U, X, V, k)
 
 
 def gram_factors(reports: FloatArray, scale: float, k: int) -> tuple[FloatArray, FloatArray]:

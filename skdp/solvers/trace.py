@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,6 @@ from skdp._limits import CLEAR
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, shrink
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
-from skdp.solvers.postprocess import drawn
 
 FloatArray = NDArray[np.float64]
 _Z = float(ndtri(0.75))
@@ -301,7 +300,6 @@ class _Descent:
         self.levels: list[float] = []
         self.points: list[Point] = []
         self.sds: list[float] = []
-        self.intercepts: list[float] = []  # by whole steps, for a fit without a matrix
         self.variances: list[float] = []
         self.first_sd = self.median = math.inf
         self.pace = 1.0
@@ -357,7 +355,6 @@ class _Descent:
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
-        self.intercepts.append(point.intercept + float(move[-1]))
         if before is not self.last:
             self._look_back(before, move)
         move = self.pace * move
@@ -422,16 +419,9 @@ class _Descent:
         self.point = Point(U, values, V, intercept)
 
     def result(self, reason: str = "") -> TraceFit:
-        facts = self.facts
         levels, sd = tuple(self.levels), min([self.first_sd, *self.sds])
         if reason:
-            fit = zero_fit(facts.shape, facts.rank, reason, levels, sd)
-            weights = 1 / np.maximum(np.array(self.variances), 1e-300)
-            if reason == _NO_SIGNAL or not facts.bias or not weights.any():
-                return fit
-            mean = np.average(self.intercepts, weights=weights, keepdims=True)
-            noise = math.hypot(weights.sum() ** -0.5, self.sampling)
-            return replace(fit, intercept=float(drawn(mean, noise)[0]))
+            return zero_fit(self.facts.shape, self.facts.rank, reason, levels, sd)
         point = self.point
         return TraceFit(point.U, point.values, point.V, point.intercept, levels, sd)
 

@@ -45,6 +45,28 @@ def share_kept(held: Answer, total: Answer) -> Kept:
     return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
 
 
+def calibration(moments: Answer, n_parameters: float) -> tuple[float, float, Kept]:
+    """Return the best line ``slope * prediction + shift`` for targets, and what it explains.
+
+    `moments` are those of (prediction, target, 1), in one unit.
+    A fit of p numbers to the same n records has p/n of the rest by chance, of which few steps and
+    shrinkage leave about a third.
+    """
+    G, noise = moments.value, max(moments.noise_scale, 1e-300)
+    rows = max(float(G[2, 2]), noise)
+    mean = G[:2, 2] / rows
+    centred = G[:2, :2] - rows * np.outer(mean, mean)
+    predicted, whole = np.maximum(np.diagonal(centred), noise)
+    joint, rest = float(centred[0, 1]), whole
+    for _ in range(2):
+        joint = float(centred[0, 1]) - n_parameters / 3 * rest / rows
+        rest = max(whole - max(joint, 0.0) ** 2 / predicted, 0.0)
+    slope = max(joint, 0.0) / predicted
+    error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)
+    kept = Kept(slope * (2 * joint - slope * predicted) / whole, error / whole)
+    return slope, float(mean[1] - slope * mean[0]), kept
+
+
 def nonnegative(values: FloatArray) -> FloatArray:
     """Return the nearest numbers that are not negative and have the same sum, or all 0.
 

@@ -230,7 +230,6 @@ class _Side:
     def add(self, answer: Answer, sd: float) -> None:
         """Take in released sums of residuals next to the means so far; estimate them anew."""
         noise = max(answer.noise_scale, 1e-9 * sd * math.sqrt(float(self.weights.mean())))
-        self._look_back(answer.value, noise)
         self.released.append((self.means, answer.value, noise))
         w, variance = self.weights, 1 / self.precision
         whole = variance * np.sum([(w * b + g) / s**2 for b, g, s in self.released], axis=0)
@@ -240,13 +239,6 @@ class _Side:
         chances = np.exp(likelihood - likelihood.max())
         self.chances = chances / chances.sum()
         self.means = whole * w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
-
-    def _look_back(self, sums: FloatArray, noise: float) -> None:
-        """Take shorter steps where the one that led here went beyond by half, and the noise."""
-        moved = float(self.means @ (self.weights * self.means))
-        back = -float(sums @ self.means)
-        if back > moved / 2 + 2 * noise * float(np.linalg.norm(self.means)):
-            self.weights = (1 + back / moved) * self.weights
 
     def explained(self) -> float:
         """Return the sum of squares of <X, M> over records, M these means."""
@@ -273,13 +265,6 @@ class Means:
         """Whether any mean differs from 0."""
         return bool(self.rows.means.any() or self.columns.means.any())
 
-    def drop_what_is_low_rank(self) -> None:
-        """Forget means that explain about what those of a matrix without means do."""
-        whole = self.facts.n * self.facts.sd**2
-        for side, other in ((self.columns, self.rows), (self.rows, self.columns)):
-            if side.explained() * len(other.means) < 4 * whole:
-                side.means = np.zeros(len(side.means))
-
     @property
     def sd(self) -> float:
         """About how far targets vary next to the means."""
@@ -287,10 +272,7 @@ class Means:
         return math.sqrt(max(self.facts.sd**2 - seen, NEGLIGIBLE * self.facts.sd**2))
 
     def release(self, ask: Any, share: float) -> None:
-        """Learn from sums of columns and of rows; what promises more has more of the share.
-
-        In two rounds: the second one sees whether steps of the first were too long.
-        """
+        """Learn from sums of columns and of rows; what promises more has more of the share."""
         part = min(_PARTS, key=lambda part: self._left(part, share))
         for side, of_share in 2 * ((self.columns, part / 2), (self.rows, (1 - part) / 2)):
             if of_share > 0:

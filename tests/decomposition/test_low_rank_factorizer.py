@@ -49,7 +49,7 @@ modular_sum = partial(np.sum, axis=0)
         ("two_sketch", (40, 160), 0.9, 1.35),
         ("two_sketch", (80, 80), 0.9, 1.35),  # v close to t does not explode
         ("two_sketch", (200, 200), 0.8, 1.2),
-        ("three_sketch", (40, 160), 0.9, 1.5),
+        ("three_sketch", (40, 160), 0.9, 1.25),
         ("dense", None, 0.6, 0.8),
     ],
 )

@@ -138,6 +138,31 @@ def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, bias):
     assert 0.997 <= worst_of(make, factors(7, 60), targets(60), unit, adjacency) <= 1 + 1e-9
 
 
+@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
+@pytest.mark.parametrize("form", CONTRIBUTING)
+def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):
+    """Long targets, and predictions at their cut, have nothing in common."""
+    release = asked(
+        lambda q: q.tangent(U, S, V, 0.4).prediction_moments(0.1, 4.0, 2.0),
+        form,
+        unit,
+        adjacency,
+        0.8,
+    )
+    worst = worst_of(release, factors(7, 60), targets(60), unit, adjacency)
+    assert 0.99 <= worst <= 1 + 1e-9
+
+
+def test_predictions_are_those_of_the_model_cut():
+    X, y = np.random.default_rng(2).standard_normal((50, P)), targets(50)
+    asked_of = query("dense", X, y, bias=0.8).tangent(U, S, V, 0.4)
+    f = np.clip((X @ M.ravel() + 0.8 * 0.4) / 0.5, -4, 4)
+    rows = np.column_stack([f, (y - asked_of.query.center) / 0.5, np.ones(50)])
+    rows *= np.minimum(1, 2 / np.linalg.norm(rows, axis=1))[:, None]
+    seen = 1e-9 * asked_of.prediction_moments(0.5, 4.0, 2.0).answer(1e-9)
+    np.testing.assert_allclose(seen, rows.T @ rows, atol=0.01)
+
+
 PLACE = np.random.default_rng(12).standard_normal(P)
 
 

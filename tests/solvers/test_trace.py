@@ -103,33 +103,6 @@ def test_steps_that_go_too_far_are_shortened(sd, max_iter):
     assert np.linalg.norm(matrix(fit) - M) < 0.05 * np.linalg.norm(M)
 
 
-def test_a_fit_without_a_matrix_keeps_what_steps_say_of_the_intercept():
-    class Shifted(Exact):
-        def tangent(self, U, S, V, intercept=0.0):
-            out = Sum(self, U @ S @ V.T - self.M, (U, V))
-            once = out.total
-
-            def total(level, *, share):
-                answer = once(level, share=share)
-                last = self.n * trace.bussgang(level / out.median) * (intercept - 2.0)
-                return answer._replace(value=np.append(0 * answer.value, last))
-
-            out.total = total
-            return out
-
-        def products(self):
-            out = Sum(self, -self.M, None)
-            once = out.total
-            out.total = lambda level, *, share: once(level, share=share)._replace(
-                value=np.zeros(self.M.size + 1)
-            )
-            return out
-
-    fit = trace.fit_trace(Shifted(np.zeros((8, 6)), 1.0), plan(np.zeros((8, 6)), bias=1.0))
-    assert fit.zero_because and not matrix(fit).any()
-    assert fit.intercept == pytest.approx(2.0, rel=0.02)
-
-
 def test_retraction_is_the_truncated_svd():
     rng = np.random.default_rng(0)
     for d1, d2, r in ((7, 5, 2), (5, 7, 2), (3, 3, 2), (4, 1, 1), (1, 1, 1)):
