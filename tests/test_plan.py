@@ -325,6 +325,8 @@ def test_what_is_needed_halves_the_loss():
     plan = pca.plan(1000, 40)
     assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
     assert math.isinf(DPRidge(epsilon=0.1).plan(100, 30).required_samples)
+    needed = [DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
+    assert max(needed) < 1.6 * min(needed)
 
 
 @pytest.mark.thorough
@@ -376,8 +378,7 @@ def test_unknown_facts_are_named():
 
 def test_plan_text():
     plan = DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
-    text = str(plan)
-    assert "no data was touched" in text and "of the gain" in text
+    assert "no data was touched" in (text := str(plan)) and "of the gain" in text
     assert isinstance(plan, theory.FitPlan) and "norm_centered_rank (" in text
 
 
