@@ -148,8 +148,7 @@ def test_fewer_rows_have_less_noise_in_proportion():
             assert budget.copies == 1
     assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
     few, many = (DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
-    of_count = [plan.releases[0].noise_scale for plan in (few, many)]
-    assert of_count[0] == pytest.approx(of_count[1], rel=1e-3)
+    assert few.releases[0].noise_scale == pytest.approx(many.releases[0].noise_scale, rel=1e-3)
     assert many.error < few.error / 5
 
 
@@ -384,9 +383,8 @@ def test_plan_text():
 
 def test_bounds_by_column_name_need_no_columns():
     for kind in (DPPCA, DPRidge, DPStandardScaler):
-        by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
-        in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
-        assert str(by_name) == str(in_order)
+        names, order = {"age": (0, 100), "height": (1, 2)}, [(0, 100), (1, 2)]
+        assert str(kind(bounds=names).plan(1000, 2)) == str(kind(bounds=order).plan(1000, 2))
 
 
 def test_a_loss_is_a_share_of_what_can_be_gained():

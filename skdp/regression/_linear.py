@@ -42,8 +42,7 @@ def find_targets(found, find, ask, share, rest):
     clear of its noise, which is predicted alone (`ask` is None: models without an intercept, or
     with public bounds, go on as they are). What it needs is then what the first search needed.
     """
-    needed = found.needed
-    many = needed <= found.n
+    needed, many = found.needed, found.needed <= found.n
     if not _most_undetected(found) or (ask is None and not many):
         return found, share, rest
     share = (0.5 if many else 0.75) * rest
@@ -264,9 +263,8 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         left, mean, known, wide = model_share(shares), None, {}, None
         if hasattr(self, "target_bounds"):
             scale, left, wide = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
-        share = each * (not usual) * (left > 0)  # a centre alone needs no lengths
-        clip_norm = self._clip_norm(session, ask.lengths(), share, units, wider)
-        shares = left_for_model(shares, left)
+        shares, part = left_for_model(shares, left), each * (not usual) * (left > 0)
+        clip_norm = self._clip_norm(session, ask.lengths(), part, units, wider)
         kept, length, share = np.arange(d), clip_norm, shares["regression_moments"] if left else 0.0
         if few and left:
             # The search may say half a log2 bin too much. Then noise grows; a shorter length takes

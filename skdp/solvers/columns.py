@@ -204,18 +204,16 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
 
 
 def _medians(
-    ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str],
-    within: FloatArray | None,
-) -> _Medians:  # fmt: skip
+    ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str], within: Any
+) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
     if within is None:
         about = ask.distances(np.zeros(len(first.points)), first.points)
         first.search(*_asked(about, passes[0], unit))
         # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
         within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
-        passes = passes[1:]
     likelihood = steps(within)
-    for name in passes:
+    for name in (each for each in passes if each != "octave"):
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
         likelihood = last.zoomed()
@@ -272,8 +270,8 @@ def _about(
             alike = deviation[at]
             alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
         known = n, noise / weight, likelihood.enough(weight)
-        out.append(Columns(center[at], spread[at], found[at], *known, placed[at], deviation[at],
-            seen.within[at]))  # fmt: skip
+        last = placed[at], deviation[at], seen.within[at]
+        out.append(Columns(center[at], spread[at], found[at], *known, *last))
     return out
 
 

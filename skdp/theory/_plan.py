@@ -254,13 +254,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     score, made, model = fits[len(fits) // 2]
     needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
-        near = [each for _, each, _ in fits[max(len(fits) // 2 - 1, 0) :][:N_FEW]]
-
-        def lost(times: float) -> float:
-            again = [x.lost_fraction(x.score(fit(x, i, times))) for i, x in enumerate(near)]
-            return float(np.median(again))
-
-        needed = _needed(n, error, lost)
+        middle = [each for _, each, _ in fits[max(len(fits) // 2 - 1, 0) :][:N_FEW]]
+        needed = _needed(n, error, middle, fit)
     unit = unit_of(estimator)
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
@@ -387,12 +382,13 @@ def check_share(name: str, signal: Any) -> float:
     return float(signal)
 
 
-def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
+def _needed(n: int, error: float, middle: list[PlanData], fit: Callable[..., Any]) -> float:
     """Return about the number of samples that loses half as much."""
     before, last, goal = 1.0, error, min(error, 1.0) / 2
     for times in _MORE:
+        again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(middle)]
         # A loss falls like 1/n^2 at the fastest: less is the chance of a few fits.
-        now = max(lost(times), last * (before / times) ** 2)
+        now = max(float(np.median(again)), last * (before / times) ** 2)
         if now <= goal:
             part = math.log(last / goal) / math.log(last / now)
             return int(float(f"{n * before * (times / before) ** part:.2g}"))
