@@ -148,8 +148,7 @@ def test_fewer_rows_have_less_noise_in_proportion():
             assert budget.copies == 1
     assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
     few, many = (DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
-    of_count = [plan.releases[0].noise_scale for plan in (few, many)]
-    assert of_count[0] == pytest.approx(of_count[1], rel=1e-3)
+    assert few.releases[0].noise_scale == pytest.approx(many.releases[0].noise_scale, rel=1e-3)
     assert many.error < few.error / 5
 
 
@@ -325,6 +324,8 @@ def test_what_is_needed_halves_the_loss():
     plan = pca.plan(1000, 40)
     assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
     assert math.isinf(DPRidge(epsilon=0.1).plan(100, 30).required_samples)
+    needed = [DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
+    assert max(needed) < 1.6 * min(needed)
 
 
 @pytest.mark.thorough
@@ -376,16 +377,14 @@ def test_unknown_facts_are_named():
 
 def test_plan_text():
     plan = DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
-    text = str(plan)
-    assert "no data was touched" in text and "of the gain" in text
+    assert "no data was touched" in (text := str(plan)) and "of the gain" in text
     assert isinstance(plan, theory.FitPlan) and "norm_centered_rank (" in text
 
 
 def test_bounds_by_column_name_need_no_columns():
     for kind in (DPPCA, DPRidge, DPStandardScaler):
-        by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
-        in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
-        assert str(by_name) == str(in_order)
+        names, order = {"age": (0, 100), "height": (1, 2)}, [(0, 100), (1, 2)]
+        assert str(kind(bounds=names).plan(1000, 2)) == str(kind(bounds=order).plan(1000, 2))
 
 
 def test_a_loss_is_a_share_of_what_can_be_gained():

@@ -32,7 +32,7 @@ from skdp.solvers.linalg import (
     symmetric_noise_edge,
     top_eigenpairs,
 )
-from skdp.solvers.median_search import clip_levels, raised_level
+from skdp.solvers.median_search import clip_levels, find_between, raised_level
 from skdp.solvers.postprocess import (
     log_likelihood_rows,
     mean_noise_bias,
@@ -434,25 +434,29 @@ def check_normalizer(estimator):
 _NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
 
 
-def located(estimator, session, ask, noise, shares, d, level):
+def located(session, ask, noise, shares, d, level):
     """Return a point near the mean, a clip norm about it, what share is left, and the rows.
 
     The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
     from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
-    mean is near the point about which they were measured are not measured again. `level` is how
-    many rows may be shortened, as in `row_clip_norm`.
+    mean is near the point about which they were measured are not measured again. Half of the rows
+    lie hardly nearer to a mean than its error, and few farther than from the point before: three
+    questions tell where, as counts raise and lower what they find. `level` is how many rows may be
+    shortened, as in `row_clip_norm`.
     """
     means, last = shares["center"], _RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
     rows = ask.clipped(clip_norm)
     for _ in range(3):
         means = means / 2
-        step = shrunk_mean(*rows.sums(share=means), noise.n, clip_norm)[0]
+        step = shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
         if is_near(step, clip_norm):
             break
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
-        clip_norm = clip_norm_of(estimator, session, about, searches, before)
+        error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
+        between = min(error / (2 * noise.n), before / 4), before
+        clip_norm = find_between(about.kept_below, between, 3, searches)
         rows = about.clipped(clip_norm)
         if clip_norm > _NEARER * before:
             break
@@ -488,14 +492,14 @@ class Centre(NamedTuple):
     beyond: float = 0.0
 
 
-def centred(estimator, session, ask, noise, shares, d, level):
+def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be.
 
     Without a search the clip norm is known, for rows about 0 and about their mean.
     """
     place, left, about = np.zeros(d), shares["center"], ask.clipped(noise.clip_norm)
     if "center_search" in shares:
-        found = located(estimator, session, ask, noise, shares, d, level)
+        found = located(session, ask, noise, shares, d, level)
         place, clip_norm, left, about = found
         noise = replace(noise, clip_norm=clip_norm)
     sums, noise_scale = about.sums(share=left)

@@ -252,7 +252,7 @@ class DPPCA(
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
             ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
-                centre = _base.centred(self, session, ask, noise, shares, d, level)
+                centre = _base.centred(session, ask, noise, shares, d, level)
             else:
                 centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
             noise, clip_norm = centre.noise, centre.noise.clip_norm

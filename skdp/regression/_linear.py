@@ -35,23 +35,24 @@ def find_targets(found, find, ask, share, rest):
     """Search until most targets are seen: return them, the share of that search, and what is left.
 
     They were `found` at a first share; `rest` is what the model would have. A model about a centre
-    that nobody saw is worse than the mean of the targets. If records are many enough to be seen a
-    second search has half of the rest, and looks for medians twice: years lie hundreds of scales
-    from 0. Else all that is left goes into a last one and into the mean
-    about its centre, as far as that stands clear of its noise, which is predicted alone (`ask` is
-    None: models without an intercept, or with public bounds, go on as they are). What it needs is
-    then what the first search needed.
+    that nobody saw is worse than the mean of the targets. One more search looks farther: years lie
+    hundreds of scales from 0. If records are many enough to be seen it goes on from how far from 0
+    the first one saw them, with half of the rest; a model has the other half, if they are seen now.
+    Else all that is left goes into it and into the mean about its centre, as far as that stands
+    clear of its noise, which is predicted alone (`ask` is None: models without an intercept, or
+    with public bounds, go on as they are). What it needs is then what the first search needed.
     """
-    needed = found.needed
-    if _most_undetected(found) and needed <= found.n:
-        share = rest = rest / 2
-        found = find(share, far=True)
-    if ask is None or not _most_undetected(found):
+    needed, many = found.needed, found.needed <= found.n
+    if not _most_undetected(found) or (ask is None and not many):
         return found, share, rest
-    found = find(0.75 * rest, far=True)
-    scale = target_scale(found, found.mean_radius(found.sums_noise(1 / 3)), centered=True)
+    share = (0.5 if many else 0.75) * rest
+    rest = share if many else rest - share
+    found = find(share, far=True, within=found.within if many else None)
+    if many and (ask is None or not _most_undetected(found)):
+        return found, share, rest
+    scale = target_scale(found, found.mean_radius(found.sums_noise(rest / share)), centered=True)
     of_mean = ask.within(math.inf, scale), scale, found, None, found.n
-    center = found.center + drawn(*target_mean(*of_mean, found.center, 0.25 * rest))
+    center = found.center + drawn(*target_mean(*of_mean, found.center, rest))
     return found._replace(center=center, needed=needed), share, 0.0
 
 
@@ -249,7 +250,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             found, *places = self._places(ask, (d, q), shares, n, sparse)
             n = found.n if math.isfinite(found.n) else n
         wider = 1 if exact else max(1, (_LOOSE * (n or 0) / (d * session.noise_multiplier)) ** 0.25)
-        far = wider**2 > 2 and hasattr(self, "target_bounds") and not sparse  # else no last pass
+        far = wider**2 > 2 and any(not _most_undetected(of) for of in places)  # else no last pass
         ends = (CUT, CUT * wider**2)[: learns * (1 + far)]
         cuts = [self._learnt_units(found, end, units, sparse) for end in ends]
         differ = learns and np.ptp([cut.high - cut.low for cut in cuts], axis=0).any()
@@ -259,11 +260,11 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         each = (shares["clip_norm"] - last) / (2 if few else 1)
         usual = learns and not sparse and 2 * np.count_nonzero(found.found) > d  # no search helps
         shares["regression_moments"] += usual * each
-        clip_norm = self._clip_norm(session, ask.lengths(), each * (not usual), units, wider)
-        left, wider, mean, known = model_share(shares), None, None, {}
+        left, mean, known, wide = model_share(shares), None, {}, None
         if hasattr(self, "target_bounds"):
-            scale, left, wider = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
-        shares = left_for_model(shares, left)
+            scale, left, wide = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
+        shares, part = left_for_model(shares, left), each * (not usual) * (left > 0)
+        clip_norm = self._clip_norm(session, ask.lengths(), part, units, wider)
         kept, length, share = np.arange(d), clip_norm, shares["regression_moments"] if left else 0.0
         if few and left:
             # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
@@ -275,12 +276,12 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         elif left:
             share += shares.get("sums", 0.0)
         moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
-        if moments and wider:
-            of_mean = ask.within(length, wider[0]), *wider, moments, n
+        if moments and wide:
+            of_mean = ask.within(length, wide[0]), *wide, moments, n
             mean = target_mean(*of_mean, scale.center, shares["target_mean"])
-            spread = np.minimum(DEVIATION * wider[1].deviation, (scale.high - scale.low) / 2)
+            spread = np.minimum(DEVIATION * wide[1].deviation, (scale.high - scale.low) / 2)
             moments = moments._replace(square=spread**2)
-        choose = moments and last and partial(self._chosen_cuts, ask, cuts, scale, wider, last)
+        choose = moments and last and partial(self._chosen_cuts, ask, cuts, scale, wide, last)
         return Released(moments, clip_norm, scale, mean, kept, units, choose)
 
     def _places(self, ask, sizes, shares, n, sparse):
@@ -323,7 +324,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if given == "auto":
             of_search = session, ask, share, usual
             given = wider * (base.clip_norm_of(self, *of_search) if share else _USUAL * usual)
-        elif not session.budget.exact:
+        elif share and not session.budget.exact:
             found = find_scale(ask.kept_below, share, near=float(given))
             lower = wider * found.value
             given = lower if found.found and lower < _ALIKE * given else given

@@ -50,9 +50,9 @@ from skdp.units import unit_of
 # Of what gradients have (or the start, if it is all): a first look at means.
 _FIRST = 0.06
 # Deviations of the targets: up to which records count whole in a verdict, at least and at most, as
-# far as its noise stays below a share of the squares; where predictions are cut, at least; and the
-# share of the variance of the targets below which a fit says that it explains little.
-_RADII, _BLUR, _CUT, _LITTLE = (2.0, 8.0), 0.005, 4.0, 0.1
+# far as its noise stays below a share of the squares; where predictions are cut, at least.
+_RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
+_LITTLE = 0.1  # of the variance of the targets: a fit that explains less says so
 _ZERO = "returns the zero matrix"
 _UNCLEAR = "its predictions are not clearly better than the mean of the targets"
 _ALONE = "its records are too few for a matrix of this size"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,8 @@ class Columns(NamedTuple):
         About the deviation: the median of what is likely of a spread, times the root of the share
         of entries that differ from the centre (a deviation of its noise more: less than 1 only
         where that is clear). Columns about 0 whose scale was not found have a common one.
+    within : array of shape (d,)
+        How far from 0 the median was looked for.
     """
 
     center: FloatArray
@@ -96,6 +98,7 @@ class Columns(NamedTuple):
     needed: int
     placed: NDArray[np.bool_]
     deviation: FloatArray
+    within: FloatArray | None = None
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise of sums of columns that have this multiple of the share."""
@@ -134,28 +137,30 @@ class ColumnMoments(NamedTuple):
 
 
 def find_columns(
-    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False, **how: bool
+    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False, **how: Any
 ) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
     A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public. Medians may lie `far`, thousands of scales from 0: they are looked for twice.
+    it is public. Medians may lie `far`, 100,000 scales from 0: two more looks narrow them.
     Models without an intercept have columns about 0, that are not `centered`.
     """
-    return find_kinds(ask, (d,), (share,), n, (1 + far) * _MEDIANS, **how)[0]
+    return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * 2 * ("nearer",), **how)[0]
 
 
 def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
-    passes: Sequence[str] = _MEDIANS, *, centered: bool = True,
+    passes: Sequence[str] = _MEDIANS, *, centered: bool = True, within: FloatArray | None = None,
 ) -> list[Columns]:  # fmt: skip
     """Find where columns of several kinds lie in one search; each shows what it would alone.
 
     Alone, the noise of d columns is in proportion to (d / share)^(1/2). Ranks that are multiplied
     by w = (share / d)^(1/2), so that d w^2 adds up to the shares, have noise in proportion to 1 at
     all shares together: over w, that of each kind alone. (Laplace noise would need w^2.) The first
-    kind pays for the count; columns about 0, of models without an intercept, need none.
+    kind pays for the count; columns about 0, of models without an intercept, need none. `within`
+    is how far from 0 medians lie, where an earlier search told.
     """
+    passes = passes if within is None else passes[1:]
     if centered and n is None:
         count = _PARTS["count"][0] * shares[0]
         n, shares = released_count(*ask.count(share=count)), (shares[0] - count, *shares[1:])
@@ -167,8 +172,8 @@ def find_kinds(
     zero = np.zeros(sum(sizes))
     first = log2_bins(zero + 1.0, sizes)
     if n is not None and centered:
-        return _about(ask, _medians(ask, first, unit, passes), unit, n, weights)
-    seen = _Medians(zero, zero + SMALLEST, first)
+        return _about(ask, _medians(ask, first, unit, passes, within), unit, n, weights)
+    seen = _Medians(zero, zero + SMALLEST, first, zero)
     return [found._replace(n=math.inf) for found in _about(ask, seen, unit, 1.0, weights)]
 
 
@@ -183,11 +188,14 @@ class _Medians(NamedTuple):
         How far that half reaches, with the centre.
     about_zero : Likelihood
         The scales about 0.
+    within : array
+        How far from 0 they were looked for.
     """
 
     center: FloatArray
     near: FloatArray
     about_zero: Likelihood
+    within: FloatArray
 
 
 def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]:
@@ -195,13 +203,17 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
     return ask, questions, part * unit
 
 
-def _medians(ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str]) -> _Medians:
+def _medians(
+    ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str], within: Any
+) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0."""
-    about = ask.distances(np.zeros(len(first.points)), first.points)
-    first.search(*_asked(about, passes[0], unit))
-    # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
-    likelihood = steps(np.where(first.found(), first.high_end(0.75), first.high_end(0.5)))
-    for name in passes[1:]:
+    if within is None:
+        about = ask.distances(np.zeros(len(first.points)), first.points)
+        first.search(*_asked(about, passes[0], unit))
+        # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
+        within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
+    likelihood = steps(within)
+    for name in (each for each in passes if each != "octave"):
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
         likelihood = last.zoomed()
@@ -211,7 +223,7 @@ def _medians(ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[
     center = np.where((a <= 0) & (b >= 0), 0.0, roundest(*ends))
     near = np.maximum(b, center) - np.minimum(a, center)
     near = np.maximum(near, np.abs(center) * 2.0**-16 + SMALLEST)
-    return _Medians(center, near, first)
+    return _Medians(center, near, first, within)
 
 
 def _about(
@@ -258,7 +270,8 @@ def _about(
             alike = deviation[at]
             alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
         known = n, noise / weight, likelihood.enough(weight)
-        out.append(Columns(center[at], spread[at], found[at], *known, placed[at], deviation[at]))
+        last = placed[at], deviation[at], seen.within[at]
+        out.append(Columns(center[at], spread[at], found[at], *known, *last))
     return out
 
 

@@ -22,7 +22,7 @@ from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
 N_FITS, N_FEW = 5, 3  # fits at the stated size; of large data, or beside fits without noise
-_MORE = (4.0, 16.0)  # times as many samples: one fit each, until half of the loss is left
+_MORE = (4.0, 16.0)  # times as many samples: three fits each, until half as much is lost
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 USUAL_ONES = 10  # of a made row of ones
 _SEEN = 0.01  # a smaller loss is not halved
@@ -194,7 +194,7 @@ class PlansMixin:
     def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
         """Say how good a fit will be, and what it would release; no data is touched.
 
-        At most eight fits with these parameters run on data that are drawn from what is stated (one
+        Up to eleven fits with these parameters run on data drawn from what is stated (one
         time for all fits, if more than 200,000 numbers are stated), of 2,000 rows or 400,000
         numbers (500 rows, if they are wide; 200,000 ones of sparse rows): of more, as many as that
         are drawn, and the noise is smaller in the same proportion. They cost no budget, in a
@@ -254,9 +254,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     score, made, model = fits[len(fits) // 2]
     needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
-        needed = _needed(
-            n, error, lambda times: made.lost_fraction(made.score(fit(made, 0, times)))
-        )
+        middle = [each for _, each, _ in fits[max(len(fits) // 2 - 1, 0) :][:N_FEW]]
+        needed = _needed(n, error, middle, fit)
     unit = unit_of(estimator)
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
@@ -383,15 +382,17 @@ def check_share(name: str, signal: Any) -> float:
     return float(signal)
 
 
-def _needed(n: int, error: float, lost: Callable[[float], float]) -> float:
+def _needed(n: int, error: float, middle: list[PlanData], fit: Callable[..., Any]) -> float:
     """Return about the number of samples that loses half as much."""
+    before, last, goal = 1.0, error, min(error, 1.0) / 2
     for times in _MORE:
-        now = lost(times)
-        if now < 0.5:  # it falls, and goes on so: larger fits take long
-            # A loss falls like 1/n^2 at the fastest: less is the chance of one fit.
-            fall = math.log(error / max(now, error / times**2), times)
-            more = 2.0 ** (1 / max(fall, 0.1))
-            return int(float(f"{n * more:.2g}")) if more <= _MORE[-1] else math.inf
+        again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(middle)]
+        # A loss falls like 1/n^2 at the fastest: less is the chance of a few fits.
+        now = max(float(np.median(again)), last * (before / times) ** 2)
+        if now <= goal:
+            part = math.log(last / goal) / math.log(last / now)
+            return int(float(f"{n * before * (times / before) ** part:.2g}"))
+        before, last = times, now
     return math.inf
 
 

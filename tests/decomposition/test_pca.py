@@ -74,9 +74,9 @@ def test_automatic_clip_norm():
     assert median / 1.5 < pca.clip_norm_ < median * 3
     spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx(0.8 * 0.06 * pca.privacy_spent_.mu**2)
-    far = seeded(data=rows + 1000.0)  # searched once more, and again where rows are much shorter
+    far = seeded(data=rows + 1000.0)  # searched once more
     spent = [entry.loss.value**2 for entry in far.releases_ if entry.name == "norm_centered_rank"]
-    searches = 0.8 * 0.06 + 0.8 * 0.05 * (1 / 2 + 1 / 4)
+    searches = 0.8 * 0.06 + 0.8 * 0.05 / 2
     assert sum(spent) == pytest.approx(searches * far.privacy_spent_.mu**2)
 
 
