@@ -96,23 +96,25 @@ def first_means(ask, facts, design, centre):
     return looked
 
 
-def judged(ask, fit, facts, design, means, centre, share):
+def judged(ask, fit, facts, design, looked, centre, share):
     """Return the attributes of a fit as moments of predictions and targets say, cut in their reach.
 
     A fit is as good as its design was seen: nested factors, correlated rows and few long records
     are no sums of rows times columns. What it makes of them is seen here, whatever they are.
     """
-    failure, slope, shift, far = "", 1.0, 0.0, math.inf
+    failure, slope, shift, far, means = "", 1.0, 0.0, math.inf, looked and looked.columns()
     if fit.zero_because:
         what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
         failure = f"{what}: {fit.zero_because}"
     if facts.unit_noise and share and (means or fit.values.any()):
         squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
         radius = float(np.clip(math.sqrt(squared), *_RADII))
-        cut, size = max(radius, _CUT), facts.tangent_size * bool(fit.values.any())
+        # Few steps and shrinkage leave about a third of the numbers of a matrix free.
+        cut, n_free = max(radius, _CUT), facts.tangent_size / 3 * bool(fit.values.any())
+        n_free += looked.means.n_free if means else 0.0
         sums = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
         answer = sums.prediction_moments(centre.sd, cut, radius, share=share)
-        slope, shift, kept = calibration(answer, size + (sum(facts.shape) if means else 0))
+        slope, shift, kept = calibration(answer, n_free)
         if not kept.exceeds(0.0):
             slope, shift, means, failure = 0.0, 0.0, None, f"{_ZERO}: {_UNCLEAR}"
         elif kept.share < _LITTLE:

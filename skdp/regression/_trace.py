@@ -285,8 +285,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             known = _measurements.public_steps(query, design, centre.value, bias)
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts, known)
-        means, share = looked and looked.columns(), shares.get("calibration", 0.0)
-        found = _measurements.judged(ask, fit, facts, design, means, centre, share)
+        share = shares.get("calibration", 0.0)
+        found = _measurements.judged(ask, fit, facts, design, looked, centre, share)
         found["intercept_"] -= float(place.at @ found["coef_"].ravel())
         return found
 

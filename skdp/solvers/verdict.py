@@ -45,12 +45,11 @@ def share_kept(held: Answer, total: Answer) -> Kept:
     return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
 
 
-def calibration(moments: Answer, n_parameters: float) -> tuple[float, float, Kept]:
+def calibration(moments: Answer, n_free: float) -> tuple[float, float, Kept]:
     """Return the best line ``slope * prediction + shift`` for targets, and what it explains.
 
-    `moments` are those of (prediction, target, 1), in one unit.
-    A fit of p numbers to the same n records has p/n of the rest by chance, of which few steps and
-    shrinkage leave about a third.
+    `moments` are those of (prediction, target, 1), in one unit. A fit of p free numbers to the same
+    n records has p/n of the rest by chance.
     """
     G, noise = moments.value, max(moments.noise_scale, 1e-300)
     rows = max(float(G[2, 2]), noise)
@@ -59,7 +58,7 @@ def calibration(moments: Answer, n_parameters: float) -> tuple[float, float, Kep
     predicted, whole = np.maximum(np.diagonal(centred), noise)
     joint, rest = float(centred[0, 1]), whole
     for _ in range(2):
-        joint = float(centred[0, 1]) - n_parameters / 3 * rest / rows
+        joint = float(centred[0, 1]) - n_free * rest / rows
         rest = max(whole - max(joint, 0.0) ** 2 / predicted, 0.0)
     slope = max(joint, 0.0) / predicted
     error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)

@@ -221,6 +221,7 @@ class _Side:
         self.means = np.zeros(len(weights))
         self.released: list[tuple[FloatArray, FloatArray, float]] = []  # next to which, sums, noise
         self.chances = np.full(len(_VARIANCES), 1 / len(_VARIANCES))
+        self.n_free = 0.0  # means, each as far as it follows what was released
 
     @property
     def precision(self) -> float:
@@ -238,7 +239,8 @@ class _Side:
         likelihood = -0.5 * np.sum(whole**2 / spread + np.log(spread), axis=1)
         chances = np.exp(likelihood - likelihood.max())
         self.chances = chances / chances.sum()
-        self.means = whole * w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
+        drawn = w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
+        self.means, self.n_free = whole * drawn, float(w @ drawn)
 
     def explained(self) -> float:
         """Return the sum of squares of <X, M> over records, M these means."""
@@ -264,6 +266,11 @@ class Means:
     def found(self) -> bool:
         """Whether any mean differs from 0."""
         return bool(self.rows.means.any() or self.columns.means.any())
+
+    @property
+    def n_free(self) -> float:
+        """How many means are as good as free to follow the targets."""
+        return self.rows.n_free + self.columns.n_free
 
     @property
     def sd(self) -> float:
