@@ -29,7 +29,6 @@ from skdp.regression._plans import PersonalPlans
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
-    Count,
     GlobalModel,
     SecondMoment,
     TargetUnit,
@@ -487,7 +486,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         count = shared.count
         if self.adjacency == "replace":
-            count = Count().also(query.n_rows, 0.0)
+            count = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
@@ -519,7 +518,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "global_model_found_": model.seen,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
-            "n_groups_": round(count.value),
+            "n_groups_": round(count),
         }
 
     def _view(self, whitener, base):

@@ -329,26 +329,6 @@ def _moving(A: FloatArray) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Count:
-    """Several released estimates of the number of users, as one."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def also(self, value: float, noise_scale: float) -> Count:
-        """Add an estimate, weighted by the inverse of its variance."""
-        weight = 1.0 / max(noise_scale, 1e-9) ** 2
-        return Count(self.total + weight * value, self.weight + weight)
-
-    @property
-    def value(self) -> float:
-        """At least 1 and at least the standard deviation of its own noise."""
-        if self.weight == 0:
-            return 1.0
-        return float(max(1.0, self.total / self.weight, self.weight**-0.5))
-
-
-@dataclass(frozen=True)
 class Shared:
     """What has been learned so far; everything in it is public.
 
@@ -358,7 +338,7 @@ class Shared:
         Orthonormal, in whitened features.
     error : float
         Estimated squared sine between U and the users' subspace, per component.
-    count : Count
+    count : float
         Released number of users.
     eigenvalues : array or None
         Of the released votes, in descending order.
@@ -366,7 +346,7 @@ class Shared:
 
     U: FloatArray
     error: float
-    count: Count
+    count: float
     eigenvalues: FloatArray | None = None
 
 
@@ -600,8 +580,8 @@ def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: flo
 def _spectral(released: Answer, k: int | str) -> Shared:
     values, vectors = top_eigenpairs(released.value)
     d, noise = len(values), released.noise_scale
-    count = Count().also(float(values.sum()), noise * math.sqrt(d))
+    count = max(1.0, float(values.sum()), noise * math.sqrt(d))
     if isinstance(k, str):
-        k = count_components(values, noise, count.value)
-    error = _error_of_directions(values, k, noise, count.value)
+        k = count_components(values, noise, count)
+    error = _error_of_directions(values, k, noise, count)
     return Shared(vectors[:, :k], error, count, values)

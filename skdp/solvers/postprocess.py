@@ -266,8 +266,6 @@ def model_precision(
 ) -> FloatArray:
     """Return the inverse of `model_covariance`, through the small k x k system where it exists."""
     k, d = components.shape
-    if k == 0:
-        return np.asarray(np.eye(d) / noise_variance)
     if noise_variance == 0.0 or k == d:
         covariance = model_covariance(components, variances, noise_variance)
         return np.asarray(np.linalg.pinv(covariance, hermitian=True))

@@ -19,7 +19,6 @@ from skdp._limits import CLEAR
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
-    Count,
     GlobalModel,
     NumberMessage,
     Seen,
@@ -274,7 +273,7 @@ class HeadVotes(SumMessage):
 
 
 def elect(
-    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], count: Count, share: float
+    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], count: float, share: float
 ) -> tuple[Choice, bool]:
     """Elect the rule of all users, and say whether coefficients of their own help them.
 
@@ -296,7 +295,7 @@ def elect(
         side = np.where(alone == helped, votes, -np.inf)
         return Choice((rules[int(np.argmax(side))],), np.zeros(1), *few), helped
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, kept * votes / count.value, *few), False
+    return Choice(rules, kept * votes / count, *few), False
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
@@ -373,7 +372,7 @@ class MeanHead(SumMessage):
 
 
 def global_model(
-    ask: AsksUsers, heads: Heads, count: Count, coef_clip_norm: float, share: float
+    ask: AsksUsers, heads: Heads, count: float, coef_clip_norm: float, share: float
 ) -> GlobalModel:
     """Release the mean head, clipped at a public bound: a model for users without rows.
 
@@ -385,19 +384,19 @@ def global_model(
     if heads.view.intercept:
         share /= 2
         shares = ClassMeans(p).asked(ask, share=share)
-        level = count.value / max(p, 2)  # of classes that are alike
+        level = count / max(p, 2)  # of classes that are alike
         gap = _kept(shares.value - level, shares.noise_scale)
-        logits = class_logits((level + gap) / count.value, 1 / (count.value + 2))
+        logits = class_logits((level + gap) / count, 1 / (count + 2))
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
     sums = released.value[: k * p]
     # Heads are at most as long as their level: this is what any n of them would add up to.
-    chance = released.noise_scale**2 + coef_clip_norm**2 * count.value / (k * p)
+    chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
     seen = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count.value * seen
+    V = _kept(sums, released.noise_scale) / count * seen
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
-        gap = _kept(released.value[k * p :], released.noise_scale) / count.value
+        gap = _kept(released.value[k * p :], released.noise_scale) / count
         logits = logits + gap / coef_clip_norm
     return GlobalModel(coef, logits, seen=seen)
 
