@@ -209,20 +209,6 @@ def moments(F: FloatArray, Y: FloatArray) -> FloatArray:
     return np.asarray(np.matmul(transposed(F), Y))
 
 
-def own_spread(A: FloatArray) -> FloatArray:
-    """Return `own_scale` of each user's entries about its own column means."""
-    m, q = A.shape[1:]
-    if m < 3:
-        return own_scale(A)
-    total = np.square(_norms(A))
-    spread = total - m * np.square(_norms(own_means(A)))
-    scale = np.sqrt(np.maximum(spread, 0.0) / (m * q))
-    near = np.flatnonzero(~(spread > 1e-6 * total))  # the rest of a difference of large numbers
-    if near.size:
-        scale[near] = own_scale(centred(A[near]))
-    return np.asarray(scale)
-
-
 # -- ridge -----------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,6 @@ from skdp.solvers.local_fits import (
     convex_loss,
     moments,
     own_scale,
-    own_spread,
     shrunk_means,
     transposed,
 )
@@ -265,8 +264,9 @@ class Seen:
     def __init__(self, view: View, batch: UserBatch, Y: FloatArray) -> None:
         self._view, self._batch, self.Y = view, batch, Y
         # The root mean square of whitened rows, own means taken off, which they are divided by.
-        size = own_spread if view.intercept else own_scale
-        (self.scale,) = batch.keep(("scale", *view.of_rows), lambda: (size(self._whitened),))
+        about = centred if view.intercept else np.asarray
+        scale = lambda: (own_scale(about(self._whitened)),)  # noqa: E731
+        (self.scale,) = batch.keep(("scale", *view.of_rows), scale)
 
     @cached_property
     def _whitened(self) -> FloatArray:

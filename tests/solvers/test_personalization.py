@@ -111,16 +111,6 @@ def test_label_fits_reach_the_minimum(loss):
     assert np.allclose(gradient, shrink, atol=1e-2 * np.abs(gradient).max())
 
 
-@pytest.mark.parametrize("far", [0.0, 1e3, 1e12, np.inf])
-def test_spread_about_own_means_wherever_they_are(far):
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((30, 7, 3))
-    A = np.ones_like(A) * rng.standard_normal(3) if far == np.inf else A + far
-    expected = fits.own_scale(fits.centred(A))
-    np.testing.assert_allclose(fits.own_spread(A), expected, rtol=1e-9)
-    assert (expected == 1.0).all() == (far == np.inf)  # constants have none
-
-
 # -- the shared structure --------------------------------------------------------------------------
 
 
