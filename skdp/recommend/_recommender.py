@@ -33,9 +33,7 @@ from skdp.units import offered
 
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
-# Least share of the counts next to a moment, and how clear factors must be expected to be. Rows of
-# length 1 are scaled up to pairs of norm 1.
-_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
+_OF_ROWS, _OF_CELLS = 0.2, 0.1  # least share of the counts next to a moment
 
 
 def release_route(name, session, whole, n_users):
@@ -61,8 +59,7 @@ def _moment(session, whole, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    of = _OF_ROWS if whole else _OF_CELLS
-    return Route("gram", signal, lambda _: MOST_DENSE, *of, pairs=whole)
+    return Route("gram", signal, lambda _: MOST_DENSE, _OF_ROWS if whole else _OF_CELLS, whole)
 
 
 def _flips(session, n_users):
@@ -79,7 +76,7 @@ def _flips(session, n_users):
         flips = n_users * flip_probability(deviation(share))
         return int(min(MAX_FLIPS / max(flips, 1e-9), 2**31))
 
-    return Route("one_shot", signal, most, *_OF_CELLS)
+    return Route("one_shot", signal, most, _OF_CELLS)
 
 
 def _usual_signal(route, n_items, degree):
@@ -170,9 +167,9 @@ class DPRecommender(
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity.
-    Shares of the budget follow from it, the shape and released totals alone; where these leave no
-    hope of factors, counts take all of it. Where nothing can be read the recommendations are those
-    of noisy popularity, and a warning says so.
+    Shares of the budget follow from it, the shape and released totals alone; where these are noise,
+    counts take all of it. Where nothing can be read the recommendations are those of noisy
+    popularity, and a warning says so.
 
     Parameters
     ----------
