@@ -21,7 +21,7 @@ from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.postprocess import released_count
-from skdp.solvers.recommend import Route, fit_filter, kept_items
+from skdp.solvers.recommend import Route, fit_filter
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
 from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
@@ -79,15 +79,6 @@ def _flips(session, n_users):
     return Route("one_shot", signal, most, _OF_CELLS)
 
 
-def _usual_signal(route, n_items, degree):
-    """Return the signal figure where users have a usual number of the kept items."""
-    n_kept, most = n_items, route.most(1.0)
-    for _ in range(20):
-        signal = route.signal(degree, n_kept, 1.0)
-        n_kept = kept_items(signal, n_items, most)
-    return signal
-
-
 def choose_route(estimator, shape):
     """Return the name of the route, and why, for the settings of an estimator and a public shape.
 
@@ -103,12 +94,12 @@ def choose_route(estimator, shape):
     degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(1.0) >= list_length(shape[1])
-    ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
+    ours = flips.signal(degree, shape[1], 1.0) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
         return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), False, shape[0])
-    other = _usual_signal(moment, shape[1], degree)
+    other = moment.signal(degree, shape[1], 1.0)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a factor of a tenth of all could be read"
     name = "one_shot" if ours > other else "gram"

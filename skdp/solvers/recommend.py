@@ -195,12 +195,11 @@ def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
 
 
 def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
-    """Solve n' = kept_items(signal(mean kept degree of n')) by iteration: (n', that degree)."""
+    """Return how many items to keep, and the mean number of them of a user."""
     most = route.most(share)
-    n_kept = min(1000, most, len(ordered))
-    for _ in range(20):
-        signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
+    first = min(1000, most, len(ordered))
+    signal = route.signal(kept_degree(ordered, first, n_users), first, share)
+    n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
