@@ -166,10 +166,10 @@ def own_means(A: FloatArray) -> FloatArray:
 
 
 def shrunk_means(A: FloatArray) -> FloatArray:
-    """Return own column means, shrunk to 0 by twice the share of their squares that is chance."""
+    """Return own column means, shrunk to 0 by the share of their squares that is chance."""
     means, m = own_means(A), A.shape[1]
     chance = np.square(A - means).mean(axis=1, keepdims=True) / max(m - 1, 1)
-    kept = 1 - 2 * chance / np.maximum(np.square(means), 1e-300)
+    kept = 1 - chance / np.maximum(np.square(means), 1e-300)
     return np.asarray(means * np.maximum(kept, 0.0))
 
 
