@@ -286,10 +286,6 @@ def warn_of_verdict(estimator, base, helped):
         said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
         said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
-    elif unit is not None and unit.far:
-        said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
-        said += "public_copy() and heads start from about where they lie. Subtract a public number "
-        said += "from them, or give public 'target_bounds'."
     elif one_class:
         said = f"{name} predicts one class for nearly all rows: probabilities of the other ones "
         said += "hardly exceed its own, in public_copy() at least. Use predict_proba."
@@ -493,9 +489,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view)
         if self.head_selection == "private_vote":
-            choice, helped = elect(ask, heads, rules, count, shares["head"])
+            choice, helped = elect(ask, heads, rules, shares["head"])
         elif self.head_selection == "per_user":
-            choice = Choice(rules, np.zeros(len(rules)))
+            choice = Choice(rules)
         warn_of_verdict(self, base._replace(model=model), helped)
         return own | self._attributes_of(scaling, shared, whitening, model, choice, count)
 

@@ -374,27 +374,22 @@ class TargetUnit(NamedTuple):
         Whether the released ranks leave little doubt.
     needed : int
         About how many users would show it.
-    far : bool
-        Whether what is open of the median may be all of the spread.
     """
 
     center: FloatArray
     size: float
     found: bool
     needed: int
-    far: bool = False
 
 
 def target_unit(targets: Columns) -> TargetUnit:
     """Return the unit of targets from where one of each user lies.
 
-    A spread within what is open of a centre far from 0 may be nothing but a distance from it. Heads
-    that start at 0 where targets lie far away are much worse than no shared model: what fewer users
-    seem to show does not count.
+    Heads that start at 0 where targets lie far away are much worse than no shared model: what fewer
+    users seem to show does not count.
     """
     found = bool(targets.found.all()) and targets.n >= targets.needed
-    far = found and not (targets.placed | (np.abs(targets.center) <= targets.spread)).all()
-    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed, far)
+    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed)
 
 
 def scaling_of(columns: Columns) -> Scaling:
@@ -462,7 +457,7 @@ def pooled_model(
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
+    if not (seen and unit.found):  # not even the number of users, or of where y lies
         none = np.zeros((d, len(unit.center)))  # the released mean alone
         return GlobalModel(none, unit.center, own=not unit.found, seen=False)
     moments = normal_equations(

@@ -128,7 +128,7 @@ def test_whitener_inverts_a_clear_moment_and_ignores_noise():
 
 
 def choice_of(rule):
-    return heads.Choice((rule,), np.zeros(1))
+    return heads.Choice((rule,))
 
 
 def test_election_needs_a_clear_gain_or_a_clear_loss():
@@ -138,7 +138,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     rules = heads.all_rules(shared.Shared(U, 0.001, 1.0), users_heads.view)
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
-    undecided, exponents = heads.Choice(rules, np.zeros(len(rules))), batch[2:]
+    undecided, exponents = heads.Choice(rules), batch[2:]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
             np.hstack([heads.HeadVotes(users_heads, rules)(few), users_heads.fit(few, undecided)])
@@ -153,8 +153,8 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         def sums(self, name, local, parts, *, share):
             return Answer(votes.sum(axis=0), self.noise_scale)
 
-    ask, count = Ask(), 400.0
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    ask = Ask()
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     (rule,) = choice.rules
     assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
     assert choice.level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
@@ -165,10 +165,10 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     assert not helped and choice.rules[0].penalty == math.inf
     ask.noise_scale, votes = 1e4, -votes
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     assert (helped, choice.rules, choice.lone) == (False, rules, heads.AS_ALL)
     weights = np.exp(batch.Y.shape[1] / 2 * heads.HeadVotes(users_heads, rules).gains(batch))
     heads_of = [users_heads.fit(batch, choice_of(rule)) for rule in rules]
