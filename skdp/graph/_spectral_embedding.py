@@ -132,10 +132,10 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" evens out the known noise of the rows, takes the direction of the released degrees
-        out, asks it only for what is in it of the groups, and divides each row by the root of its
-        length. "laplacian" takes another direction out, the root of that noise, and divides by the
-        length: rows are angles. "none" embeds by the leading eigenvectors as they are: more at
-        small budgets where groups of alike nodes are of unequal size, less elsewhere.
+        out, and asks it only for what is in it of the groups. "laplacian" takes another direction
+        out, the root of that noise, and divides by the length: rows are angles. "none" embeds by
+        the leading eigenvectors as they are: more at small budgets where groups of alike nodes are
+        of unequal size, less elsewhere.
     n_iter : int or "auto", default="auto"
         Number of noisy products of "power". Each is a release, and all of them are averaged.
     algorithm : {"auto", "power", "one_shot"}, default="auto"
