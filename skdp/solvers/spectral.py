@@ -267,13 +267,12 @@ def power_subspace(
 ) -> FloatArray:
     """Return the leading k-dimensional subspace by power steps from a public start.
 
-    Each step releases core (divided by 3) and tangent part together; the last step stacks the last
-    two products, each divided by its noise scale, and takes their leading left singular vectors.
-    The tangent part of a direction is shortened by what its noise adds (James and Stein), so that a
-    step which shows nothing keeps the start.
+    Each step releases core (divided by 3) and tangent part together, and takes the leading left
+    singular vectors of what they make: the two last steps have k of them. The tangent part of a
+    direction is shortened by what its noise adds (James and Stein), so that a step which shows
+    nothing keeps the start.
     """
     V = orthonormal(start)
-    products: list[FloatArray] = []
     for i, share in enumerate(shares):
         released, scale = _tangent_product(ask, V, share, noise, DIRECTION_LEVEL, scale=CORE_SCALE)
         core = CORE_SCALE * (V.T @ released)
@@ -284,11 +283,8 @@ def power_subspace(
         tangent = tangent * np.maximum(1 - len(V) * scale**2 / squares, 0.0)
         # Below the noise a direction keeps a weight, so that the product keeps its rank.
         product = (V @ Q) * np.maximum(values, CORE_SCALE * scale) + tangent
-        products.append(product / scale if scale else product)
-        last = i >= len(shares) - 2
-        stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
-        left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
-        V = left[:, : k if last else start.shape[1]]
+        left = np.linalg.svd(product, full_matrices=False)[0]
+        V = left[:, : k if i >= len(shares) - 2 else start.shape[1]]
     return V
 
 
