@@ -230,7 +230,8 @@ class View:
         if not self.intercept or batch.Y.shape[1] < 2:
             return np.ones(len(batch.Y), bool)
 
-        return batch.keep("moves", lambda: (_moving(batch.X) & _moving(batch.Y),))[0]
+        moves = lambda A: (A[:, :1] != A).any(axis=(1, 2))  # noqa: E731
+        return batch.keep("moves", lambda: (moves(batch.X) & moves(batch.Y),))[0]
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -315,14 +316,6 @@ class Seen:
 
         size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
-
-
-def _moving(A: FloatArray) -> NDArray[np.bool_]:
-    """Return whose rows are not all alike: nearly always the first two show it."""
-    out = np.asarray((A[:, 0] != A[:, 1]).any(axis=1))
-    rest = np.flatnonzero(~out)
-    out[rest] = (A[rest, :1] != A[rest]).any(axis=(1, 2))
-    return out
 
 
 # -- the shared structure --------------------------------------------------------------------------
