@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CLEAR, DEVIATION
 from skdp.answer import Answer
-from skdp.data.factorisations import of_public, row_squares, times_powers
+from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
@@ -230,8 +230,8 @@ class View:
         if not self.intercept or batch.Y.shape[1] < 2:
             return np.ones(len(batch.Y), bool)
 
-        moves = lambda A: (A[:, :1] != A).any(axis=(1, 2))  # noqa: E731
-        return batch.keep("moves", lambda: (moves(batch.X) & moves(batch.Y),))[0]
+        moved = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
+        return np.asarray(moved[0] & moved[1])
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -422,7 +422,7 @@ class Pooled(GramMessage):
         return len(self.weight) + len(self.target_center) + (1 if self.intercept else 0)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the records; long ones are shortened."""
+        """Return the records."""
         n, m, d = batch.X.shape
         records = np.full((n, m, self.width), _WEIGHT)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
@@ -431,9 +431,6 @@ class Pooled(GramMessage):
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
         Y[:] = _WEIGHT * np.clip(Y / self.target_size, -CUT, CUT)
-        lengths = np.sqrt(row_squares(X))[:, :, None]
-        if not lengths.max(initial=0.0) <= CUT:  # most are no longer
-            records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
         return records
 
 
