@@ -373,9 +373,7 @@ class DPPCA(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        values, vectors, total = _base.held_by(
-            self, ask, rows, V, shares, shown, bias, centre.beyond
-        )
+        values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown, bias)
         whole, rank = float(total.value), self._rank(noise.n, d)
         out = subspace_attributes(values, vectors, whole, noise.n, rank)
         return out | {"mean_": centre.mean}

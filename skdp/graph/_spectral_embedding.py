@@ -16,14 +16,7 @@ from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
-from skdp.solvers.graphs import (
-    ScaledGraph,
-    degree_direction,
-    degree_scale,
-    embed_across,
-    released_degrees,
-    row_lengths,
-)
+from skdp.solvers.graphs import embed_across, released_degrees
 from skdp.solvers.iterate import PASSES, iterate_symmetric
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
@@ -139,10 +132,10 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" evens out the known noise of the rows, takes the direction of the released degrees
-        out, asks it only for what is in it of the groups, and divides each row by the root of its
-        length. "laplacian" takes another direction out, the root of that noise, and divides by the
-        length: rows are angles. "none" embeds by the leading eigenvectors as they are: more at
-        small budgets where groups of alike nodes are of unequal size, less elsewhere.
+        out, and asks it only for what is in it of the groups. "laplacian" takes another direction
+        out, the root of that noise, and divides by the length: rows are angles. "none" embeds by
+        the leading eigenvectors as they are: more at small budgets where groups of alike nodes are
+        of unequal size, less elsewhere.
     n_iter : int or "auto", default="auto"
         Number of noisy products of "power". Each is a release, and all of them are averaged.
     algorithm : {"auto", "power", "one_shot"}, default="auto"
@@ -340,18 +333,11 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         part = 1 / (PASSES["power"][0] + 1)  # as if it were one product more
         released = released_degrees(ask, n, part)
-        degrees, alpha = released.values, matrix_unit(self).alpha
+        alpha = matrix_unit(self).alpha
         rest = lambda ask, across: eigenpairs(ask, 1 - part, across, False)  # noqa: E731
-        if self.normalization == "degree":
-            values, embedding = embed_across(ask, released, alpha, rest, spread)
-            return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
-        scale = degree_scale(released, alpha, spread)
-        direction = degree_direction(1 / scale)
-        across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
-        values, V = rest(ScaledGraph(ask, scale), across)
-        embedding = fix_signs(V.T).T * math.sqrt(len(V))
-        embedding /= row_lengths(embedding, direction)[:, None]
-        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
+        angles = self.normalization == "laplacian"
+        values, embedding = embed_across(ask, released, alpha, rest, spread, angles=angles)
+        return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.values}
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -75,7 +75,6 @@ class RowQuery(GroupQuery):
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[bool, NDArray[Any]] = {}
         self._exact_gram: tuple[float, NDArray[Any]] | None = None
-        self._given = self._source
 
     @property
     def _fine(self) -> float:
@@ -102,22 +101,9 @@ class RowQuery(GroupQuery):
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
         """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
-        rows = self._moved(self._source, center, between)
-        query = self._alike(RowQuery, rows, clip_norm=self.clip_norm)
-        return query if between else query._with(_given=self._source)
-
-    def recentered(self, center: FloatArray) -> RowQuery:
-        """Return rows that have a centre about another one near it, in place of theirs.
-
-        How many are long, and the sum of squares, follow from the lengths about the first centre,
-        which are known: each row's is a number of that row. All else is clipped where it is.
-        """
-        rows = self._moved(self._given, center)
-        return self._with(_source=rows, _exact_sums={}, _exact_gram=None)
-
-    def _moved(self, rows: Any, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> Any:
         view = partial(views.centered, center=center, between=between)
-        return restricted(rows, view, self.n_features)
+        rows = restricted(self._source, view, self.n_features)
+        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""

@@ -21,7 +21,7 @@ from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.postprocess import released_count
-from skdp.solvers.recommend import Route, fit_filter, kept_items
+from skdp.solvers.recommend import Route, fit_filter
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._made import made_histories
 from skdp.theory._plan import USUAL_ONES, check_entries, histories_of, rows_of
@@ -33,9 +33,7 @@ from skdp.units import offered
 
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _LEAST_SIGNAL = 210.0  # below it counts alone, which are pure, tell more
-# Least share of the counts next to a moment, and how clear factors must be expected to be. Rows of
-# length 1 are scaled up to pairs of norm 1.
-_OF_ROWS, _OF_CELLS = (0.2, 0.5), (0.1, 1.0)
+_OF_ROWS, _OF_CELLS = 0.2, 0.1  # least share of the counts next to a moment
 
 
 def release_route(name, session, whole, n_users):
@@ -61,8 +59,7 @@ def _moment(session, whole, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    of = _OF_ROWS if whole else _OF_CELLS
-    return Route("gram", signal, lambda _: MOST_DENSE, *of, pairs=whole)
+    return Route("gram", signal, lambda _: MOST_DENSE, _OF_ROWS if whole else _OF_CELLS, whole)
 
 
 def _flips(session, n_users):
@@ -79,16 +76,7 @@ def _flips(session, n_users):
         flips = n_users * flip_probability(deviation(share))
         return int(min(MAX_FLIPS / max(flips, 1e-9), 2**31))
 
-    return Route("one_shot", signal, most, *_OF_CELLS)
-
-
-def _usual_signal(route, n_items, degree):
-    """Return the signal figure where users have a usual number of the kept items."""
-    n_kept, most = n_items, route.most(1.0)
-    for _ in range(20):
-        signal = route.signal(degree, n_kept, 1.0)
-        n_kept = kept_items(signal, n_items, most)
-    return signal
+    return Route("one_shot", signal, most, _OF_CELLS)
 
 
 def choose_route(estimator, shape):
@@ -106,12 +94,12 @@ def choose_route(estimator, shape):
     degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(1.0) >= list_length(shape[1])
-    ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
+    ours = flips.signal(degree, shape[1], 1.0) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
         return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), False, shape[0])
-    other = _usual_signal(moment, shape[1], degree)
+    other = moment.signal(degree, shape[1], 1.0)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a factor of a tenth of all could be read"
     name = "one_shot" if ours > other else "gram"
@@ -170,9 +158,9 @@ class DPRecommender(
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity.
-    Shares of the budget follow from it, the shape and released totals alone; where these leave no
-    hope of factors, counts take all of it. Where nothing can be read the recommendations are those
-    of noisy popularity, and a warning says so.
+    Shares of the budget follow from it, the shape and released totals alone; where these are noise,
+    counts take all of it. Where nothing can be read the recommendations are those of noisy
+    popularity, and a warning says so.
 
     Parameters
     ----------

@@ -29,7 +29,6 @@ from skdp.regression._plans import PersonalPlans
 from skdp.solvers.columns import CUT, FARTHEST, find_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
-    Count,
     GlobalModel,
     SecondMoment,
     TargetUnit,
@@ -287,10 +286,6 @@ def warn_of_verdict(estimator, base, helped):
         said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
         said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
         said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
-    elif unit is not None and unit.far:
-        said = f"{name} saw that targets lie far from 0, and not how far they spread about there: "
-        said += "public_copy() and heads start from about where they lie. Subtract a public number "
-        said += "from them, or give public 'target_bounds'."
     elif one_class:
         said = f"{name} predicts one class for nearly all rows: probabilities of the other ones "
         said += "hardly exceed its own, in public_copy() at least. Use predict_proba."
@@ -487,16 +482,16 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         count = shared.count
         if self.adjacency == "replace":
-            count = Count().also(query.n_rows, 0.0)
+            count = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view)
         if self.head_selection == "private_vote":
-            choice, helped = elect(ask, heads, rules, count, shares["head"])
+            choice, helped = elect(ask, heads, rules, shares["head"])
         elif self.head_selection == "per_user":
-            choice = Choice(rules, np.zeros(len(rules)))
+            choice = Choice(rules)
         warn_of_verdict(self, base._replace(model=model), helped)
         return own | self._attributes_of(scaling, shared, whitening, model, choice, count)
 
@@ -519,7 +514,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "global_model_found_": model.seen,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
-            "n_groups_": round(count.value),
+            "n_groups_": round(count),
         }
 
     def _view(self, whitener, base):

@@ -97,8 +97,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The elected rule; None if each user takes a mean of all.
     head_rule_scores_ : Choice
-        All rules that users weigh, the released leaning of all, and the rules of users of
-        two rows and of one.
+        All rules that users weigh, and the rules of users of two rows and of one.
     n_groups_ : int
         Number of users: released under "add_remove", exact under "replace".
     n_features_in_ : int

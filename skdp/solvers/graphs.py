@@ -85,22 +85,25 @@ def embed_across(
     weight: float,
     eigenpairs: Callable[..., Any],
     spread: float,
+    *,
+    angles: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
-    `weight` and `spread` are those of `degree_scale`. Rows are divided by the root of their length,
-    which is between an angle, where nodes of few edges are as noisy as they can be, and a position,
-    where those of many edges lie far out.
+    `weight` and `spread` are those of `degree_scale`. `angles` takes the root of the noise for the
+    direction of the degrees, and divides rows by their length.
     """
     scale = degree_scale(degrees, weight, spread)
-    direction = degree_direction(scale * degrees.values)
+    direction = degree_direction(1 / scale if angles else scale * degrees.values)
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale), across)
     V = fix_signs(V.T).T
+    if angles:
+        X = V * math.sqrt(len(V))
+        return values, X / row_lengths(X, direction)[:, None]
     variance = (spread or 1.0) * degrees.noise_scale**2
     noise = _noise_strength(degrees.values, weight, scale, variance)
-    X = _adjusted_by_degrees(V, direction, _seen(values, noise)) * math.sqrt(len(V))
-    return values, X / np.sqrt(row_lengths(X, direction))[:, None]
+    return values, _adjusted_by_degrees(V, direction, _seen(values, noise)) * math.sqrt(len(V))
 
 
 def _noise_strength(

@@ -166,10 +166,10 @@ def own_means(A: FloatArray) -> FloatArray:
 
 
 def shrunk_means(A: FloatArray) -> FloatArray:
-    """Return own column means, shrunk to 0 by twice the share of their squares that is chance."""
+    """Return own column means, shrunk to 0 by the share of their squares that is chance."""
     means, m = own_means(A), A.shape[1]
     chance = np.square(A - means).mean(axis=1, keepdims=True) / max(m - 1, 1)
-    kept = 1 - 2 * chance / np.maximum(np.square(means), 1e-300)
+    kept = 1 - chance / np.maximum(np.square(means), 1e-300)
     return np.asarray(means * np.maximum(kept, 0.0))
 
 
@@ -207,20 +207,6 @@ def own_scale(A: FloatArray) -> FloatArray:
 def moments(F: FloatArray, Y: FloatArray) -> FloatArray:
     """F'Y of each user: (n, q, p)."""
     return np.asarray(np.matmul(transposed(F), Y))
-
-
-def own_spread(A: FloatArray) -> FloatArray:
-    """Return `own_scale` of each user's entries about its own column means."""
-    m, q = A.shape[1:]
-    if m < 3:
-        return own_scale(A)
-    total = np.square(_norms(A))
-    spread = total - m * np.square(_norms(own_means(A)))
-    scale = np.sqrt(np.maximum(spread, 0.0) / (m * q))
-    near = np.flatnonzero(~(spread > 1e-6 * total))  # the rest of a difference of large numbers
-    if near.size:
-        scale[near] = own_scale(centred(A[near]))
-    return np.asarray(scale)
 
 
 # -- ridge -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp._limits import CLEAR, DEVIATION
 from skdp.answer import Answer
-from skdp.data.factorisations import of_public, row_squares, times_powers
+from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
@@ -34,7 +34,6 @@ from skdp.solvers.local_fits import (
     convex_loss,
     moments,
     own_scale,
-    own_spread,
     shrunk_means,
     transposed,
 )
@@ -231,7 +230,8 @@ class View:
         if not self.intercept or batch.Y.shape[1] < 2:
             return np.ones(len(batch.Y), bool)
 
-        return batch.keep("moves", lambda: (_moving(batch.X) & _moving(batch.Y),))[0]
+        moved = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
+        return np.asarray(moved[0] & moved[1])
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -265,8 +265,9 @@ class Seen:
     def __init__(self, view: View, batch: UserBatch, Y: FloatArray) -> None:
         self._view, self._batch, self.Y = view, batch, Y
         # The root mean square of whitened rows, own means taken off, which they are divided by.
-        size = own_spread if view.intercept else own_scale
-        (self.scale,) = batch.keep(("scale", *view.of_rows), lambda: (size(self._whitened),))
+        about = centred if view.intercept else np.asarray
+        scale = lambda: (own_scale(about(self._whitened)),)  # noqa: E731
+        (self.scale,) = batch.keep(("scale", *view.of_rows), scale)
 
     @cached_property
     def _whitened(self) -> FloatArray:
@@ -317,35 +318,7 @@ class Seen:
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
 
 
-def _moving(A: FloatArray) -> NDArray[np.bool_]:
-    """Return whose rows are not all alike: nearly always the first two show it."""
-    out = np.asarray((A[:, 0] != A[:, 1]).any(axis=1))
-    rest = np.flatnonzero(~out)
-    out[rest] = (A[rest, :1] != A[rest]).any(axis=(1, 2))
-    return out
-
-
 # -- the shared structure --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Count:
-    """Several released estimates of the number of users, as one."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def also(self, value: float, noise_scale: float) -> Count:
-        """Add an estimate, weighted by the inverse of its variance."""
-        weight = 1.0 / max(noise_scale, 1e-9) ** 2
-        return Count(self.total + weight * value, self.weight + weight)
-
-    @property
-    def value(self) -> float:
-        """At least 1 and at least the standard deviation of its own noise."""
-        if self.weight == 0:
-            return 1.0
-        return float(max(1.0, self.total / self.weight, self.weight**-0.5))
 
 
 @dataclass(frozen=True)
@@ -358,7 +331,7 @@ class Shared:
         Orthonormal, in whitened features.
     error : float
         Estimated squared sine between U and the users' subspace, per component.
-    count : Count
+    count : float
         Released number of users.
     eigenvalues : array or None
         Of the released votes, in descending order.
@@ -366,7 +339,7 @@ class Shared:
 
     U: FloatArray
     error: float
-    count: Count
+    count: float
     eigenvalues: FloatArray | None = None
 
 
@@ -394,27 +367,22 @@ class TargetUnit(NamedTuple):
         Whether the released ranks leave little doubt.
     needed : int
         About how many users would show it.
-    far : bool
-        Whether what is open of the median may be all of the spread.
     """
 
     center: FloatArray
     size: float
     found: bool
     needed: int
-    far: bool = False
 
 
 def target_unit(targets: Columns) -> TargetUnit:
     """Return the unit of targets from where one of each user lies.
 
-    A spread within what is open of a centre far from 0 may be nothing but a distance from it. Heads
-    that start at 0 where targets lie far away are much worse than no shared model: what fewer users
-    seem to show does not count.
+    Heads that start at 0 where targets lie far away are much worse than no shared model: what fewer
+    users seem to show does not count.
     """
     found = bool(targets.found.all()) and targets.n >= targets.needed
-    far = found and not (targets.placed | (np.abs(targets.center) <= targets.spread)).all()
-    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed, far)
+    return TargetUnit(targets.center, float(targets.spread.max()), found, targets.needed)
 
 
 def scaling_of(columns: Columns) -> Scaling:
@@ -454,7 +422,7 @@ class Pooled(GramMessage):
         return len(self.weight) + len(self.target_center) + (1 if self.intercept else 0)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the records; long ones are shortened."""
+        """Return the records."""
         n, m, d = batch.X.shape
         records = np.full((n, m, self.width), _WEIGHT)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
@@ -463,9 +431,6 @@ class Pooled(GramMessage):
         Y[:] = times_powers(batch.Y, batch.y_exponent)
         Y -= self.target_center
         Y[:] = _WEIGHT * np.clip(Y / self.target_size, -CUT, CUT)
-        lengths = np.sqrt(row_squares(X))[:, :, None]
-        if not lengths.max(initial=0.0) <= CUT:  # most are no longer
-            records *= np.minimum(1.0, CUT / np.maximum(lengths, CUT))
         return records
 
 
@@ -482,7 +447,7 @@ def pooled_model(
     message = Pooled(weight, unit.center, unit.size, intercept)
     released = message.asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if unit.far or not (seen and unit.found):  # not even the number of users, or of where y lies
+    if not (seen and unit.found):  # not even the number of users, or of where y lies
         none = np.zeros((d, len(unit.center)))  # the released mean alone
         return GlobalModel(none, unit.center, own=not unit.found, seen=False)
     moments = normal_equations(
@@ -600,8 +565,8 @@ def direction_start(ask: AsksUsers, view: View, d: int, k: int | str, share: flo
 def _spectral(released: Answer, k: int | str) -> Shared:
     values, vectors = top_eigenpairs(released.value)
     d, noise = len(values), released.noise_scale
-    count = Count().also(float(values.sum()), noise * math.sqrt(d))
+    count = max(1.0, float(values.sum()), noise * math.sqrt(d))
     if isinstance(k, str):
-        k = count_components(values, noise, count.value)
-    error = _error_of_directions(values, k, noise, count.value)
+        k = count_components(values, noise, count)
+    error = _error_of_directions(values, k, noise, count)
     return Shared(vectors[:, :k], error, count, values)

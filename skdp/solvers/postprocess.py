@@ -266,8 +266,6 @@ def model_precision(
 ) -> FloatArray:
     """Return the inverse of `model_covariance`, through the small k x k system where it exists."""
     k, d = components.shape
-    if k == 0:
-        return np.asarray(np.eye(d) / noise_variance)
     if noise_variance == 0.0 or k == d:
         covariance = model_covariance(components, variances, noise_variance)
         return np.asarray(np.linalg.pinv(covariance, hermitian=True))
@@ -411,22 +409,17 @@ def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
 
 
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
-    """Return the moments about a mean of the targets that is drawn to 0, as far as noise moves it.
+    """Return the moments about the mean of the targets that wider bounds show too, if there is one.
 
-    `mean` is that of the targets under wider bounds, where there is one. Both count by their noise;
-    what the moments cut off is none, and is added as far as it stands clear of it.
+    Both means count by their noise.
     """
-    if not released.bias or released.noise == 0.0:
+    if mean is None or not released.bias or released.noise == 0.0:
         return released
-    n, both = released.weight, released.target_mean
-    noise = released.cross_noise / (n * released.bias)
-    if mean is not None:
-        part = 1 / (1 + (mean.noise_scale / noise) ** 2)
-        both, noise = both + part * (mean.value - both), noise * np.sqrt(1 - part)
-    near = drawn(both, noise)
-    apart = 0.0 if mean is None else drawn(mean.value - near, mean.noise_scale + noise)
-    cross = released.cross + n * np.outer(released.row_mean, released.target_mean - near)
-    return released._replace(cross=cross, target_mean=near + apart)
+    n = released.weight
+    part = 1 / (1 + (mean.noise_scale * n * released.bias / released.cross_noise) ** 2)
+    moved = part * (mean.value - released.target_mean)
+    cross = released.cross - n * np.outer(released.row_mean, moved)
+    return released._replace(cross=cross, target_mean=released.target_mean + moved)
 
 
 class Solution(NamedTuple):

@@ -112,22 +112,16 @@ def _factors(
     """Return orthonormal factors off the popularity, and how far to trust each.
 
     The shrunk moment is brought to the metric of the weights, and shrunk by the noise of sampling,
-    whose spectrum ends at `edge`. A factor counts by its reliability (the mean squared cosine of
-    what it is made of) and slowly by its eigenvalue.
+    whose spectrum ends at `edge`.
     """
     V, theta, cosines = directions
-    if not V.shape[1] or n_components < 2:
+    if not V.shape[1]:
         return np.zeros((len(first), 0)), np.zeros(0)
-    U, s, M = np.linalg.svd(
-        V * np.sqrt(theta * np.maximum(cosines, 0.0)) * weights[:, None], full_matrices=False
-    )
-    reliable = np.minimum((M**2) @ cosines, 1.0)
-    U, s, M = np.linalg.svd((U - np.outer(first, first @ U)) * s, full_matrices=False)
+    roots = V * np.sqrt(theta * np.maximum(cosines, 0.0)) * weights[:, None]
+    U, s, _ = np.linalg.svd(roots - np.outer(first, first @ roots), full_matrices=False)
     U = U[:, s > 1e-6 * s[0]]
-    own = (M[: U.shape[1]] ** 2) @ reliable
-    U, values, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
-    r = min(n_components - 1, len(values))
-    return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), 1e-300)) ** 0.25
+    U, _, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
+    return U[:, : n_components - 1], clear[: n_components - 1]
 
 
 _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget
@@ -145,8 +139,6 @@ class Route(NamedTuple):
         share of the budget -> items that may be kept at most.
     least : float
         Share of the counts next to a moment, at least.
-    needed : float
-        How far above the edge of the noise a factor must be expected to be worth a moment.
     pairs : bool
         Whether a moment is released without its diagonal, of rows of length 1.
     """
@@ -155,33 +147,17 @@ class Route(NamedTuple):
     signal: Callable[[float, int, float], float]
     most: Callable[[float], int]
     least: float = 1.0
-    needed: float = 0.0
     pairs: bool = False
 
-    def counts(self, first: Answer, n_users: float) -> float:
-        """Return the share of the counts, from the first ones: all where no factor would show.
-
-        The list of popular items shall be clear. A factor that decides histories holds degree
-        / (number of items that have most of the counts) of the squared length, and stands out of
-        the noise of the n' kept items from 2 s sqrt(n') on.
-        """
+    def counts(self, first: Answer) -> float:
+        """Return the share of the counts, from the first ones: the list of them shall be clear."""
         n_items = len(first.value)
         total = float(first.value.sum())
         if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
             return 1.0
         unresolved = self._unresolved(first, total)
         share = max(self.least, unresolved / (unresolved + _UNRESOLVED))
-        degree = total / n_users
-        degree = degree**2 if self.pairs else degree  # a row of length 1 adds the root
-        if share > 1.0 - self.least:
-            return 1.0
-        signal = self.signal(degree, n_items, 1 - share)
-        n_kept = kept_items(signal, n_items, self.most(1 - share), pairs=self.pairs)
-        noise = first.noise_scale**2 * (n_items + 2 * math.sqrt(2 * n_items))  # or less
-        squares = float(np.sum(np.square(first.value))) - noise
-        common = total**2 / max(squares, total**2 / n_items)
-        clear = signal * degree > self.needed * common * math.sqrt(2 * n_kept)
-        return share if clear else 1.0
+        return share if share <= 1.0 - self.least else 1.0
 
     def _unresolved(self, first: Answer, total: float) -> float:
         """Return what noise costs the list of popular items, were the whole budget the counts'.
@@ -219,12 +195,11 @@ def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
 
 
 def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
-    """Solve n' = kept_items(signal(mean kept degree of n')) by iteration: (n', that degree)."""
+    """Return how many items to keep, and the mean number of them of a user."""
     most = route.most(share)
-    n_kept = min(1000, most, len(ordered))
-    for _ in range(20):
-        signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
+    first = min(1000, most, len(ordered))
+    signal = route.signal(kept_degree(ordered, first, n_users), first, share)
+    n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
@@ -259,7 +234,7 @@ def fit_filter(
     """
     first = available * route.least
     counts, rest = ask.counts(share=first), available - first
-    wanted = available * route.counts(counts, n_users)
+    wanted = available * route.counts(counts)
     more = rest if wanted == available else 0.0 if route.name == "one_shot" else wanted - first
     if more > 0:
         counts, rest = averaged(counts, ask.counts(share=more)), rest - more

@@ -267,13 +267,12 @@ def power_subspace(
 ) -> FloatArray:
     """Return the leading k-dimensional subspace by power steps from a public start.
 
-    Each step releases core (divided by 3) and tangent part together; the last step stacks the last
-    two products, each divided by its noise scale, and takes their leading left singular vectors.
-    The tangent part of a direction is shortened by what its noise adds (James and Stein), so that a
-    step which shows nothing keeps the start.
+    Each step releases core (divided by 3) and tangent part together, and takes the leading left
+    singular vectors of what they make: the two last steps have k of them. The tangent part of a
+    direction is shortened by what its noise adds (James and Stein), so that a step which shows
+    nothing keeps the start.
     """
     V = orthonormal(start)
-    products: list[FloatArray] = []
     for i, share in enumerate(shares):
         released, scale = _tangent_product(ask, V, share, noise, DIRECTION_LEVEL, scale=CORE_SCALE)
         core = CORE_SCALE * (V.T @ released)
@@ -284,11 +283,8 @@ def power_subspace(
         tangent = tangent * np.maximum(1 - len(V) * scale**2 / squares, 0.0)
         # Below the noise a direction keeps a weight, so that the product keeps its rank.
         product = (V @ Q) * np.maximum(values, CORE_SCALE * scale) + tangent
-        products.append(product / scale if scale else product)
-        last = i >= len(shares) - 2
-        stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
-        left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
-        V = left[:, : k if last else start.shape[1]]
+        left = np.linalg.svd(product, full_matrices=False)[0]
+        V = left[:, : k if i >= len(shares) - 2 else start.shape[1]]
     return V
 
 
@@ -361,25 +357,17 @@ _MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have ha
 _APART = 0.1  # of the direction of counts: where the moment holds the rest, it adds noise alone
 
 
-def screened_moment(ask: Any, d: int, k: int, share: float, signal: float, c: float) -> FloatArray:
+def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
-    `signal` is rows over the noise of an entry of the moment, at the whole share; counts have the
-    length c if all rows are alike. Popularity is the floor, as for rows. More columns are read
-    where popularity, clear of the edge of their noise, would show more of itself; and all, where
-    that edge over the share of the counts is lower so: where columns are about as popular.
-    The less a moment shows, the more of the budget counts have: they are one direction more.
+    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
+    floor, as for rows. The less a moment shows, the more of the budget counts have: they are one
+    direction more.
     """
     part = min(0.9, 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL))
     counts, rest = ask.counts(share=part * share), (1 - part) * share
-    signal *= math.sqrt(1 - part)
-    order = np.argsort(-counts.value, kind="stable")
-    values, size = counts.value[order], moment_columns(signal, d, k)
-    alike = values[:size].sum() < math.sqrt(size / d) * max(values.sum(), 1e-300)
-    squares = np.cumsum(values**2 - counts.noise_scale**2)[:MOST_DENSE]
-    clear = signal * squares / (CLEAR * c**2 * np.sqrt(2.0 * np.arange(1, len(squares) + 1)))
-    size = max(size, int(np.argmax(squares * (clear / np.hypot(clear, 1.0)) ** 2)) + 1)
-    order = order[: d if d <= MOST_DENSE and alike else size]
+    size = moment_columns(signal * math.sqrt(1 - part), d, k)
+    order = np.argsort(-counts.value, kind="stable")[:size]
     moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)

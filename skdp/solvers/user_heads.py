@@ -19,7 +19,6 @@ from skdp._limits import CLEAR
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
-    Count,
     GlobalModel,
     NumberMessage,
     Seen,
@@ -61,14 +60,13 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
 
 
 class Choice(NamedTuple):
-    """What was decided about heads: the elected rule alone, or all rules and a public leaning.
+    """What was decided about heads: the elected rule alone, or all rules.
 
     Users of two rows have the best rule without a head, `level`; those of one row have it if it is
     clearly better than the model of all, as `lone`.
     """
 
     rules: tuple[HeadRule, ...]
-    leaning: FloatArray
     level: HeadRule = AS_ALL
     lone: HeadRule = AS_ALL
 
@@ -85,7 +83,7 @@ def outside_variance(shared: Shared) -> float:
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
     variance, based = math.inf if view.intercept else 0.0, view.base is not None
-    return Choice((HeadRule(0.0, _GRID[0], variance, based),), np.zeros(1))
+    return Choice((HeadRule(0.0, _GRID[0], variance, based),))
 
 
 def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
@@ -196,7 +194,7 @@ class Heads:
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
         """Fit each user by the elected rule, or by the mean of all: (n, (d + 1) p), private.
 
-        Without an elected rule each has the weight exp(m/2 (gain + leaning)), m the number of rows:
+        Without an elected rule each has the weight exp(m/2 gain), m the number of rows:
         the likelihood of normal left-out residuals. The best one alone is often so by chance. Users
         with too few rows for a head have no choice.
         """
@@ -207,7 +205,7 @@ class Heads:
             rules = (choice.level if m > 1 else choice.lone,)
         elif len(rules) > 1:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
-            weights = softmax(m / 2 * (gains + choice.leaning)[:, None])[:, 0]
+            weights = softmax(m / 2 * gains[:, None])[:, 0]
         out: Any = 0.0
         paths: dict[float, RidgePath] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
@@ -274,29 +272,25 @@ class HeadVotes(SumMessage):
 
 
 def elect(
-    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], count: Count, share: float
+    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], share: float
 ) -> tuple[Choice, bool]:
     """Elect the rule of all users, and say whether coefficients of their own help them.
 
-    What rules with coefficients gain on those without is told by the best of both, and with less
-    noise by the means. Where either shows a gain, or both a loss, the best rule of that side is
-    elected; else a leaning is left, and users choose. Those of too few rows have the best rule of
-    the side without coefficients; of one row, only if it is clearly better than the model of all.
+    The mean of rules with coefficients, next to that of those without, tells which side is better:
+    if it is clear, the best rule of that side is elected, else users choose. Those of too few rows
+    have the best rule of the side without coefficients; of one row, only if it is clearly better
+    than the model of all.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
-    votes, noise = released.value, released.noise_scale
+    votes, noise = released.value, CLEAR * released.noise_scale
     alone = np.array([rule.penalty < math.inf for rule in rules])
-    of_means = float(votes[alone].mean() - votes[~alone].mean())
-    of_best = float(votes[alone].max() - votes[~alone].max())
-    at, gap = int(np.argmax(np.where(alone, -np.inf, votes))), CLEAR * math.sqrt(2) * noise
-    few = rules[at], rules[at] if votes[at] > votes[-1] + gap else AS_ALL
-    margin = CLEAR * noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
-    helped = of_means > margin or of_best > gap
-    if helped or (of_means < -margin and of_best < 0):
-        side = np.where(alone == helped, votes, -np.inf)
-        return Choice((rules[int(np.argmax(side))],), np.zeros(1), *few), helped
-    kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
-    return Choice(rules, kept * votes / count.value, *few), False
+    at = int(np.argmax(np.where(alone, -np.inf, votes)))
+    few = rules[at], rules[at] if votes[at] > votes[-1] + math.sqrt(2) * noise else AS_ALL
+    gain = float(votes[alone].mean() - votes[~alone].mean())
+    if abs(gain) <= noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum()):
+        return Choice(rules, *few), False
+    side = np.where(alone == (gain > 0), votes, -np.inf)
+    return Choice((rules[int(np.argmax(side))],), *few), gain > 0
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
@@ -373,7 +367,7 @@ class MeanHead(SumMessage):
 
 
 def global_model(
-    ask: AsksUsers, heads: Heads, count: Count, coef_clip_norm: float, share: float
+    ask: AsksUsers, heads: Heads, count: float, coef_clip_norm: float, share: float
 ) -> GlobalModel:
     """Release the mean head, clipped at a public bound: a model for users without rows.
 
@@ -385,19 +379,19 @@ def global_model(
     if heads.view.intercept:
         share /= 2
         shares = ClassMeans(p).asked(ask, share=share)
-        level = count.value / max(p, 2)  # of classes that are alike
+        level = count / max(p, 2)  # of classes that are alike
         gap = _kept(shares.value - level, shares.noise_scale)
-        logits = class_logits((level + gap) / count.value, 1 / (count.value + 2))
+        logits = class_logits((level + gap) / count, 1 / (count + 2))
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
     sums = released.value[: k * p]
     # Heads are at most as long as their level: this is what any n of them would add up to.
-    chance = released.noise_scale**2 + coef_clip_norm**2 * count.value / (k * p)
+    chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
     seen = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count.value * seen
+    V = _kept(sums, released.noise_scale) / count * seen
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
-        gap = _kept(released.value[k * p :], released.noise_scale) / count.value
+        gap = _kept(released.value[k * p :], released.noise_scale) / count
         logits = logits + gap / coef_clip_norm
     return GlobalModel(coef, logits, seen=seen)
 

@@ -40,7 +40,7 @@ def contributions(p):
     view = shared.View(W, True, loss)
     model = GlobalModel(np.ones((D, p)), np.full(p, 0.5))
     heads = user_heads.Heads(view, U, model)
-    rules = user_heads.all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
+    rules = user_heads.all_rules(shared.Shared(U, 0.1, 1.0), view)[::7]
     return {
         "second_moment": starts.SecondMoment(D, False).asked,
         "scaled": lambda q: starts.SecondMoment(D, True).asked(

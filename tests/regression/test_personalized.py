@@ -627,17 +627,15 @@ def test_too_few_users_for_the_budget(model):
         model.set_params(epsilon=30.0).fit(X, (y > 0).astype(int) if labels else y, groups)
 
 
-def test_targets_too_far_from_zero_are_said_and_the_remedies_hold():
+def test_targets_far_from_zero_are_learnt_and_bounds_hold():
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(600), 8)
     X = rng.standard_normal((len(users), 3))
     y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))
-    model = DPPersonalizedRegressor(1, epsilon=3.0)
-    with pytest.warns(UtilityWarning, match="lie far from 0.*'target_bounds'"):
-        model.fit(X, y + 1e5, groups=users)
-    assert model.fit(X, y, groups=users).score(X, y, groups=users) > 0.6
-    bounded = model.set_params(target_bounds=(1e5 - 10, 1e5 + 10))
-    assert bounded.fit(X, y + 1e5, groups=users).score(X, y + 1e5, groups=users) > 0.6
+    for given in ("auto", (1e5 - 10, 1e5 + 10)):
+        model = DPPersonalizedRegressor(1, epsilon=3.0, target_bounds=given)
+        assert model.fit(X, y + 1e5, groups=users).score(X, y + 1e5, groups=users) > 0.6
+        assert model.public_copy().score(X, y + 1e5) > 0.6
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")

@@ -111,16 +111,6 @@ def test_label_fits_reach_the_minimum(loss):
     assert np.allclose(gradient, shrink, atol=1e-2 * np.abs(gradient).max())
 
 
-@pytest.mark.parametrize("far", [0.0, 1e3, 1e12, np.inf])
-def test_spread_about_own_means_wherever_they_are(far):
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((30, 7, 3))
-    A = np.ones_like(A) * rng.standard_normal(3) if far == np.inf else A + far
-    expected = fits.own_scale(fits.centred(A))
-    np.testing.assert_allclose(fits.own_spread(A), expected, rtol=1e-9)
-    assert (expected == 1.0).all() == (far == np.inf)  # constants have none
-
-
 # -- the shared structure --------------------------------------------------------------------------
 
 
@@ -134,28 +124,21 @@ def test_whitener_inverts_a_clear_moment_and_ignores_noise():
         assert np.isfinite(starts.whitener_of(Answer(bad, 1.0))).all()
 
 
-def test_count_combines_estimates_by_precision():
-    count = shared.Count().also(100.0, 1.0).also(110.0, 2.0)
-    assert count.value == pytest.approx(102.0)
-    assert shared.Count().value == 1.0
-    assert shared.Count().also(-5.0, 3.0).value == pytest.approx(3.0)
-
-
 # -- heads -----------------------------------------------------------------------------------------
 
 
 def choice_of(rule):
-    return heads.Choice((rule,), np.zeros(1))
+    return heads.Choice((rule,))
 
 
 def test_election_needs_a_clear_gain_or_a_clear_loss():
     U, theta, batch = users()
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
-    rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), users_heads.view)
+    rules = heads.all_rules(shared.Shared(U, 0.001, 1.0), users_heads.view)
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
-    undecided, exponents = heads.Choice(rules, np.zeros(len(rules))), batch[2:]
+    undecided, exponents = heads.Choice(rules), batch[2:]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
             np.hstack([heads.HeadVotes(users_heads, rules)(few), users_heads.fit(few, undecided)])
@@ -170,8 +153,8 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         def sums(self, name, local, parts, *, share):
             return Answer(votes.sum(axis=0), self.noise_scale)
 
-    ask, count = Ask(), shared.Count().also(400.0, 1.0)
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    ask = Ask()
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     (rule,) = choice.rules
     assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
     assert choice.level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
@@ -182,10 +165,10 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     assert not helped and choice.rules[0].penalty == math.inf
     ask.noise_scale, votes = 1e4, -votes
-    choice, helped = heads.elect(ask, users_heads, rules, count, 1.0)
+    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
     assert (helped, choice.rules, choice.lone) == (False, rules, heads.AS_ALL)
     weights = np.exp(batch.Y.shape[1] / 2 * heads.HeadVotes(users_heads, rules).gains(batch))
     heads_of = [users_heads.fit(batch, choice_of(rule)) for rule in rules]
@@ -246,14 +229,14 @@ def test_kept_decompositions_hold_features_of_any_scale():
 
 def test_number_of_rules_is_public():
     view = shared.View(None, True, "squared")
-    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), view)
-    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), view)
+    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, 1.0), view)
+    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, 1.0), view)
     assert len(few) == len(many) == 19
 
 
 def test_prior_outside_the_subspace_follows_its_error():
     def ratio(error, d=10, k=2):
-        return heads.outside_variance(shared.Shared(np.eye(d)[:, :k], error, shared.Count()))
+        return heads.outside_variance(shared.Shared(np.eye(d)[:, :k], error, 1.0))
 
     assert ratio(0.0) == 0.0 < ratio(0.1) < ratio(0.5) < ratio(8.0) == pytest.approx(1.0)
     assert max(ratio(8.0, d, 1) for d in range(2, 30)) <= 1.0  # clients refuse larger ones
