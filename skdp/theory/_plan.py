@@ -22,7 +22,7 @@ from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
 N_FITS, N_FEW = 5, 3  # fits at the stated size; of large data, or beside fits without noise
-_MORE = (4.0, 16.0)  # times as many samples: three fits each, until half as much is lost
+_MORE = (4.0, 16.0)  # times as many samples: three fits, then two, until half as much is lost
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
 USUAL_ONES = 10  # of a made row of ones
 _SEEN = 0.01  # a smaller loss is not halved
@@ -194,7 +194,7 @@ class PlansMixin:
     def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
         """Say how good a fit will be, and what it would release; no data is touched.
 
-        Up to eleven fits with these parameters run on data drawn from what is stated (one
+        Up to ten fits with these parameters run on data drawn from what is stated (one
         time for all fits, if more than 200,000 numbers are stated), of 2,000 rows or 400,000
         numbers (500 rows, if they are wide; 200,000 ones of sparse rows): of more, as many as that
         are drawn, and the noise is smaller in the same proportion. They cost no budget, in a
@@ -385,8 +385,8 @@ def check_share(name: str, signal: Any) -> float:
 def _needed(n: int, error: float, middle: list[PlanData], fit: Callable[..., Any]) -> float:
     """Return about the number of samples that loses half as much."""
     before, last, goal = 1.0, error, min(error, 1.0) / 2
-    for times in _MORE:
-        again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(middle)]
+    for times, made in zip(_MORE, (middle, middle[-2:]), strict=True):
+        again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(made)]
         # A loss falls like 1/n^2 at the fastest: less is the chance of a few fits.
         now = max(float(np.median(again)), last * (before / times) ** 2)
         if now <= goal:
