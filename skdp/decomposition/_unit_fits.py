@@ -74,8 +74,8 @@ def _moment_route(estimator, session, shape, floor):
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
     columns = moment_columns(signal, n, estimator.n_components)
-    said = f"screened: of {columns} columns, at a degree floor of {floor}"
-    return "screened", said, noise, columns
+    some = f"{columns} columns{' or all' * (columns < n)}"
+    return "screened", f"screened: of {some}, at a degree floor of {floor}", noise, columns
 
 
 def _item_noise(estimator, session, n, floor):

@@ -23,7 +23,7 @@ class ItemFilter:
     """A public map from the items of a user to scores of all items.
 
     With W = q^-a on the diagonal, v0 the direction of popularity and V of factors in that metric:
-    scores of a history r are r W [v0 v0' + V g V'] W^-1; the part of v0 reaches all.
+    scores of a history r are r W [(1 + 2/|r|) v0 v0' + V g V'] W^-1; the part of v0 reaches all.
     Without factors the order is that of the noisy counts.
     """
 
@@ -64,7 +64,9 @@ class ItemFilter:
         def score(rows: Any) -> FloatArray:
             kept = rows[:, self.kept]
             projected = gain * np.asarray(kept @ self.inward) - offset * self.inward.sum(axis=0)
-            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * self.scale
+            sizes = np.maximum(gain * np.diff(kept.indptr) - offset * kept.shape[1], 1.0)
+            # A history counts as if it had one item more, of average factor.
+            projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + 1 / sizes) * self.scale
             return np.asarray(projected @ factors)
 
         return score

@@ -112,16 +112,18 @@ def _factors(
     """Return orthonormal factors off the popularity, and how far to trust each.
 
     The shrunk moment is brought to the metric of the weights, and shrunk by the noise of sampling,
-    whose spectrum ends at `edge`.
+    whose spectrum ends at `edge`. A factor counts by its reliability, the mean squared cosine of
+    what it is made of.
     """
     V, theta, cosines = directions
     if not V.shape[1]:
         return np.zeros((len(first), 0)), np.zeros(0)
     roots = V * np.sqrt(theta * np.maximum(cosines, 0.0)) * weights[:, None]
-    U, s, _ = np.linalg.svd(roots - np.outer(first, first @ roots), full_matrices=False)
+    U, s, M = np.linalg.svd(roots - np.outer(first, first @ roots), full_matrices=False)
     U = U[:, s > 1e-6 * s[0]]
-    U, _, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
-    return U[:, : n_components - 1], clear[: n_components - 1]
+    U, values, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
+    r = min(n_components - 1, len(values))
+    return U[:, :r], clear[:r] * ((M[:r] ** 2) @ np.minimum(cosines, 1.0))
 
 
 _UNRESOLVED = 2e-4  # of the interactions, times what the list holds: as much as half of the budget

@@ -361,13 +361,17 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
-    floor, as for rows. The less a moment shows, the more of the budget counts have: they are one
-    direction more.
+    floor, as for rows. All columns are read where the edge of their noise, over the share of the
+    counts, is lower so: where they are about as popular. The less a moment shows, the more of the
+    budget counts have: they are one direction more.
     """
     part = min(0.9, 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL))
     counts, rest = ask.counts(share=part * share), (1 - part) * share
     size = moment_columns(signal * math.sqrt(1 - part), d, k)
-    order = np.argsort(-counts.value, kind="stable")[:size]
+    order = np.argsort(-counts.value, kind="stable")
+    total = max(float(counts.value.sum()), 1e-300)
+    alike = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
+    order = order if alike else order[:size]
     moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)

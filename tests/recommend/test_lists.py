@@ -116,7 +116,9 @@ def test_scores_are_of_popularity_and_of_the_factors_of_kept_items():
     rows = (rng.random((9, 40)) < 0.3).astype(float)
     for flips in ((1.0, 0.0), (1.5, 0.2)):
         projected = (flips[0] * rows - flips[1])[:, kept] @ inward
-        wanted = 0.7 * np.maximum(projected[:, :1], 1e-9) * factors.popularity
+        sizes = np.maximum((flips[0] * rows - flips[1])[:, kept].sum(axis=1, keepdims=True), 1.0)
+        more = 0.7 * (1 + 1 / sizes)
+        wanted = more * np.maximum(projected[:, :1], 1e-9) * factors.popularity
         wanted[:, kept] += projected[:, 1:] @ outward
         found = factors.scorer(flips)(sp.csr_array(rows))
         np.testing.assert_allclose(found, wanted, atol=1e-12)

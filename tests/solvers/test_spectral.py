@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.queries.rows import RowQuery
 from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
@@ -213,3 +214,23 @@ def test_moments_of_any_size_are_read(n, size):
     A = with_noise(M, 3.0, rng)
     V, W = (spectral.chosen_subspace(f * A, f * 3.0, 2) for f in (1.0, size))
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
+
+
+@pytest.mark.parametrize(("power", "read"), [(0.0, 700), (-0.8, 300)])
+def test_all_columns_are_read_where_they_are_about_as_popular(power, read):
+    """The noise of more columns has a higher edge, but they may hold the more."""
+    sizes = []
+
+    class Ask:
+        def counts(self, *, share):
+            return Answer(1e4 * np.arange(1, 701) ** power, 1.0)
+
+        def columns(self, kept):
+            sizes.append(len(kept))
+            return self
+
+        def gram(self, *, share):
+            return Answer(np.eye(sizes[-1]), 1.0)
+
+    spectral.screened_moment(Ask(), 700, 2, 1.0, 328.0)
+    assert sizes == [read]
