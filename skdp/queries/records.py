@@ -42,19 +42,19 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import FINE, SumQuery
 from skdp.units import unit_named
 
-# Passes over the records, and numbers of single records that are kept between them.
+# Passes over the records, and numbers of single records that are cached between passes.
 #
-# Numbers of single records (units, norms, residuals) stay where the records are; what is computed
-# there is a function of public values, so that it can travel.
+# These numbers (units, norms, residuals) stay on the machine that holds the records. The functions
+# that compute them there hold public values alone, so that they may be sent.
 
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Columns = Mapping[str, NDArray[Any]]
 Form = DenseRecords | SparseRecords | FactoredRecords
-Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a 1' + 1 b'
-# A public contract: with more, sums that a public map is applied to could wrap, and the map is not
-# a function of a wrapped sum.
+Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
+# A documented limit: integer sums of more records could wrap modulo 2**64, and the public linear
+# map of a sum cannot be computed from its wrapped value.
 _MOST_RECORDS = 2**25
 
 
@@ -64,9 +64,9 @@ def centred(columns: Columns, center: float) -> FloatArray:
 
 
 def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
-    """Return unit, norm and target of each record: 0 for those that contribute nothing.
+    """Return unit, norm and target of each record, all 0 for records that contribute nothing.
 
-    Public means of rows and columns are taken off the target.
+    The public `means`, if any, are subtracted from the target.
     """
     units, norms = form.survey(block)
     y = block.columns["y"]
@@ -119,11 +119,11 @@ def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
 # Notation as above: a record adds e_i P_T X_i, cut to length C.
 
 
-BELOW = 1 - 1e-12  # float errors of a factor
-_FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
+BELOW = 1 - 1e-12  # a clipping factor is lowered by this, more than its float error
+_FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums stay below 2**53
 
 
-# -- what is computed where the records are: public values alone, so that it can travel ------------
+# -- functions that are sent to the records: they hold public values alone -------------------------
 
 
 def _masked(
@@ -135,8 +135,8 @@ def _masked(
 
 
 @dataclass(frozen=True)
-class _OfProducts:
-    """Residuals and sizes of contributions y X, from the survey of the records."""
+class _ProductLengths:
+    """The function that returns residuals and sizes of the contributions y X."""
 
     center: float
     bias: float
@@ -146,8 +146,8 @@ class _OfProducts:
 
 
 @dataclass(frozen=True)
-class _OfRecords:
-    """The same of contributions X, whatever y is: 1 stands for each residual."""
+class _RecordLengths:
+    """The function that returns residuals and sizes of the contributions X: all residuals are 1."""
 
     bias: float
 
@@ -166,7 +166,10 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Tangent:
-    """Makes residuals and sizes at a public matrix and, of large records, coordinates."""
+    """The function that returns units, residuals, sizes and cached coordinates at a public matrix.
+
+    Coordinates are cached for large records only (`n_kept` numbers each).
+    """
 
     form: Form
     frame: Frame
@@ -188,7 +191,10 @@ class _Tangent:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights of the records in a sum: contributions of length at most `level`, over `unit`."""
+    """The function that returns the weight of each record: its clipped residual divided by `unit`.
+
+    The contribution (residual times size) is clipped to `level`.
+    """
 
     lengths: Lengths
     level: float
@@ -203,7 +209,10 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Sum:
-    """The sum of weighted records of a block, exact in limbs of 20 bits, and of biases; flat."""
+    """The function that sums the weighted records of a block, and their biases, as one flat array.
+
+    The sum is exact, in limbs of 20 bits.
+    """
 
     form: Form
     weights: _Weights
@@ -222,7 +231,7 @@ class _Sum:
 def _predicted_and_true(
     blocks: Iterable[Zipped], center: float, unit: float, cut: float
 ) -> Iterator[FloatArray]:
-    """Yield rows (prediction, cut; target; 1) of records, both less a centre, in units."""
+    """Yield rows (prediction, target, 1); a centre is subtracted, and predictions are clipped."""
     for block in blocks:
         columns = block.columns
         good = columns["units"] > 0
@@ -233,7 +242,7 @@ def _predicted_and_true(
 
 @dataclass(frozen=True)
 class _ExactSumOfCached:
-    """The same of coordinates that were kept: without the records."""
+    """The function that computes the sums of `_Sum` from cached coordinates alone."""
 
     weights: _Weights
     bias: float
@@ -251,7 +260,7 @@ class _ExactSumOfCached:
 
 
 class ClippedSum(PrivateQuery):
-    """Sums of clipped contributions e_i P_T X_i (or y_i X_i, or X_i): private sizes, the total.
+    """The sum of clipped contributions e_i P_T X_i (or y_i X_i, or X_i), and ranks of their norms.
 
     With an intercept the record is (X, bias), and its size sqrt(||P_T X||^2 + bias^2): one
     contribution, clipped as a whole.
@@ -322,9 +331,9 @@ class ClippedSum(PrivateQuery):
     @property
     def _lengths(self) -> Lengths:
         if self._of_rows:
-            return _OfRecords(self.query.bias)
+            return _RecordLengths(self.query.bias)
         if self._matrix is None:
-            return _OfProducts(self.query.center, self.query.bias)
+            return _ProductLengths(self.query.center, self.query.bias)
         return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:

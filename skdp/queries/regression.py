@@ -124,9 +124,10 @@ class RegressionQuery(GroupQuery):
         return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
 
     def gains(self, cuts: Any, model: Any) -> RegressionQuery:
-        """Return the records with what a model gains from the second of two cuts, in [-1, 1].
+        """Return records whose target is the gain of a second column clipping (`gains_of_records`).
 
-        Of rows of any length, so that none is shortened: `target_sums(0)` moves by 1, replace 2.
+        Gains are clipped to [-1, 1]. Rows may have any norm, so that no weight is below 1:
+        `target_sums(0)` moves by 1, replace 2.
         """
         view = partial(views.gains_of_records, cuts=cuts, model=model, scale=self.scale)
         public = {"clip_norm": math.inf, "scale": views.TargetScale.in_ball(1.0, 1)}
@@ -211,7 +212,7 @@ class RegressionQuery(GroupQuery):
             public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
             kind = _MomentOfGroups if self.by_group else _MomentOfBlock
             term = kind(*public, self.kept, part)
-            records = self._source if self.by_group else self._lengths.as_far_as_made()
+            records = self._source if self.by_group else self._lengths.with_columns_or_nan()
             return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
         return answer
@@ -340,7 +341,7 @@ def moment_of(rows: blocks.Block, V: FloatArray, last: FloatArray | None) -> Flo
 
 @dataclass(frozen=True)
 class _Losses:
-    """Losses of rows, and the units that own them; both are computed when they are asked for."""
+    """The losses of rows and the privacy units that own the rows, computed on demand."""
 
     losses: Callable[[], FloatArray]
     rows: Callable[[], int]
@@ -357,7 +358,7 @@ class _Losses:
             raise ValueError("the losses must be one number for each row.")
         if self.owners is None:
             return losses
-        sizes = np.bincount(self.owners)  # sums over a user's rows, in their order: of these alone
+        sizes = np.bincount(self.owners)  # bincount adds each user's rows apart from all others
         kept = sizes > 0
         return np.asarray(np.bincount(self.owners, weights=losses)[kept] / sizes[kept])
 
