@@ -241,7 +241,7 @@ class InteractionQuery(PrivateQuery):
 
 # Co-occurrences of items: the Gram matrix of non-negative rows without its diagonal.
 #
-# The diagonal (an item with itself) says nothing about latent factors, and the item counts are known.
+# The diagonal (an item with itself) says nothing about latent factors, and item counts are known.
 # The same holds for the direction v of item popularity, which is public. If both are removed from x
 # x' before it is scaled to norm 1, rows count more: the squared signal is twice as large for a row
 # of two items, d / (d - 1) times for one of d items, and still larger for rows of popular items.
