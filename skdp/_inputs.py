@@ -508,11 +508,11 @@ def groups_of_batch(X, groups, seen):
     labels, codes = np.unique(groups, return_inverse=True)
     names = [_name(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
-        raise ValueError("Persons are of one kind in one batch and of another in this one.")
+        raise ValueError("Groups are text in one batch and numbers in another.")
     if not set(seen).isdisjoint(names):
         raise ValueError(
-            "A person of this batch came in an earlier one (who is withheld), and would count "
-            "twice: all rows of a person must come in one batch. This batch was not taken."
+            "A group of this batch came in an earlier one (it is not named here), and would count "
+            "twice: all rows of a group must come in one batch. This batch was not used."
         )
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 

@@ -210,7 +210,7 @@ def check_source(name: str, X: Any) -> None:
         raise ValueError(
             f"Blocks of a row source for {name} must be arrays or CSR arrays of numbers with "
             f"n_features={X.n_features!r} columns. Got a {type(block).__name__} of width "
-            f"{list(shape[1:])}: of a table yield table.to_numpy()."
+            f"{list(shape[1:])}. For a data frame, yield frame.to_numpy()."
         )
 
 

@@ -135,8 +135,8 @@ class Placed:
             items = lazy_blocks(column) if lazy else _slices(column, self.rows.lengths)
             if len(items) != len(self.rows.items()):
                 raise ValueError(
-                    f"X and {name} need the same blocks: rechunk {name} to the rows of X. How many "
-                    "each has is withheld: it may tell the number of rows."
+                    f"X and {name} need the same blocks: rechunk {name} to the rows of X. Their "
+                    "numbers of blocks are not shown: they may reveal the number of rows."
                 )
             out.append(items)
         return out

@@ -333,7 +333,7 @@ def remedy_of(n, needed):
             "'epsilon', a smaller 'rank' or a smaller matrix."
         )
     return (
-        f"It is not that records are few ({needed} are enough for rows that "
-        "'measurement_covariance' describes): X may be correlated otherwise, as pixels are. Use "
-        "DPRidge, or give the public covariance of X as 'measurement_covariance'."
+        f"It is not that records are few ({needed} are enough if 'measurement_covariance' fits X): "
+        "the entries of X may be correlated in another way, as pixels are. Use DPRidge, or give "
+        "the public covariance of X as 'measurement_covariance'."
     )

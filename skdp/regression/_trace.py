@@ -240,7 +240,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
-            attributes["failure"] = "could not see where the targets lie"
+            attributes["failure"] = "could not find the scale of the targets"
         session.forfeit_rest()
         return attributes | {
             "rank_": len(attributes["singular_values_"]),

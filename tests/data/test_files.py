@@ -70,7 +70,7 @@ def test_other_bad_files(npy, npz, tmp_path):
     sp.save_npz(tmp_path / "csc.npz", S.tocsc())
     with pytest.raises(ValueError, match="CSR matrices"):
         skdp.DPPCA(2).fit([tmp_path / "csc.npz"])
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="is not a file"):
         skdp.DPPCA(2).fit([tmp_path / "missing.npy"])
     with pytest.raises(ValueError, match="same columns and kind"):
         skdp.DPPCA(2).fit([npy[0], npz[0]])

@@ -139,7 +139,7 @@ class StreamSchedule:
     def widened(self, bound: Bound, touches: int) -> Bound:
         """Return the bound of all y_i together.
 
-        One unit touches at most so many steps, and rounding that the bound of a step leaves out
+        One unit is in at most `touches` steps, and rounding that the bound of a step leaves out
         (`slack`, `cross`) comes with each.
         """
         times = self.factor * touches
@@ -305,7 +305,7 @@ def unpack_sums(packed: Mapping[str, Array]) -> Sums:
 
 
 class Stream:
-    """Sums of steps, paid for, that may be opened a fixed number of times.
+    """Running sums over steps that may be released a fixed number of times, paid in advance.
 
     Made by `paid_stream`. It has the interface of an `Accumulator` that can be opened
     more than once.
@@ -414,7 +414,7 @@ class Stream:
             return self.answer()
 
     def answer(self) -> Answer:
-        """Return the last release again, the same bits: it is public."""
+        """Return the last release again, unchanged: it is public."""
         window = self.schedule.window
         return self._span(self.steps if window is None else min(window, self.steps))
 
