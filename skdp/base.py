@@ -267,7 +267,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         session = self._checked_session(random_state=self.random_state, pure=pure, split=split)
         name = type(self).__name__
         if (opened := _OPENED.get()) is not None:
-            opened.append(session)  # first: whoever is stopped while it is charged settles it
+            opened.append(session)  # before the charge, so that an interrupted one is settled
         session.observer.of_made_data = routes.is_on_made_data(self)
         routes.charge(session, name, self._reservation_key, change_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):

@@ -340,7 +340,7 @@ class ColumnRows:
         return self._given.n_rows()
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut the copy, or what stands for it."""
+        """Cut the copied columns, or the view of them, into parts."""
         return self._rows.parts(n)
 
     def blocks(self) -> Iterator[Block]:
@@ -585,8 +585,8 @@ class TargetScale(NamedTuple):
 
     @classmethod
     def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
-        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
-        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
+        """Return the scale of targets with an interval each; `size` makes the norm of all <= 1."""
+        bounded = np.isfinite(low) & np.isfinite(high)  # infinite bounds occur only without noise
         a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         center = a + (b - a) / 2 if centered else np.zeros_like(a)
         half = np.maximum(b - center, center - a) * (1 + 1e-12)
@@ -594,14 +594,14 @@ class TargetScale(NamedTuple):
 
     @classmethod
     def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
-        """All targets of a record in a ball about 0 (the query cuts the norm)."""
+        """Return the scale of targets in a ball about 0; the query clips the norm."""
         edge = np.full(n_targets, float(radius))
         size = edge if math.isfinite(radius) else np.ones(n_targets)
         return cls(-edge, edge, np.zeros(n_targets), size)
 
     @property
     def nearest(self) -> FloatArray:
-        """The points of the bounds that are nearest to 0: where targets are looked for."""
+        """The points within the bounds nearest to 0, the first centre of a search for targets."""
         return np.asarray(np.clip(0.0, self.low, self.high))
 
     def __call__(self, y: FloatArray) -> FloatArray:
@@ -639,10 +639,10 @@ class RowScale(NamedTuple):
 
     @property
     def keeps_finite(self) -> bool:
-        """Whether rows that are finite stay so, whatever overflows on the way."""
+        """Whether finite rows stay finite, even if intermediate results overflow."""
         usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
         return bool((usable & np.isfinite(self.low) & np.isfinite(self.high)).all())
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """Return the entries at which columns are cut; any, where they have no size."""
+        """Return the entries at which columns are clipped; arbitrary for an infinite size."""
         return self.center + self.size * self.low, self.center + self.size * self.high

@@ -273,7 +273,7 @@ class Chain:
             )
         self._insert(0, b"", os.urandom(32).hex())
         self._lock.forget()
-        self._lock.mark(self.last)  # without it nobody goes on: it is there before the file is
+        self._lock.mark(self.last)  # before the record: a file without marker is refused
         self.add(snapshot)
 
     def replace(self, snapshot: bytes) -> None:
@@ -300,7 +300,7 @@ def _end_of(file: sqlite3.Cursor, order: str) -> Place:
 
 
 def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
-    """Open a database that is there; each statement stands for itself unless it is in a BEGIN."""
+    """Open an existing database; each statement is a transaction unless inside a BEGIN."""
     uri = f"{Path(path).as_uri()}?mode={mode}"
     return sqlite3.connect(
         uri, timeout=WAIT, isolation_level=None, uri=True, check_same_thread=False
@@ -308,7 +308,7 @@ def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 
 
 def is_database(path: str) -> bool:
-    """Whether SQLite reads a file: nobody else may open it."""
+    """Return whether a file is an SQLite database, which may be opened by SQLite alone."""
     try:
         with closing(connect(path, "ro")) as file:
             file.execute("SELECT count(*) FROM sqlite_master")
@@ -415,7 +415,7 @@ class Store:
 
 
 class CacheStore(Store):
-    """A file of records that nobody else opens until it is closed."""
+    """A file of records that stays locked for others until it is closed."""
 
     # One sync a change, of a database that stays open.
     _settings = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "journal_mode = WAL"

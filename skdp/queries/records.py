@@ -81,12 +81,12 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
 
 
 def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
-    """Return units and norms of X, whatever y is."""
+    """Return units and norms of X; they do not depend on y."""
     return form.survey(block)
 
 
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
-    """Return units and sizes of moments of X, whatever y is."""
+    """Return units of X and the norms of X X'; they do not depend on y."""
     units, _ = _units_alone(block, form)
     return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
@@ -317,7 +317,7 @@ class ClippedSum(PrivateQuery):
 
     @cached_property
     def _columns(self) -> RowColumns:
-        """Residuals and sizes, kept for the search and the sum."""
+        """The cached residuals and sizes, for the search of a clip norm and for the sum."""
         query = self.query
         if self._of_rows:
             return query.units_alone
@@ -339,13 +339,13 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        withheld = self.query.unit.of_targets  # such a record is there, and adds nothing
+        withheld = self.query.unit.of_targets  # a record without its label has contribution 0
         return self.query._below(
             scores, threshold, "gradient_norm_centered_rank", kept_only=withheld
         )
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
-        """Return second moments of (prediction, target, 1) at this matrix: of one row each.
+        """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
 
         A row depends on its record and on public numbers alone; a withheld target takes all of it.
         The bound is that of `RowQuery.gram`: C^2 of rows scaled down to C, replace sqrt(2) C^2.
@@ -397,7 +397,7 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([self._map_float(total[:-1]), last])
 
     def _exact(self, weights: _Weights) -> IntArray:
-        """Return the exact sum over records, from kept coordinates if there are any; flat."""
+        """Return the exact sum over records, flat; from cached coordinates if there are any."""
         query = self.query
         if self._n_kept:
             kept = _ExactSumOfCached(weights, query.bias, self._n_kept)
@@ -407,7 +407,7 @@ class ClippedSum(PrivateQuery):
         return query.sum_over(self._columns, term, shape, 1.0)
 
     def _map_cached(self, flat: IntArray) -> IntArray:
-        """Project the sums of U'W1 Z W2 next to V; those of W1 Z W2 V stay."""
+        """Project the sums of U'W1 Z W2 on the complement of V, and keep those of W1 Z W2 V."""
         assert self._matrix is not None
         V, size = self._matrix[2], self.query.shape[0] * self._matrix[0].shape[1]
         left = flat[size:].reshape(-1, len(V))
@@ -453,12 +453,12 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
 
 
-_PUBLIC_CLIP = 1.5  # of public second moments, in medians
+_PUBLIC_CLIP = 1.5  # clip norm of public second moments, relative to the median
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Second moments of a block in units of `unit`, records scaled down to sizes of `level`."""
+    """The function that sums second moments of a block, in `unit`, each clipped to norm `level`."""
 
     form: Form
     level: float
@@ -475,7 +475,7 @@ class _Moments:
 
 
 class RecordQuery(SumQuery):
-    """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
+    """Releases over records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
     Parameters
     ----------
@@ -518,25 +518,25 @@ class RecordQuery(SumQuery):
         with_targets = partial(_with_targets, at_once=self.form.at_once, place=place)
         self._joined = placed.joined(with_targets)
         self._records: Any = self._joined
-        # Integers of all records, four bytes each, are kept where they fit; others than dense ones
-        # contribute what is not their rows. It decides on speed alone.
+        # The integers of dense records (four bytes each) are cached if they fit, to save time.
+        # Contributions of other forms are not their rows.
         fits = cacheable(4 * self._n_known * math.prod(shape))
         if fits and type(self.form) is DenseRecords:
             self._records = self._made(DenseRecords.whole, "row_units", "whole").with_columns
         self.shape = shape
-        self.center = 0.0  # public: taken off each target
-        self.bias = 0.0  # the constant that joins each record, for an intercept
-        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
+        self.center = 0.0  # public: subtracted from each target
+        self.bias = 0.0  # public: the constant that is appended to each record for an intercept
+        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
         self._keep()
 
     def _contributing(self, **public: Any) -> RecordQuery:
-        """Return the records that contribute something else, whose numbers are kept anew."""
+        """Return the query with other public settings, and cached numbers computed anew."""
         other = self._with(**public)
         other._keep()
         return other
 
     def _keep(self) -> None:
-        """Keep units, norms and targets of the records in this form, and their moment sizes."""
+        """Define the cached numbers: units, norms, targets, and norms of X X' of the records."""
         surveyed = partial(_surveyed, means=self.means)
         self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
@@ -586,26 +586,26 @@ class RecordQuery(SumQuery):
         )  # fmt: skip
 
     def augmented(self, center: float, bias: float) -> RecordQuery:
-        """Return the records (X, bias), y - center: their last coefficient is an intercept."""
+        """Return the records (X, bias), y - center; the coefficient of the bias is an intercept."""
         return self._with(center=self.center + center, bias=bias)
 
     def about_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
-        """Return the records with <X, a 1' + 1 b'> taken off their targets, for public a and b."""
+        """Return the records with public row and column biases subtracted from their targets."""
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")
         return self._contributing(means=(rows, columns))
 
     def single_entries(self, by_column: bool) -> RecordQuery:
-        """Return the records (CSR rows) of one entry, by its column or its row; others are zero.
+        """Return the CSR records of one entry, by its column or row; all other records are zero.
 
-        The `products` of these are the sums that tell of means. A map of each record alone: bounds
-        are those of the records that it makes.
+        The sums `products` of these give column or row biases. Each record is mapped alone, so the
+        bounds are those of the mapped records.
         """
         form = SingleEntries.of(self.form, by_column=by_column)
         return self._contributing(form=form, shape=form.shape)
 
     def records(self) -> ClippedSum:
-        """Return the query of the contributions X, whatever y is: their `total` tells the mean."""
+        """Return the query of the contributions X, without targets; `total` gives the mean of X."""
         return ClippedSum(self, None, 0.0, of_rows=True)
 
     def products(self) -> ClippedSum:

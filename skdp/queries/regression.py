@@ -31,7 +31,7 @@ from skdp.queries.sums import Compute, GroupQuery, NumberQuery, SumQuery, bias_u
 FloatArray = NDArray[np.float64]
 
 
-_LENGTH = "length"  # of rows in their units, next to the records
+_LENGTH = "length"  # name of the column with the norms of rows in their units
 
 
 def _lengths(
@@ -48,7 +48,7 @@ def _lengths(
 
 
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
-    """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
+    """Return the norms of rows, computed in the same way in all passes."""
     near = scale is not None and not isinstance(block, views.Groups)
     return views.group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
 
@@ -89,7 +89,7 @@ class RegressionQuery(GroupQuery):
         self._lengths = RowColumns(records, measure, _LENGTH)
 
     def columns(self) -> ColumnQuery:
-        """Return the query over the columns of the rows as they came."""
+        """Return the query over the columns of the rows, without units."""
         return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
@@ -99,9 +99,9 @@ class RegressionQuery(GroupQuery):
         return self._alike(ColumnQuery, targets)
 
     def places(self) -> ColumnQuery:
-        """Return the query over the columns of rows next to those of the targets.
+        """Return the query over the columns of rows and targets together.
 
-        A record, or a group, that is bad in one of them adds nothing to any.
+        A record, or a group, that is not finite in one column adds nothing to any column.
         """
         view = partial(views.rows_and_targets, kept=self.kept, center=self.scale.nearest)
         size = self._rows.n_features + len(self.scale.size)
@@ -139,7 +139,7 @@ class RegressionQuery(GroupQuery):
         return self._restricted(kept=kept)
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
-        """Return the same records under public bounds; lengths are measured once."""
+        """Return the same records under public bounds; the cached norms of rows are used again."""
         query = self._restricted(clip_norm=clip_norm, scale=scale)
         query._lengths = self._lengths
         return query

@@ -231,7 +231,7 @@ class SearchReservation(Prepaid):
         """Take away what was not used, from all processes; return whether anything was."""
         if Path(self.path).exists():
             with contextlib.closing(connect(self.path)) as file:
-                file.execute("DELETE FROM reserved")  # nobody draws on it between these two
+                file.execute("DELETE FROM reserved")  # no fit can draw on it from here on
             self._drawn_on = self.used()
             Path(self.path).unlink(missing_ok=True)
         return self._drawn_on

@@ -24,7 +24,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
 from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
-# Correlated noise for running sums: which sums of steps get noise, and how much it adds up to.
+# Correlated noise for running sums: the two mechanisms and the proof of their sensitivity.
 #
 # Notation: step j of T contributes X_j, an integer array. One unit changes X_j by D_j, and the
 # contract of every stream is that the *sum over time* of the norms ||D_j|| is at most the bound. (A
@@ -124,7 +124,7 @@ class StreamSchedule:
 
     @property
     def note(self) -> str:
-        """Words for the ledger."""
+        """The note in the ledger."""
         name = "square-root" if self.mechanism == "sqrt" else "tree"
         window = "" if self.window is None else f" of the last {self.window} steps"
         return f", {name} stream of {self.horizon} releases{window}"
