@@ -1,8 +1,8 @@
-"""What X may be: arrays, sparse matrices, blocks larger than memory; with targets and groups.
+"""Input checks: arrays, sparse matrices and blocks larger than memory, with targets and groups.
 
-Arrays and sparse matrices are checked by scikit-learn. Blocks (memory maps, files, Dask arrays,
-sources of one's own) are not read before a release is paid for: their columns and dtype are
-checked, and a row that is not finite contributes nothing.
+scikit-learn checks arrays and sparse matrices. Blocks (memory maps, files, Dask arrays,
+user-defined sources) are not read before a release is paid for: only their number of columns and
+dtype are checked, and a row that is not finite contributes nothing.
 """
 
 import math
@@ -42,21 +42,21 @@ from skdp.queries.entries import MatrixUnit
 from skdp.queries.rows import RowQuery
 from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 
-# Of checks that add up all entries: a floating-point warning would tell of large ones.
+# For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date first and divide by a public unit, such as one day"
 
 
 def checked(estimator, *data, **options):
-    """Return what `validate_data` makes of data, with advice of our own where that would leak."""
+    """Return the result of `validate_data`; error messages that would quote data are replaced."""
     return advised(estimator, partial(validate_data, estimator), *data, **options)
 
 
 def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
-    """Return what a check of scikit-learn makes of data, in words that quote nothing.
+    """Run a check of scikit-learn, and replace its error messages by some that quote no data.
 
-    scikit-learn quotes a text that is no number, and names imputers that learn. An argument of a
-    function, by its name, in place of an estimator.
+    scikit-learn quotes texts that are no numbers, and advises imputers, which learn from the data.
+    `estimator` may also be the name of a function's argument.
     """
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
     refuse_files(name, *data)
@@ -105,7 +105,7 @@ def _columns(data, kinds):
 
 
 def check_numbers(y: Any, name: str = "y") -> Any:
-    """Return targets as an array; text would be quoted where it is cast, and its length told."""
+    """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
     y = np.asarray(y)
     if y.dtype.kind not in "fiub":
         raise ValueError(
@@ -300,7 +300,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
 
 
 def groups_in_blocks(estimator, X, groups, *, accept_sparse):
-    """Return rows in blocks with their groups, in memory or in like blocks."""
+    """Return rows in blocks with their groups, which are in memory or in the same blocks."""
     source = check_rows(estimator, X, accept_sparse=accept_sparse)
     name = type(estimator).__name__
     companions = _Companions(name, type(X).__name__, source, _lengths(name, X, source))
@@ -308,7 +308,7 @@ def groups_in_blocks(estimator, X, groups, *, accept_sparse):
 
 
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
-    """Return rows in blocks with their targets (and groups), each in memory or in like blocks."""
+    """Return rows in blocks with targets (and groups), which are in memory or the same blocks."""
     name = type(estimator).__name__
     if y is None:
         raise ValueError(
@@ -344,7 +344,7 @@ def _lengths(name, X, source):
 
 
 class _Companions(NamedTuple):
-    """What a column is compared with: rows in blocks of public (or unknown) lengths."""
+    """The blocks of X, with public or unknown numbers of rows, that other columns must match."""
 
     name: str
     kind: str
@@ -499,19 +499,20 @@ class GroupUnitMixin:
 
 
 def groups_of_batch(X, groups, seen):
-    """Return the rows of a batch by group, and which were seen by now; none may come twice.
+    """Return the rows of a batch by group, and the labels of all batches so far.
 
-    Whether one does is asked of each group's own label and says nothing of the others. Labels
-    are kept as text, whole numbers alike in every type of number.
+    A group that came in an earlier batch is an error. The error depends on the label of that group
+    alone, and reveals nothing about other groups. Labels are compared as text; equal integers of
+    any numeric type have the same text.
     """
     labels, codes = np.unique(groups, return_inverse=True)
     names = [_name(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
-        raise ValueError("Persons are of one kind in one batch and of another in this one.")
+        raise ValueError("Groups are text in one batch and numbers in another.")
     if not set(seen).isdisjoint(names):
         raise ValueError(
-            "A person of this batch came in an earlier one (who is withheld), and would count "
-            "twice: all rows of a person must come in one batch. This batch was not taken."
+            "A group of this batch came in an earlier one (it is not named here), and would count "
+            "twice: all rows of a group must come in one batch. This batch was not used."
         )
     return GroupRows(X, {}, codes), sorted({*seen, *names})
 
@@ -669,17 +670,18 @@ def check_unit_bound(estimator, low=0.0, high=math.inf):
 
 
 def public_units(estimator, shape, session):
-    """Return (a public number, name) of what delta is compared with, and what it may publish.
+    """Return the public number and name of the units that delta is compared with.
 
-    Cells and pairs are compared with the number of rows: most are empty, and how many are not is
-    private. Norms of a change have no number, and it does not matter where no delta is spent.
+    For entries and edges it is the number of rows: most entries are empty, and the number of
+    nonempty ones is private. Units that bound a norm have no number of units, and the comparison
+    does not matter for delta=0.
     """
     counted = unit_of(estimator).counted if session.budget.delta or session.open else ""
     return shape[0] if counted else 0, counted
 
 
 def check_clip_norm_read(estimator):
-    """Refuse a `clip_norm` that the unit does not read: it would bound nothing."""
+    """Refuse a `clip_norm` that the privacy unit does not use: it would bound nothing."""
     unit = estimator._protects
     default = signature(type(estimator)).parameters["clip_norm"].default
     if not unit.reads_clip_norm and estimator.clip_norm not in (default, math.inf):

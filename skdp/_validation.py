@@ -427,8 +427,8 @@ def check_labels(labels):
         and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
     ):
         raise ValueError(
-            "User labels are floats beyond which integers merge (pandas makes floats of integers "
-            "beside a missing one): read them as strings or as Int64."
+            "User labels are floats beyond which integers merge, so users would too (pandas turns "
+            "integers with a missing value into floats). Read them as strings or as Int64."
         )
     if labels.dtype.kind in "OT":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()

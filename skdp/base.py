@@ -64,7 +64,7 @@ class DocLinkMixin:
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
 
-# Progress of a fit, told in public words: the releases that were paid for, one after the other.
+# Progress of a fit, as the names of the releases that are paid for, one after the other.
 #
 # scikit-learn 1.9 and later have callbacks; before that there is no progress. Callbacks are handed
 # the estimator and the task (a number and the name of a release), never X, y or an exact answer,
@@ -147,7 +147,7 @@ def run_atomically(fit, estimator, args, kwargs):
         with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
             run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
             fitted = run(estimator, *args, **kwargs)
-        # What an earlier fit, with other parameters, released and this one did not, goes.
+        # Attributes that an earlier fit released and this one did not are removed.
         now = vars(estimator).setdefault("_released_names", stale)
         for name in set(stale) - set(now):
             vars(estimator).pop(name, None)
@@ -169,7 +169,7 @@ def change_of(estimator):
 
 
 def _is_narrow(args, kwargs):
-    """Whether rows have so few columns, by a public number, that BLAS loses more by threads.
+    """Return whether X has so few columns (a public number) that one BLAS thread is faster.
 
     A decomposition of 64 columns takes ten times as long with two threads as with one.
     """
@@ -267,7 +267,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         session = self._checked_session(random_state=self.random_state, pure=pure, split=split)
         name = type(self).__name__
         if (opened := _OPENED.get()) is not None:
-            opened.append(session)  # first: whoever is stopped while it is charged settles it
+            opened.append(session)  # before the charge, so that an interrupted one is settled
         session.observer.of_made_data = routes.is_on_made_data(self)
         routes.charge(session, name, self._reservation_key, change_of(self))
         if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
@@ -313,7 +313,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             warn_caller(message, PrivacyWarning)
 
     def _warn_of_search(self, epsilon):
-        """Say once what a search over epsilon costs: only its clones tell that it is one."""
+        """Warn once that a search over epsilon adds up; it is recognised by its clones alone."""
         tried = _TRIED.get(self)
         if tried is None or epsilon in tried or epsilon == math.inf or any(around()):
             return
@@ -328,7 +328,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             warn_caller(message, PrivacyWarning)
 
     def _warn_of_delta(self, n_units, unit="row"):
-        """Say that delta is too large for this public number of units: callers know it is one."""
+        """Warn if delta is too large for this number of units, which must be public."""
         if self.epsilon != math.inf:
             for said in cautions(0.0, float(self.delta), unit, int(n_units)):
                 warn_caller(said, PrivacyWarning)
@@ -397,10 +397,10 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
 
 class FitsElsewhereMixin:
-    """Fit the same releases to rows that are not here: all that is needed is their public shape.
+    """Mixin for fits to rows on other machines, of which only the public shape is known here.
 
-    Classes make all their releases in ``_fit_session(session, X)``, which uses X for its shape and
-    hands it to a query that only the session reads.
+    Classes make all their releases in ``_fit_session(session, X)``, which uses only the shape of X
+    and passes X on to a query that only the session reads.
     """
 
     @atomic
@@ -421,7 +421,7 @@ class FitsElsewhereMixin:
         return False
 
 
-# Scales that a fit learns, and what it says of those it could not see: public words alone.
+# Scales that a fit learns, and warnings about those that it could not find: public values alone.
 
 
 _SHOWN = 10  # column numbers in a warning
@@ -438,7 +438,7 @@ def warn_unseen(estimator, of, needed, remedy):
 
 
 def check_given(estimator):
-    """Return what to say of public bounds where little was learnt: they may be why."""
+    """Return a hint to check the public bounds, if there are any, for a warning of no signal."""
     values = {k: getattr(estimator, k, None) for k in ("bounds", "clip_norm", "target_bounds")}
     given = [repr(k) for k, v in values.items() if v is not None and not isinstance(v, str)]
     said = f" Also check {' and '.join(given)}: values far too small or too large hide the data."
@@ -465,7 +465,7 @@ def column_weights(d):
 def warn_undetected_columns(
     estimator, undetected, needed, *, outcome, remedy, of="columns", category=PartialSignalWarning
 ):
-    """Say which columns did not show their scale, and what would do."""
+    """Warn of the columns whose scale was not found, with the number of values that it takes."""
     if not undetected.any():
         return
     warn_caller(
@@ -477,10 +477,11 @@ def warn_undetected_columns(
 
 
 def warn_unresolved_scales(estimator, columns, moments):
-    """Say of which columns a scale may be that of noise, or of their distance from a centre.
+    """Warn of columns whose scale may come from noise, or from their distance to the centre.
 
-    `columns` are those that were learnt, None in public bounds: some of these may hold rare values,
-    most of them are too wide. A variance that stands clear of its noise shows a scale.
+    `columns` are the learnt ones, or None if bounds are public. In public bounds a column may hold
+    rare values only, or the bounds may be far too wide. A variance well above its noise shows that
+    the scale is real.
     """
     unresolved = moments.variance < CLEAR * moments.noise
     least = len(unresolved) / 2

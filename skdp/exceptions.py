@@ -15,7 +15,7 @@ __all__ = [
 
 
 class UtilityWarning(UserWarning):
-    """A result says less than was asked for. The guarantee holds as it is stated."""
+    """The result is less useful than was asked for. The privacy guarantee holds as stated."""
 
 
 class NoSignalWarning(UtilityWarning):
@@ -42,13 +42,13 @@ class BudgetExceededError(PrivacyError):
     """A release asks for more budget than is left; the data were not touched."""
 
 
-_WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines say nothing to who called them
+_WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines a warning does not point to
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn, and point at the line of the caller's own code, however deep a fit is below it."""
-    # As `skip_file_prefixes` does from Python 3.12 on. Names of modules are all that is looked at,
-    # and where a warning points is all that follows: nothing is paid, read or refused by it.
+    # This does what `skip_file_prefixes` does from Python 3.12 on. The stack decides only where the
+    # warning points: no charge, release or refusal depends on it.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_back is not None and _package(frame.f_globals) in _WITHIN:
         level, frame = level + 1, frame.f_back

@@ -121,8 +121,8 @@ def _verify(given: argparse.Namespace) -> str:
     registry = read_registry(given.file)
     if given.hash is not None and given.hash not in registry.hashes:
         raise PrivacyError(
-            f"{given.file} has not the hash {given.hash}: it is an older copy, its last lines were "
-            "taken away, or it was written anew."
+            f"{given.file} does not contain the hash {given.hash}: it is an older copy, its last "
+            "lines were removed, or it was written anew."
         )
     return f"{len(registry.lines)} lines are as they were written. Hash: {registry.file_hash}"
 

@@ -1,8 +1,8 @@
 """Privacy units: what neighbouring data sets differ in, one registered class each.
 
-An estimator lists the units that it takes by name, and asks the object of its own for what depends
-on it (`unit_of` returns that of any estimator). What a unit changes in a release is in
-`skdp.queries`.
+An estimator lists the names of the units that it offers. `unit_of` returns the object of the unit
+that an estimator is set to, whose attributes decide what depends on the unit. How far one unit can
+change a release is computed in `skdp.queries`.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Unit:
 
     @property
     def adjacencies(self) -> tuple[str, ...]:
-        """Those that an estimator offers unless it says more, the default first."""
+        """The adjacencies that estimators offer by default for this unit, the default one first."""
         return tuple(adjacency for adjacency in ADJACENCIES if adjacency in self.changes)
 
     @property
     def contract(self) -> bool:
-        """Whether the size of the change is the caller's word."""
+        """Whether the size of a change is a contract of the caller, which cannot be checked."""
         return self.bound is NORM
 
     @property

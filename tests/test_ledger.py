@@ -64,7 +64,7 @@ def test_export_verify(file, run, tmp_path):
     exported.write_text(run("export", file), encoding="utf-8")
     for each in (file, str(exported)):
         assert "4 lines are as they were written" in run("verify", each, "--hash", noted)
-        assert "taken away" in run("verify", each, "--hash", noted[::-1], code=1)
+        assert "were removed" in run("verify", each, "--hash", noted[::-1], code=1)
     assert "There is no file" in run("show", str(tmp_path / "missing"), code=1)
     assert "cannot be read" in run("export", str(tmp_path / "missing"), code=1)
 

@@ -1,24 +1,24 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
-All that holds private rows satisfies one protocol, `RowSource`: `n_features`, `n_rows()`,
-`parts(n)`, `blocks()`. Rows that can only be summed where they are have `sum_parts(work)` in place
-of the last two (`RemoteRows`), and `work` sees a `RowSource` there. A block is one of
+Every object that holds private rows satisfies one protocol, `RowSource`: `n_features`, `n_rows()`,
+`parts(n)`, `blocks()`. Rows on other machines (`RemoteRows`) have `sum_parts(work)` in place of the
+last two: `work` gets a `RowSource` there, and only the sum returns. A block is one of
 
 - a float64 array or a CSR array: rows alone;
 - `views.Zipped`: rows with columns next to them (targets, numbers of each row);
 - `views.Groups`: rows of groups with equally many rows, and columns next to them;
-- `units.Batch`: the same of users, each in its own power of two.
+- `units.Batch`: the rows of users with equally many rows; a power of two scales each user's rows.
 
-Sources by where rows are: `DenseRows` (arrays and maps) and `SparseRows` in memory,
-`stored_rows.BlockFiles` and `stored_rows.DaskParts`, `views.InTurn` (several, one by one), and by
-unit `units.GroupRows` and `units.UserRows`. Over any of them lie `views.ViewedRows` (a public
-function of the blocks), `views.ColumnRows`, `views.ZippedRows`, and `numbers.RemoteView` where
-they are elsewhere. `units.Placed` joins rows with columns that came next to them;
-`numbers.RowColumns` are numbers of each row that stay where it is. What passes leave for later ones
-has one limit of memory, `views.cacheable`.
+The sources are `DenseRows` (arrays and memory maps) and `SparseRows` in memory,
+`stored_rows.BlockFiles`, `stored_rows.DaskParts`, and `views.InTurn` (several sources one after the
+other). `units.GroupRows` and `units.UserRows` hand out the rows of one privacy unit together.
+`views.ViewedRows` (a public function of the blocks), `views.ColumnRows` and `views.ZippedRows` wrap
+another source; `numbers.RemoteView` wraps remote rows. `units.Placed` joins rows with their targets
+or labels. `numbers.RowColumns` keeps a few numbers of each row on the machine that holds the row.
+All caches of one fit share one limit of memory, `views.cacheable`.
 
 Integer terms (see `skdp.data.integers`) are exact in float64 below 2**53 inside a block and
-in int64 across blocks, so nothing here depends on how the work was cut.
+in int64 across blocks, so no result depends on how the rows were divided into blocks.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from skdp.exceptions import PrivacyError
 
 __all__ = ["one_blas_thread", "quietly"]
 
-# One BLAS thread for some time: for exact bits, and for what is too small for more.
+# Limiting BLAS to one thread: results are then the same bit for bit, and small products are faster.
 
 
 _state: dict[str, Any] = {"lock": threading.Lock(), "held": False}
 
 
 def _start_anew() -> None:
-    """Whoever held it when the process was forked may be a thread that is not there."""
+    """Make a new lock in a forked process: the thread that held the old one may not exist there."""
     _state.update(lock=threading.Lock(), held=False)
 
 
@@ -69,10 +69,11 @@ def _blas() -> Any:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold all BLAS libraries at one thread, unless that is done already.
+    """Limit all BLAS libraries to one thread, unless another caller already does so.
 
-    Their number of threads belongs to the process. Were each of two that overlap to set it back to
-    what it found, it would stay at one; now the first of them gives back what there was.
+    The number of BLAS threads is a setting of the whole process. If two overlapping callers each
+    restored the number that they found, the second would restore one thread for good. So only the
+    first caller sets and restores it.
     """
     with _state["lock"]:
         first, _state["held"] = not _state["held"], True
@@ -86,23 +87,23 @@ def one_blas_thread() -> Iterator[None]:
         _state["held"] = False
 
 
-# Memory that is used again from block to block.
+# Arrays that are allocated once and used for one block after the other.
 
 
 FloatArray = NDArray[np.float64]
 
 
 class Scratch:
-    """An array that is used again: fresh memory can cost as much as the arithmetic on it.
+    """A buffer for temporary arrays: allocating memory can take as long as the arithmetic on it.
 
-    What `shaped` returned is overwritten by its next call.
+    Each call of `shaped` overwrites the array that the call before returned.
     """
 
     def __init__(self, dtype: Any = np.float64) -> None:
         self._buffer = np.empty(0, dtype)
 
     def shaped(self, shape: tuple[int, ...]) -> FloatArray:
-        """Return an array of any values."""
+        """Return an uninitialised array of this shape."""
         size = math.prod(shape)
         if size > 2 * BLOCK:
             return np.empty(shape, self._buffer.dtype)
@@ -112,17 +113,17 @@ class Scratch:
 
 
 class ScratchOfThread(threading.local):
-    """What each thread uses again, for blocks of rows."""
+    """Buffers for the temporary arrays of a block of rows, one set for each thread."""
 
     def __init__(self) -> None:
         self.rows, self.values, self.squares = Scratch(), Scratch(), Scratch()
 
 
-# Computation whose bits depend on nothing but the data: one BLAS thread, and no warnings.
+# Computation whose bits depend on the data alone: it uses one BLAS thread and warns of nothing.
 
 
 def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Floating-point trouble of one user is that user's: no warning, in any thread."""
+    """Return `local` without floating-point warnings, which would reveal a user's private rows."""
 
     def run(batch: Any) -> Any:
         with np.errstate(all="ignore"), one_blas_thread():
@@ -135,8 +136,8 @@ Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over twice as many rows stay below 2**53.
-LIMB = 20  # bits of parts of an integer whose products stay exact
-BLOCK_ROWS = 2**14  # of a block: integer products of one stay below 2**53
+LIMB = 20  # bits of a limb: large integers are split into limbs, whose products are exact
+BLOCK_ROWS = 2**14  # most rows of a block: integer products of a block then stay below 2**53
 
 
 class RowSource(Protocol):
@@ -188,9 +189,10 @@ def is_source(X: Any) -> bool:
 
 
 def check_source(name: str, X: Any) -> None:
-    """Refuse a source of one's own that lacks a method, or whose first block is no such table.
+    """Raise if a user-defined row source lacks a method or its first block is no numeric table.
 
-    Types and widths of blocks are public. What a block raises is left to the gate.
+    The type and the number of columns of a block are public. An error inside a block is not: it is
+    ignored here, and the gate handles it when it reads the rows.
     """
     own = hasattr(X, "n_features") and not hasattr(X, "shape") and not hasattr(X, "predict")
     if not own or hasattr(X, "sum_parts") or type(X).__module__.startswith("skdp."):
@@ -202,13 +204,13 @@ def check_source(name: str, X: Any) -> None:
     with suppress(Exception):
         blocks = iter(X.blocks())
         block = next(blocks, None)
-        getattr(blocks, "close", bool)()  # of a generator: it may hold a file
+        getattr(blocks, "close", bool)()  # a generator may hold an open file
     shape, kind = getattr(block, "shape", ()), getattr(getattr(block, "dtype", None), "kind", "")
     if block is not None and (shape[1:] != (X.n_features,) or kind not in {*"fiub"}):
         raise ValueError(
             f"Blocks of a row source for {name} must be arrays or CSR arrays of numbers with "
             f"n_features={X.n_features!r} columns. Got a {type(block).__name__} of width "
-            f"{list(shape[1:])}: of a table yield table.to_numpy()."
+            f"{list(shape[1:])}. For a data frame, yield frame.to_numpy()."
         )
 
 
@@ -235,7 +237,7 @@ def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
 def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
-    enough = min(d, BLOCK // d)  # next to the square moment that each block adds to
+    enough = min(d, BLOCK // d)  # the d x d Gram matrix has to fit into the cache too
     return min(max(BLOCK // (2 * d), 16, enough), BLOCK_ROWS)
 
 
@@ -287,7 +289,7 @@ class DenseRows(_RangeOfRows):
 def _canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
     block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
-    if not block.has_canonical_format:  # found out here: what a matrix of others says may be wrong
+    if not block.has_canonical_format:  # computed anew: the flag of a user's matrix may be wrong
         block = block.copy()
         block.sum_duplicates()
     return block
@@ -296,8 +298,8 @@ def _canonical(block: Any) -> Any:
 def plain_block(block: Any) -> Any:
     """Return rows as what the row maps take: a float64 array, or a CSR array without duplicates.
 
-    A source of one's own may yield anything, and the norm of a row with an entry stored in parts
-    is not the norm of these parts.
+    A user-defined source may yield any format. Duplicate entries have to be summed before norms
+    are computed: the norm of the stored parts is not the norm of the row.
     """
     if isinstance(block, np.ndarray):
         return np.asarray(block, np.float64)
@@ -363,7 +365,7 @@ def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
 
 
 def pieces_of(part: RowSource) -> Iterator[Block]:
-    """Blocks of at most BLOCK_ROWS rows: a source of your own may not know the cap."""
+    """Yield blocks of at most BLOCK_ROWS rows, a limit that user-defined sources need not know."""
     for given in part.blocks():
         block = given if type(part) is SparseRows else plain_block(given)
         if block.shape[0] <= BLOCK_ROWS:
@@ -374,15 +376,15 @@ def pieces_of(part: RowSource) -> Iterator[Block]:
 
 
 def limbs_of(exact: FloatArray) -> FloatArray:
-    """Return floor(x / 2**20) and the rest, exactly: sums of either fit int64."""
+    """Return the two limbs of integers x, floor(x / 2**20) and the rest: sums of each fit int64."""
     high = np.floor(exact * 2.0**-LIMB)
     return np.stack([high, exact - high * 2.0**LIMB])
 
 
 def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
-    """Add floats that hold integers, some at a time: a copy of the whole may be large.
+    """Add integers held in floats to an integer total, a slice at a time to save memory.
 
-    A total twice as large is one of limbs.
+    If the total has twice as many numbers as the part, it holds the two limbs of each integer.
     """
     sums, values = total.reshape(-1, part.size), np.ravel(part)
     for start in range(0, part.size, CACHED):
@@ -393,18 +395,21 @@ def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class PartSum:
-    """Adds ``term(block)`` over the blocks of one part: what is sent to where the part is."""
+    """The function that adds ``term(block)`` over the blocks of one part of the rows.
+
+    It is sent to the machine that holds the part.
+    """
 
     term: Callable[[Block], NDArray[Any]]
     shape: tuple[int, ...]
     dtype: str
 
     def __call__(self, part: RowSource) -> NDArray[Any]:
-        """Return the sum over one part. Floats that hold integers are added so while exact."""
+        """Return the sum over one part. Integers held in floats are added as floats while exact."""
         total: NDArray[Any] = np.zeros(self.shape, self.dtype)
         partial: NDArray[Any] | None = None
         rows = 0
-        # Warnings of floats would tell of the data; the gate's errstate does not reach threads.
+        # A float warning would reveal private data; the gate's errstate does not apply to threads.
         with np.errstate(all="ignore"):
             for block in pieces_of(part):
                 value = self.term(block)
@@ -423,7 +428,7 @@ class PartSum:
 
 
 def checked_total(total: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """Return what a source of one's own added up, if it is what was asked for."""
+    """Return the sum that a user-defined source made, or raise if its dtype or shape is wrong."""
     array: NDArray[Any] = np.asarray(total)
     if array.dtype != dtype or array.shape != shape:
         raise PrivacyError(
@@ -467,17 +472,17 @@ def in_threads(work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
     """Return ``work(part)`` of each, a thread for each."""
     if len(parts) == 1:
         return [work(parts[0])]
-    # One BLAS thread a worker, or the cores fight. Threads of joblib are looked after every 10 ms,
-    # which is longer than many a pass.
+    # With more BLAS threads than one for each worker the workers would slow each other down. We do
+    # not use joblib's threads, as joblib polls them every 10 ms: many passes take less than that.
     with one_blas_thread(), ThreadPoolExecutor(len(parts)) as pool:
         made = [pool.submit(copy_context().run, work, part) for part in parts]
     return [one.result() for one in made]
 
 
-# Rows of one block, dense or CSR alike: norms, largest entries, scaling, rows that are not finite.
+# Operations on the rows of one block, dense or CSR: norms, largest entries, scaling, finite rows.
 #
-# Each number is of one row alone, bit by bit: nothing goes through BLAS, whose bits depend on where
-# a row stands in its block.
+# The result for a row depends on that row alone, bit by bit. So BLAS is not used: its rounding
+# depends on the position of a row in its block.
 
 
 def dense(matrix: Any) -> FloatArray:
@@ -498,7 +503,7 @@ def entrywise(function: Callable[..., Any], rows: Block) -> Block:
 
 
 def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
-    """Return a number of each row next to its entries, as `entrywise` hands them out."""
+    """Repeat one number per row so that it broadcasts against the entries in `entrywise`."""
     if isinstance(rows, np.ndarray):
         return numbers[:, None]
     return np.repeat(numbers, np.diff(rows.indptr))
@@ -513,10 +518,7 @@ def _over_rows(ufunc: np.ufunc, values: NDArray[Any], indptr: NDArray[Any], out:
 
 
 def square_norms(rows: Block) -> FloatArray:
-    """Squared norm of each row. Exact, in any order, where entries are integers and it is < 2**53.
-
-    Never through BLAS, whose bits depend on where a row stands in the block.
-    """
+    """Return the squared norm of each row; it is exact for integer entries while below 2**53."""
     if isinstance(rows, np.ndarray):
         return row_squares(rows)
     out = np.zeros(rows.shape[0])
@@ -579,7 +581,7 @@ def scaled_to_integers(rows: Block, scale: float | FloatArray) -> Block:
 
 
 def column_sums(rows: Block) -> FloatArray:
-    """Sum over rows; exact where they are integers, as all that becomes noisy is."""
+    """Return the sum over rows, which is exact for the integer rows of a release."""
     return np.asarray(np.ones(rows.shape[0]) @ rows, np.float64)
 
 
@@ -593,10 +595,10 @@ def _full(stored: Any, size: int) -> Any:
 
 
 def block_gram(rows: Block) -> FloatArray:
-    """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays.
+    """Return Z'Z of one block; a sparse block is multiplied in bands of columns, to save memory.
 
-    Leading columns that are nearly full, as where columns are chosen by their sums, are an array.
-    Bands are not multiplied with those before them: their products are there.
+    Leading columns that are nearly full (columns may be sorted by their sums) are made dense first.
+    A band is multiplied only with itself and later bands: Z'Z is symmetric.
     """
     rows = unpacked(rows)
     if not sp.issparse(rows):
@@ -619,17 +621,18 @@ def block_gram(rows: Block) -> FloatArray:
 
 
 def cross_product(rows: Block, few: FloatArray) -> FloatArray:
-    """Z'P of one block, for an exact product with a P of few columns.
+    """Return Z'P of one block, for a matrix P of few columns.
 
-    Dense ones as (P'Z)': BLAS takes up to twice as long where the narrow factor comes last.
+    Dense blocks compute (P'Z)': BLAS takes up to twice as long if the narrow factor comes last.
     """
     return dense(rows.T @ few) if sp.issparse(rows) else np.asarray((few.T @ rows).T)
 
 
 def without_duplicates(A: Any) -> Any:
-    """Sum duplicate entries, each cell by itself in the order of its values.
+    """Sum the duplicate entries of each matrix cell, in the order of their values.
 
-    In the order of storage an entry of one cell could change the rounding of another's sum.
+    If they were summed in storage order, an entry of one cell could change the rounding of the sum
+    of another cell.
     """
     entries = sp.coo_array(A)
     rows, columns = entries.coords

@@ -63,7 +63,8 @@ def blocks_by_group(
     arrays = tuple(array.rechunk({1: -1}) if array.ndim == 2 else array for array in arrays)
     n = arrays[1].numblocks[0] if n_blocks is None else int(n_blocks)
     dask: Any = importlib.import_module("dask")
-    split, joined = (dask.delayed(f, pure=False) for f in (_split, _joined))  # keys tell nothing
+    # With pure=False the keys of tasks are random, not hashes of private data.
+    split, joined = (dask.delayed(f, pure=False) for f in (_split, _joined))
     blocks = zip(*(array.to_delayed().ravel().tolist() for array in arrays), strict=True)
     pieces = [split(n, *block) for block in blocks]
     moved = [joined([piece[i] for piece in pieces]) for i in range(n)]
@@ -71,8 +72,8 @@ def blocks_by_group(
 
 
 def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
-    """Cut a block by where its groups go."""
-    groups = np.asanyarray(groups)  # a label that is masked is missing, and stays so
+    """Split the rows of a block by the output block of their groups."""
+    groups = np.asanyarray(groups)  # not asarray: masked labels have to stay masked
     labels, codes = np.unique(np.asarray(groups), return_inverse=True)
     goes = np.array([_place(label, n) for label in labels.tolist()], np.intp)[codes]
     rows = [np.flatnonzero(goes == i) for i in range(n)]
@@ -80,8 +81,8 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 def _place(label: Any, n: int) -> int:
-    """Return the block of a group, the same for numbers of all types."""
-    # Of labels that fits refuse no error may tell.
+    """Return the output block of a group; equal numbers of any type go to the same block."""
+    # NaN and infinity take the other branch: `fit` refuses them, and no task may raise before that.
     if isinstance(label, Real) and math.isfinite(label) and label == math.trunc(label):
         label = math.trunc(label)
     return zlib.crc32(repr(label).encode()) % n

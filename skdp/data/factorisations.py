@@ -1,8 +1,8 @@
-"""The one home of factorisations below the gate: those of private units cannot raise or warn.
+"""Factorisations of private matrices, one matrix for each privacy unit, that never raise or warn.
 
-LAPACK gives up on some finite matrices (entries 1 next to 1e-154, say), and numpy then raises for
-the whole batch. Here a unit that is not finite, singular, or does not converge gets zeros, by
-itself: all others have the bits that they have alone.
+LAPACK fails on some finite matrices (entries 1 next to 1e-154, say), and numpy then raises for the
+whole batch. Here a unit whose matrix is not finite, is singular, or does not converge gets zeros,
+and the results of all other units are the same bit by bit as if each were computed alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 PlanData = TypeVar("PlanData")
-_BUFFER = 2**13  # numbers that einsum takes at a time
+_BUFFER = 2**13  # size of einsum's internal buffer, in numbers
 
 
 def of_public(routine: Callable[..., PlanData], *public: Any, **options: Any) -> PlanData:
-    """Run a routine of `numpy.linalg` on public arguments: whoever writes this says they are."""
+    """Run a routine of `numpy.linalg` on arguments that the caller guarantees to be public."""
     return routine(*public, **options)
 
 
@@ -46,16 +46,16 @@ def times_powers(
 
 
 def row_squares(A: NDArray[Any]) -> NDArray[Any]:
-    """Return the sum of squares along the last axis: of each row by itself, bit by bit.
+    """Return the sum of squares along the last axis; its bits depend on that row alone.
 
-    einsum cuts what is longer than its buffer, and where that is depends on the rows before.
+    einsum splits rows that are longer than its buffer, at points that depend on the rows before.
     """
     parts = (A[..., i : i + _BUFFER] for i in range(0, max(1, A.shape[-1]), _BUFFER))
     return np.asarray(sum(np.einsum("...j,...j->...", part, part) for part in parts))
 
 
 def largest_entries(A: FloatArray) -> FloatArray:
-    """Return the largest size of an entry of each unit."""
+    """Return the largest absolute value of an entry of each unit."""
     flat = A.reshape(len(A), -1)
     return np.asarray(np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0)))
 
@@ -83,7 +83,7 @@ def _by_unit(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArra
 
 
 def _one_by_one(routine: Callable[..., Any], *given: FloatArray) -> tuple[FloatArray, ...]:
-    """Run a routine on one unit after the other: LAPACK does the same for each."""
+    """Run a routine on one unit after the other; each result equals that of the batch."""
     identity = np.broadcast_to(np.eye(given[0].shape[1]), given[0][:1].shape)
     shapes = routine(identity, *(np.zeros_like(A[:1]) for A in given[1:]))
     out = tuple(np.zeros((len(given[0]), *A.shape[1:])) for A in shapes)

@@ -1,4 +1,4 @@
-"""Rows as histories: which items each row holds, and which of them a score hides."""
+"""User-item rows: the items of each row, and which of them are hidden to score recommendations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HIDDEN = 0.2  # share of the items of a row that are hidden to score a list
 def weighted_rows(block: Any, cap: float | None) -> Any:
     """Return a CSR array of min(x, cap)/cap where a block is positive; without a cap, of ones.
 
-    An entry that is not finite, or too small for its share of the cap, is no item.
+    An entry that is not finite, or so small that x/cap rounds to 0, counts as no item.
     """
     rows = sp.csr_array(plain_block(block)).copy()
     weights = rows.data > 0 if cap is None else np.clip(rows.data, 0.0, cap) / cap
@@ -41,7 +41,7 @@ binary_rows = partial(weighted_rows, cap=None)
 
 
 def hidden_cells(rows: Any) -> NDArray[np.bool_]:
-    """Mark the stored cells of binary rows that are hidden, by the row's own items alone."""
+    """Mark the stored entries of binary rows to hide; the choice depends on that row alone."""
     degrees = np.diff(rows.indptr)
     items = mixed_words(rows.indices.astype(np.uint64))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
@@ -81,9 +81,9 @@ def history_rows(
 
 
 def _scaled(rows: Any, *, whole: bool = False) -> Any:
-    """Scale each row, from itself alone, to length 1, or as a `whole` to sum 1.
+    """Scale each row to norm 1, or to sum 1 if `whole`; the result depends on that row alone.
 
-    Its largest entry comes first, so that none vanishes.
+    A row is divided by its largest entry first, so that squares do not underflow.
     """
     owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     largest = np.zeros(rows.shape[0])
@@ -97,16 +97,18 @@ def _scaled(rows: Any, *, whole: bool = False) -> Any:
 # Rows whose pairs of entries have norm 1, in integers (see `skdp.queries.interactions.PairQuery`).
 
 
-_LONGEST = 2.0  # squared length of a row at most
-MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of 2**32 floats are nearer
+_LONGEST = 2.0  # largest squared norm of a row
+MARGIN = 1 - 2.0**-20  # covers the rounding of v to its grid, and of a sum of 2**32 floats
 _FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
 
 
 def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
-    """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
+    """Scale each row so that its matrix of pairs has norm 1 (see `PairQuery`).
 
-    Its largest entry comes first, so that no square is too large; a row that is not finite is
-    empty. What rounding made too long is shortened, a little more each time, or left out.
+    The result holds integers in multiples of `unit`, or floats if the unit is 0. A row is divided
+    by its largest entry first, so that no square overflows; a row that is not finite becomes empty.
+    A row whose norm rounding raised above 1 is scaled down by smaller and smaller factors, at last
+    to zero.
     """
     largest = largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)

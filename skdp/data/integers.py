@@ -46,7 +46,7 @@ GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay 
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.
 FINEST_UNIT = math.ldexp(2.0, -GRID_BITS)
-_ROUGH = 2.0**20  # and those of fewer units than this, for each column, rounding may blur
+_ROUGH = 2.0**20  # squared norms in units, per column, below which rounding is no longer negligible
 _LENGTH_BITS = 19
 
 
@@ -78,18 +78,19 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
 
 
 def length_unit(n_features: int) -> float:
-    """Return a unit in which most rows of entries about 1 are neither too long nor too short.
+    """Return a unit of rounding that suits the norms of most rows with entries about 1.
 
-    A power of two, so that a row of length 1 has length 1: many lie at the end of a log2 bin.
+    The unit is a power of two, so that norms such as 1, at the edge of a log2 bin, stay exact.
     """
     return math.ldexp(1.0, math.frexp(math.sqrt(n_features))[1] - _LENGTH_BITS)
 
 
 def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
-    """Norm of each row to a relative 1e-3 or better, from that row alone; bad rows have norm 0.
+    """Return the norm of each row to a relative error of 1e-3, and 0 for rows that are not finite.
 
-    Rows of many units are measured in whole units, which is faster; rows of few units, and rows
-    too long for an exact sum of squares, in units of their own.
+    A norm depends on its row alone. Most norms are those of the row rounded to multiples of `unit`,
+    which is fast. Rows that are too short for that, or too long for an exact sum of squares, are
+    rounded to a multiple of a power of two that depends on the row.
     """
     if not math.isfinite(unit):
         return _own_norms(rows)
@@ -230,7 +231,7 @@ IntArray = NDArray[np.int64]
 
 
 def _exponent(norm: Any) -> int:
-    """Return e with 2**(e-1) <= norm < 2**e; one of 1 but for the last bits of BLAS is below 1."""
+    """Return e with 2**(e-1) <= norm < 2**e; a norm of 1 up to BLAS rounding counts as below 1."""
     return math.frexp(float(norm) * (1 - 2.0**-40))[1]
 
 
@@ -258,17 +259,18 @@ class PublicMatrix:
 
     @property
     def rounding(self) -> tuple[float, float]:
-        """What `seen` adds to a change: relative to what one unit moves V'G V, and in steps."""
+        """Bounds of the rounding of `projected`: relative to the change of V'G V, and in steps."""
         d, k = self.integers.shape
         return (2.0**-26 * (math.sqrt(d * k) + k), k) if d <= MOST_DENSE else (0.0, 0.0)
 
-    def seen(self, G: IntArray, ratio: float, longest: float) -> IntArray | None:
-        """Return about `ratio` V'G V for a sum G of PSD integers in two limbs, the high ones first.
+    def projected(self, G: IntArray, ratio: float, longest: float) -> IntArray | None:
+        """Return ratio V'G V up to rounding, for a sum G of PSD integer matrices in two limbs.
 
-        One unit adds a trace of at most `longest`; G counts in parts of which that is about 2**32.
-        It is a function of G, for all below 2**65 of them: no memory holds as many rows. V = c W
-        with |W| in [1/2, 1). Two floors move W'G W / 8 by sqrt(d k) + k parts, a last one moves the
-        result by k. None: another way is needed, as V has too many rows or the ratio is too large.
+        The high limb comes first. One unit adds a matrix of trace at most `longest`; G is scaled so
+        that this trace is about 2**32. The result is a function of G alone while G is below 2**65,
+        which no number of rows in memory reaches. V = c W with |W| in [1/2, 1). Rounding down twice
+        moves W'G W / 8 by sqrt(d k) + k, the last rounding moves the result by k. Return None if V
+        has too many rows or the ratio is too large for this.
         """
         bits = max(0, 32 - math.frexp(longest)[1])
         W, ratio = self.integers.T, ratio * math.ldexp(self.unit**2, 2 * (GRID_BITS + 1) - bits)
@@ -280,10 +282,11 @@ class PublicMatrix:
 
 
 class ExactProduct:
-    """The product Z'(Z V) for a public V on a grid and integers Z, exact until it is rounded once.
+    """The product Z'(Z V) of integer rows Z and a public V on a grid, exact but for one rounding.
 
-    Rows of Z may be at most 2**18 long together, for one unit. V counts as `scale` times a matrix
-    of norm in [1/2, 1], so that Z is in units of sqrt(step / scale) for answers in steps.
+    The rows of one privacy unit must have a Frobenius norm of at most 2**18. V is written as
+    `scale` times a matrix of norm in [1/2, 1]: if Z is in units of sqrt(step / scale), the product
+    is in steps.
     """
 
     def __init__(self, V: FloatArray) -> None:
@@ -293,7 +296,7 @@ class ExactProduct:
         self.norms: FloatArray = self._matrix.norms * self.scale
 
     def in_limbs(self, Z: Block) -> list[FloatArray]:
-        """Return Z V in three parts: whole numbers, units of 2**-13 and of 2**-26 of them."""
+        """Return Z V as three integer arrays, in units of 1, of 2**-13 and of 2**-26."""
         rest = self._matrix.multiply(Z)
         parts = [np.trunc(rest)]
         for _ in range(2):
@@ -314,7 +317,7 @@ def on_grid(matrix: FloatArray) -> FloatArray:
 
 
 def off_grid(grid: FloatArray) -> FloatArray:
-    """Return a matrix on the grid as what it stands for."""
+    """Return the float matrix that these grid integers stand for."""
     return np.asarray(grid * 2.0**-GRID_BITS)
 
 
@@ -327,8 +330,8 @@ def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
 def _floored(grid: FloatArray, *limbs: IntArray, drop: int = 0) -> IntArray:
     """Return floor(grid K / 2**(26 + drop)) modulo 2**64; K in limbs of 20 bits, the lowest first.
 
-    The last limb has a sign. By Cauchy-Schwarz products of a limb with a row of the grid of norm
-    below 2**27 stay below 2**53 for up to 2**12 rows of K.
+    Only the last limb is signed. Rows of the grid have norms below 2**27. So by Cauchy-Schwarz
+    their products with a limb stay below 2**53, and hence exact, for up to 2**12 rows of K.
     """
     low, middle, *rest = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
     total = ((low >> LIMB) + middle) >> (GRID_BITS + drop - LIMB)
@@ -404,7 +407,7 @@ def on_column_grid(V: FloatArray) -> tuple[FloatArray, int]:
 
 
 def split(Z: Block, bits: int) -> list[Block]:
-    """Return the digits of integers that floats hold, the lowest first; as many as they need."""
+    """Split integers held in floats into digits, the lowest first, as many as the largest needs."""
     digits = []
     while np.abs(stored(Z)).max(initial=0.0) > 2.0 ** (bits - 1):
         digits.append(entrywise(partial(_lowest, bits=bits), Z))
@@ -429,7 +432,7 @@ def products(digits: list[Any], W: FloatArray) -> list[IntArray]:
 
 
 def digits_of(parts: list[IntArray], bits: int) -> list[IntArray]:
-    """Return the digits of sum_i 2**(bits i) parts_i: what exceeds its place is carried."""
+    """Return the digits of sum_i 2**(bits i) parts_i, after carrying what exceeds a digit."""
     half = 1 << (bits - 1)
     digits, carry = [], np.zeros_like(parts[0])
     for part in parts:
@@ -441,7 +444,7 @@ def digits_of(parts: list[IntArray], bits: int) -> list[IntArray]:
 
 def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
     """Return floor(sum_i 2**(bits i - shift) parts_i), cut at +-2**62."""
-    digits = digits_of(parts, bits)  # sums of digits do not cancel: floats know how large they are
+    digits = digits_of(parts, bits)  # digits do not cancel, so a float sum gives the size
     drop, rest = divmod(shift, bits) if shift > 0 else (0, shift)
     for _ in range(drop):
         low = digits.pop(0)
@@ -453,7 +456,7 @@ def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
         with np.errstate(over="ignore"):
             size += np.ldexp(digit.astype(np.float64), e)
         total += digit << e if e >= 0 else digit >> -e
-    near = np.abs(size) < 1.25 * LARGEST  # then nothing was lost modulo 2**64
+    near = np.abs(size) < 1.25 * LARGEST  # then the total did not wrap modulo 2**64
     return np.where(near, np.clip(total, -LARGEST, LARGEST), np.where(size < 0, -1, 1) * LARGEST)
 
 
@@ -461,16 +464,16 @@ ODD_BITS = 0x9E3779B97F4A7C15  # of the golden section: its multiples differ in 
 
 
 def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
-    """Spread 64-bit words over all words, always the same way (a public permutation a turn)."""
+    """Hash 64-bit words: a fixed public permutation of all words, a different one for each turn."""
     words = words + np.uint64(turn * ODD_BITS % 2**64)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
 
 
-# What one user adds, cut to a norm: arrays of shape (users, ...), each user's by itself.
+# Clipping the contributions of users: arrays of shape (users, ...); each user is clipped alone.
 #
-# A bad user (rows that are not finite, or degenerate) gives zeros.
+# A bad user (rows that are not finite, or degenerate) contributes zeros.
 
 
 TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
@@ -499,7 +502,8 @@ def clipped(values: FloatArray, level: float) -> FloatArray:
 def _squares(F: FloatArray) -> FloatArray:
     """||F'F||_F^2 of each user, through the smaller Gram matrix."""
     n, p, d = F.shape
-    # Memory for one user grows with its rows, not with their square. By itself F F' takes longer.
+    # The smaller of F'F and F F', so that memory grows linearly with a user's rows. F is copied for
+    # F F' because matmul is slower if both factors are the same array.
     G = np.matmul(F.swapaxes(1, 2), F) if p > d else np.matmul(F, F.copy().swapaxes(1, 2))
     squares = np.multiply(G, G, out=G).reshape(n, G.shape[1] * G.shape[2])
     return np.asarray(squares.sum(axis=1))
@@ -508,9 +512,9 @@ def _squares(F: FloatArray) -> FloatArray:
 def unit_factors(F: FloatArray, step: float) -> FloatArray:
     """Return integer factors Z with ||Z'Z||_F <= 1/step for each user; 0 where that fails.
 
-    Z is F in units of sqrt(step), scaled so that F'F has norm 1; at step 0 it is these floats.
-    Gram entries are exact, and their squares are compared with less than the bound by more than
-    the rounding of their sum: the check is exact.
+    Z is F, scaled so that F'F has norm 1, in units of sqrt(step); at step 0 Z holds floats.
+    The entries of Z'Z are exact. The sum of their squares is compared with a bound that is lower
+    by more than the rounding error of this sum, so that no matrix passes wrongly.
     """
     if step == 0.0:
         lengths = np.sqrt(np.sqrt(_squares(F)))

@@ -1,9 +1,9 @@
-"""Numbers of single rows and counts of entries, computed and kept where the rows are.
+"""Numbers of single rows and counts of entries, computed and cached on the machine of the rows.
 
-Rows may live elsewhere: what travels is a function of public values (to where the rows are) and an
-integer sum (back). Narrowed views of such rows are here too.
+Rows may be on other machines. Then a function of public values is sent to the rows, and an integer
+sum comes back. Views of remote rows on fewer columns are here too.
 
-Entries of columns are counted at public grid points.
+Entries of columns are counted below public grid points.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Kept(Protocol):
 
 
 def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Any:
-    """First `inner`, then `outer`: as a partial function it holds no rows, and can travel."""
+    """Return outer(inner(part)); a partial of this function holds no rows, so it may be sent."""
     return outer(inner(part))
 
 
@@ -75,7 +75,7 @@ def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None 
 
 
 class RemoteView:
-    """What a public function makes of each part of remote rows, where it is."""
+    """Remote rows behind a public function, which runs on the machine of each part."""
 
     def __init__(
         self, source: RemoteRows, change: Callable[[RowSource], Any], n_features: int = 0
@@ -87,11 +87,11 @@ class RemoteView:
         return self._source.n_rows()
 
     def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        """Return the sum of ``work`` over what is made of the parts."""
+        """Return the sum of ``work(change(part))`` over the parts."""
         return self._source.sum_parts(partial(_composed, outer=work, inner=self._change))
 
     def keep(self, make: Callable[[Any], Any]) -> Kept:
-        """Keep arrays of what is made of the parts, where they are."""
+        """Cache ``make(change(part))`` on the machine of each part."""
         return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
 
@@ -161,21 +161,21 @@ class RowColumns:
         return checked_total(self._kept.sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[views.Columns], FloatArray]) -> Numbers:
-        """Return one number of each row, a public function of its columns."""
+        """Return a number for each row, computed from its columns by a public function."""
         return Numbers(self, of)
 
     @cached_property
-    def _unmade(self) -> AnyRows:
-        """The rows next to columns of NaN, where both are in memory."""
+    def _with_nan_columns(self) -> AnyRows:
+        """The rows with these columns filled with NaN, if in memory: a pass can write to them."""
         if not isinstance(self._source, views.ZippedRows):
             return self._source
         n = self._source.n_rows()
         return views.ZippedRows(self._source, {name: np.full(n, np.nan) for name in self._names})
 
-    def as_far_as_made(self) -> AnyRows:
-        """Return the rows with these columns, or NaN for a pass to write down what it makes."""
+    def with_columns_or_nan(self) -> AnyRows:
+        """Return the rows with these columns, or with NaN columns if they are not computed yet."""
         made = isinstance(vars(self).get("_kept"), CachedHere)
-        return self.with_columns() if made else self._unmade
+        return self.with_columns() if made else self._with_nan_columns
 
     def with_columns(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
@@ -186,11 +186,11 @@ class RowColumns:
         return zipped
 
     def then(self, compute: Callable[[Block], Sequence[NDArray[Any]]], *names: str) -> RowColumns:
-        """Return columns that are made of the rows next to these columns."""
+        """Return further columns, computed from the rows and these columns."""
         return RowColumns(self.with_columns, compute, *names, n_jobs=self._n_jobs)
 
     def median(self, name: str) -> float:
-        """Return the median of a public column (0 of none), computed where the rows are."""
+        """Return the median of a public column, or 0 if there are no rows."""
         if isinstance(self._kept, CachedHere):
             return _median(np.concatenate([made[name] for _, made in self._kept.made]))
         return float(self._kept.reduce(itemgetter(name), np.append, _median))
@@ -202,7 +202,7 @@ def _median(values: NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class Numbers:
-    """One number of each row, made of kept columns for each sum."""
+    """One number for each row, computed from cached columns whenever a sum is asked for."""
 
     columns: RowColumns
     of: Callable[[views.Columns], FloatArray]
@@ -217,7 +217,7 @@ class Numbers:
 def row_numbers(
     source: AnyRows, compute: Callable[[Block], FloatArray], n_jobs: int | None = None
 ) -> Numbers:
-    """Return a private number of each row, kept where the rows are for the steps of a search."""
+    """Return a private number for each row, cached with the rows for all steps of a search."""
     alone = RowColumns(source, lambda block: (compute(block),), "numbers", n_jobs=n_jobs)
     return alone.numbers(itemgetter("numbers"))
 
@@ -226,18 +226,15 @@ def row_numbers(
 
 
 KeyArray = NDArray[np.int32]
-WHOLE = 2**30  # what an entry of a row counts; those of a group of m rows the m-th part each
-_PIECES = 8  # of a part that does not fit into memory: what is kept of it, or not
-_JOINED = 2**17  # rows whose columns lie in one array: long columns are counted in fewer steps
-_CODE = 16  # bits that a code leaves out of a key: short integers are sorted ten times as fast
-_TABLE = 2**16  # rows of which a table of all codes is made in less time than they are sorted
+WHOLE = 2**30  # an entry of a single row counts as this; one in a group of m rows as WHOLE / m
+_PIECES = 8  # pieces of a part that does not fit into memory; each piece is cached whole or not
+_JOINED = 2**17  # rows whose columns are stored in one array: fewer, longer columns count faster
+_CODE = 16  # low bits of a key that a code omits: int16 codes sort ten times as fast as keys
+_TABLE = 2**16  # rows from which on a cumulative table of all codes is faster than sorting them
 
 
 def _keys(numbers: NDArray[Any]) -> KeyArray:
-    """Return integers in the order of the numbers, seen as float32: sign and size, less 1.
-
-    0 and -0 have one key.
-    """
+    """Return int32 keys that sort like the numbers rounded to float32; 0 and -0 share a key."""
     bits = numbers.astype(np.float32).view(np.int32)
     sign = bits >> 31
     bits += ~sign
@@ -246,14 +243,14 @@ def _keys(numbers: NDArray[Any]) -> KeyArray:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of rows whose values are all finite, or of groups of as many each, as `_keys`."""
+    """The `_keys` of the columns of finite rows, or of groups that have `each` rows."""
 
     keys: KeyArray  # of shape (d, rows)
     each: int = 1
 
     @cached_property
     def _codes(self) -> list[NDArray[Any]]:
-        """The sorted codes of each column; of many rows, how many have each code or a lower one."""
+        """The sorted codes of each column; for many rows, the cumulative count of each code."""
         if self.keys.shape[1] < _TABLE:
             return [np.sort((k >> _CODE).astype(np.int16), kind="stable") for k in self.keys]
         codes = ((k >> _CODE) + 2 ** (31 - _CODE) for k in self.keys)
@@ -273,13 +270,16 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Entries:
-    """The same of sparse rows: columns and keys of stored entries in one sorted integer."""
+    """The columns of sparse rows: one sorted integer (column, key) for each stored entry."""
 
     keys: NDArray[np.int64]
     zeros: NDArray[np.int64]  # that are not stored, of shape (d, 1)
 
     def below(self, keys: KeyArray) -> NDArray[np.int64]:
-        """Count stored entries, with all those of columns before, and the zeros."""
+        """Count the entries below keys (d, m); counts include all stored entries of columns before.
+
+        `CountsIn` takes differences of two counts, in which the columns before cancel.
+        """
         found = self.keys.searchsorted((np.arange(len(keys))[:, None] << 32) + keys)
         return np.asarray((found + (keys >= 0) * self.zeros) * WHOLE)
 
@@ -308,13 +308,14 @@ def _in_order(block: Any) -> _Columns | _Entries:
 
 @dataclass
 class _ColumnsPart:
-    """The columns of a part in order, kept as far as memory allows.
+    """The sorted columns of one part of the rows, cached as far as memory allows.
 
-    All of a piece or none: another pass may yield its rows in another order, and one counted twice.
+    A piece is cached as a whole or not at all: a later pass may yield its rows in another order, so
+    that some row could be counted twice.
     """
 
     part: RowSource
-    room: int  # numbers
+    room: int  # how many numbers may be cached
 
     def __post_init__(self) -> None:
         self._kept, self._others = list[_Columns | _Entries](), list[RowSource]()
@@ -324,7 +325,7 @@ class _ColumnsPart:
             self._others += [piece] if self.room < 0 else []
 
     def _columns(self, piece: RowSource) -> list[_Columns | _Entries]:
-        """Return the columns of a piece, or nothing if they take more than the room."""
+        """Return the columns of a piece, or an empty list if they do not fit into `room`."""
         arrays, kept = list[KeyArray](), list[_Columns | _Entries]()
         space, end, most = np.empty((0, 0), np.int32), 0, min(_JOINED, piece.n_rows())
         for block in pieces_of(piece):
@@ -343,37 +344,38 @@ class _ColumnsPart:
         return kept + [_Columns(keys) for keys in arrays]
 
     def columns(self, kept: bool | None) -> Iterator[_Columns | _Entries]:
-        """Yield the columns of the rows that are kept, of those read again, or of both."""
+        """Yield the columns of cached rows (True), of rows read again (False), or of all (None)."""
         yield from self._kept if kept is not False else ()
         for piece in self._others if not kept else ():
             yield from map(_in_order, pieces_of(piece))
 
 
 def stored_columns(source: AnyRows, n_jobs: int | None) -> Kept:
-    """Keep columns where the rows are, to be counted about any centre (`CountsIn`)."""
+    """Cache the columns with the rows, so that `CountsIn` can count them about any centre."""
     room = MEMORY // 6 // effective_n_jobs(n_jobs)
     return _keep(source, partial(_ColumnsPart, room=room), n_jobs)
 
 
 @dataclass(frozen=True)
 class CountsIn:
-    """Counts of the entries of columns between keys.
+    """The function that counts, for each column, its entries in m half-open intervals of keys.
 
-    `kept` says whether the rows that parts keep are counted, the others, or both (None). It holds
-    public numbers alone, so that it can travel.
+    `kept` says which rows are counted: those that the parts cache (True), the others (False), or
+    all (None). The object holds public numbers alone, so it may be sent to other machines.
     """
 
-    ends: KeyArray  # from one to below the other, of shape (d, 2, m)
+    ends: KeyArray  # lower ends (included) and upper ends (excluded), of shape (d, 2, m)
     kept: bool | None = None
 
     @classmethod
     def of(cls, points: FloatArray, center: FloatArray | None) -> CountsIn:
-        """Count what is at most each point, or no farther from the centre, as float32.
+        """Count the entries at most each point, or within that distance of the centre, as float32.
 
-        Ends of few bits are ends of codes, where no entry need be compared. That of a distance is
-        moved to one: by less than a 128th, where that is less than a 16th of the distance. Both are
-        public, and such a distance is a guess. Two points more count all entries, and those that
-        equal the centre, if there is one.
+        Counting is fast at keys whose last 16 bits are zero: it needs the codes alone. So the ends
+        of an interval about a centre are moved to such keys where that moves them by less than a
+        16th of the distance; otherwise they stay. All ends are public, and distances are rough grid
+        points anyway. Two points are appended: one counts all entries, one those equal to the
+        centre (none without a centre).
         """
         high = np.hstack([points, np.full((len(points), 2), (math.inf, 0.0))])
         low, far = np.full_like(high, math.inf), np.zeros_like(high)
@@ -388,14 +390,16 @@ class CountsIn:
         return cls(keys * np.array([[-1], [1]], np.int32))
 
     def at(self, which: NDArray[np.intp]) -> CountsIn:
-        """Return the same at some points of each column (d, j), for the rows that are kept."""
+        """Restrict to the points `which` (d, j) of each column, and to cached rows."""
         rows, sides = np.arange(len(which))[:, None, None], np.arange(2)[:, None]
         return CountsIn(self.ends[rows, sides, which[:, None]], kept=True)
 
     def codes(self) -> tuple[CountsIn, NDArray[np.bool_]]:
-        """Return the same of rows that are kept at ends of codes, and which points have others.
+        """Return the fast counts of cached rows, with ends rounded down to codes.
 
-        The last two points stay as they are: of a wide grid they are counted alone.
+        Also return which points were changed by that, and so have to be counted exactly when they
+        are asked for. The last two points are not rounded; on a large grid only these two are
+        counted, and all others are marked.
         """
         ends, many = self.ends & -(2**_CODE), self.ends.size > CACHED
         ends[:, :, -2:] = self.ends[:, :, -2:]

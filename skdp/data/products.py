@@ -56,15 +56,15 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
 
 
 def _powers_of_columns(V: FloatArray) -> NDArray[np.intc]:
-    """Return for each column a power of two beyond its norm, also where squares overflow."""
+    """Return for each column an exponent e with norm < 2**e, even if squares overflow."""
     largest = np.frexp(np.abs(V).max(axis=0, initial=0.0))[1]
     return np.asarray(largest + np.frexp(np.linalg.norm(np.ldexp(V, -largest), axis=0))[1])
 
 
 def _powers(rows: FloatArray) -> NDArray[np.intp]:
-    """Return for each row a power of two beyond its norm.
+    """Return for each row an exponent e with norm < 2**e, rounded up to a multiple of 4.
 
-    Only every fourth: rows of one block often have the same, and one number scales them all.
+    Rounded, many rows of a block have the same exponent, and one number scales them all.
     """
     squares = square_norms(rows)
     powers = np.asarray((np.frexp(squares)[1] + 1) // 2, np.intp)
@@ -96,15 +96,16 @@ def _halves(values: FloatArray, bits: int, out: Any = None) -> tuple[FloatArray,
 
 
 def saturated(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values with the largest float in place of infinity.
+    """Replace infinite values by the largest float.
 
-    A finite row that overflows on its way would be an error in the next step, hence visible.
+    Otherwise a finite row that overflows here would raise an error in the next step, which would
+    reveal it.
     """
     largest = np.finfo(values.dtype).max
     return np.asarray(np.clip(values, -largest, largest, out=values))
 
 
-# Integer matrices that a private matrix is multiplied by, exactly modulo 2**64.
+# Integer sketch matrices, and exact products of a private matrix with them modulo 2**64.
 #
 # Notation: A is m x n; F (n x t) and S (m x v) are integer matrices, each divided by a public
 # scale; Z is A in integer units. Products are exact in any order of the updates, blocks and rows.

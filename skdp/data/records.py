@@ -1,10 +1,11 @@
 """Measurement matrices as integers: dense, CSR, rank-one factors, single entries.
 
 Notation: record i is a matrix X_i (d1 x d2). It is written as g Z with g a power of two (its unit)
-and Z integers, both from the record alone; X_i - g Z is covered by a margin. All sums below stay
-under 2**53 in exact integers, so their bits depend on no order, block size or thread count (BLAS
-included). U and V are public bases (d x r), on a grid of 2**-26. A form holds no records: it maps
-blocks of them, with numbers of each record (units, weights, scales) in the columns of the block.
+and Z integers, both computed from the record alone; a margin covers X_i - g Z. All sums below are
+integers under 2**53. So their bits depend on no order, block size or thread count (BLAS included).
+U and V are public bases (d x r), on a grid of 2**-26. A "form" (a class below) holds no records:
+its methods take blocks of records, whose columns hold numbers of each record (units, weights,
+scales).
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from skdp.data.views import Zipped
 
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
-LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
-MAX_ROWS = 2**12  # of a block, and entries of a record that is mixed: products stay exact
-_SMALL = 2**7  # numbers of a record that one product of all records takes less time for
-# Records and targets beyond it contribute nothing, nor do records below its inverse.
+LOOSE = 1 + 1e-5  # covers that bases on their grids are orthonormal to 1e-6 only
+MAX_ROWS = 2**12  # largest number of rows of a block, and of entries of mixed records: exact sums
+_SMALL = 2**7  # up to this size of a record, one matrix product for all records is faster
+# Records and targets larger than this contribute nothing, nor do records smaller than its inverse.
 LARGEST_RECORD = 2.0**80
 
 
 class Frame(NamedTuple):
-    """A public tangent space, on grids: U'W1, W2 V, V, the core S of M = U S V', the unit of S."""
+    """A public tangent space at M = U S V', on grids: U'W1, W2 V, V, S and the unit of S."""
 
     left: FloatArray
     right: FloatArray
@@ -62,7 +63,7 @@ def inverse_units(units: FloatArray) -> FloatArray:
 
 
 def from_left(W: FloatArray, A: FloatArray) -> FloatArray:
-    """Return W times the d x r matrix of each record, flat: small ones in a single product."""
+    """Return W A for the d x r matrix A of each record, flattened."""
     m, size = A.shape
     r = size // len(W)
     if size <= _SMALL:
@@ -74,7 +75,7 @@ _SCRATCH = ScratchOfThread()
 
 
 def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
-    """Return rows as integers: how many of their units; the next call of this thread overwrites."""
+    """Return rows divided by their units and rounded; the thread's next call overwrites them."""
     if not units.all():
         rows = np.where((units > 0)[:, None], rows, 0.0)
     inverse = inverse_units(units)[:, None]
@@ -82,7 +83,7 @@ def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
 
 
 def _as_floats(whole: NDArray[np.float32]) -> FloatArray:
-    """Return integers that were kept; the next call of this thread overwrites them."""
+    """Return cached integers as float64; the next call of this thread overwrites the result."""
     out = _SCRATCH.rows.shaped(whole.shape)
     np.copyto(out, whole)
     return out
@@ -112,14 +113,11 @@ class DenseRecords:
         return int(np.clip(CACHED // max(1, math.prod(self.shape)), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
-        """Return the form of W1 X W2, for public symmetric matrices of norm at most 1.
-
-        Of one row and one column their diagonals are as good.
-        """
+        """Return the form of W1 X W2, for public symmetric matrices of norm at most 1."""
         return replace(self, outer=(on_grid(np.atleast_2d(W1)), on_grid(np.atleast_2d(W2))))
 
     def coordinates(self, rank: int) -> int:
-        """Return r (d1 + d2) if that is at most a quarter of a record: it saves a pass over X."""
+        """Return the coordinates to cache: r (d1 + d2) if at most a quarter of a record, else 0."""
         kept = rank * sum(self.shape)
         return kept if 4 * kept <= math.prod(self.shape) else 0
 
@@ -451,10 +449,10 @@ class FactoredRecords:
         return math.sqrt(d), d / 4
 
 
-# CSR records of a single entry, by its row or its column; and public means next to records.
+# CSR records with a single entry, summed by its row or its column, for row and column biases.
 #
-# A record x e_a e_b' becomes x e_b, what it says of the mean of a column, or x e_a. Records of more
-# entries say nothing of means, and contribute nothing: their entries may move together.
+# A record x e_a e_b' becomes x e_b for the bias of column b, or x e_a for that of row a. Records of
+# several entries contribute nothing to biases, as their entries may be correlated.
 
 
 def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray:
@@ -468,7 +466,7 @@ def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray
 
 
 def _of_singles(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of forms of CSR rows for what a form makes of their single entries."""
+    """Wrap a method of `SparseRecords` to get the records reduced to their single entry."""
 
     @wraps(method)
     def of_singles(form: SingleEntries, block: Zipped, *public: Any) -> Any:
@@ -479,13 +477,13 @@ def _of_singles(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class SingleEntries(SparseRecords):
-    """Records of one entry as x e_b of `shape` (1, d2), or x e_a of `shape` (d1, 1)."""
+    """Records of one entry, as vectors x e_b of `shape` (1, d2) or x e_a of `shape` (d1, 1)."""
 
     width: int = 1  # d2 of the records
 
     @classmethod
     def of(cls, form: object, *, by_column: bool) -> SingleEntries:
-        """Return the form of records that were not whitened."""
+        """Return this form for records in an unwhitened `SparseRecords` form."""
         if type(form) is not SparseRecords or form.scales is not None:
             raise ValueError("sums by rows or columns of a matrix need X in CSR rows")
         d1, d2 = form.shape
@@ -493,7 +491,7 @@ class SingleEntries(SparseRecords):
 
     @property
     def total_name(self) -> str:
-        """Say what a sum of contributions is."""
+        """The name of a released sum of contributions."""
         return "column_sums" if self.shape[0] == 1 else "row_sums"
 
     def _singled(self, block: Zipped) -> Zipped:
@@ -518,10 +516,10 @@ class SingleEntries(SparseRecords):
     moments = _of_singles(SparseRecords.moments)
 
 
-# Dense records whose contributions are A x for a public matrix A, and whose residuals are of x.
+# Dense records x with residuals <x, M> - y but contributions A x, for a public matrix A.
 #
-# Notation and exactness as above. With A in proportion to the inverse of a
-# known covariance of x, contributions e A x point to the error of M whatever that covariance is.
+# Notation and exactness as above. If A is proportional to the inverse of a known covariance of x,
+# the expected contribution e A x is proportional to the error of M, whatever the covariance is.
 
 
 @dataclass(frozen=True)
@@ -535,7 +533,7 @@ class MixedRecords(DenseRecords):
 
     @classmethod
     def of(cls, form: object, A: FloatArray) -> MixedRecords:
-        """Return the form that mixes records which were not whitened."""
+        """Return the form with matrix A, for records in an unwhitened `DenseRecords` form."""
         if not isinstance(form, DenseRecords) or form.outer is not None:
             raise ValueError(
                 "a full 'measurement_covariance' needs measurement matrices in dense rows"
@@ -543,7 +541,7 @@ class MixedRecords(DenseRecords):
         return cls(form.shape, None, on_grid(A))
 
     def _mixed(self, Z: FloatArray) -> FloatArray:
-        """Return A Z in integers: half a step away from it."""
+        """Return A Z rounded to integers."""
         assert self.mix is not None
         return reduced(Z @ self.mix)
 

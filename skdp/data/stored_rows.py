@@ -87,7 +87,7 @@ def _read_header(path: str) -> _Header:
 def _checked_header(path: str) -> _Header:
     if not os.path.exists(path):  # what is no path may be a private text
         shown = repr(path) if path.endswith((".npy", ".npz")) else "a text in X"
-        raise ValueError(f"{shown} is no file. Of texts, put a HashingVectorizer in front.")
+        raise ValueError(f"{shown} is not a file. For texts put a HashingVectorizer in front.")
     try:
         header = _read_header(path)
     except (OSError, ValueError, KeyError, EOFError) as error:
@@ -195,16 +195,16 @@ def _source_of(piece: _Piece) -> RowSource:
     return make(_loaded(piece), piece.start, piece.stop)
 
 
-# Parts of rows on Dask workers: one task for each, an integer sum back, noise at home.
+# Rows on Dask workers: a task returns the integer sum of a part, and the driver adds the noise.
 #
-# Clipping and rounding happen inside the block's task; tasks return one integer array each, which
-# tasks add up in a tree, so the driver receives the total alone. It draws the noise once, after the
-# total has come: a task that runs twice (a lost worker, a retry) makes the same integers again, and
-# is no second release.
+# A task clips and rounds the rows of its block and returns one integer array. Further tasks add
+# these arrays in a tree, so the driver receives the total alone. It draws the noise once, after it
+# has the total: a task that runs twice (a lost worker, a retry) returns the same integers again,
+# which is no second release.
 #
-# What a task says is not private data either: a task never raises (Dask would log its arguments,
-# and send the message home), its key is random (Dask's own keys are hashes of data), and the block
-# is made inside the task wherever the graph allows it.
+# Logs and task names must not reveal private data either. So a task never raises (Dask would log
+# its arguments and send the message to the driver), its key is random (Dask's own keys are hashes
+# of data), and the block is loaded inside the task wherever the graph allows it.
 
 
 _FAN_IN = 8  # sums that one task of the tree adds
@@ -218,7 +218,7 @@ def _dask() -> Any:
 
 
 class Sealed:
-    """An argument that Dask neither looks into, nor hashes, nor prints."""
+    """A wrapper around an argument, so that Dask neither traverses, nor hashes, nor prints it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -243,7 +243,10 @@ def _opened(item: Any) -> Any:
 
 
 def _run(items: list[Any], build: Sealed, work: Sealed) -> Any:
-    """Return what `work` makes of one part, or None if anything fails: the reason stays here."""
+    """Return ``work(part)`` of one part, or None if anything fails.
+
+    The error stays in the task, as its message could hold private values.
+    """
     try:
         with np.errstate(all="ignore"):
             part = build.value(*[_opened(item) for item in items])
@@ -291,15 +294,15 @@ def _failure(kind: str) -> PrivacyError:
 
 
 def _kind_of_cluster(error: Exception) -> str:
-    """Return the name of an error of the cluster; what a block raises may follow the data."""
+    """Return the class name of an error of Dask; other errors ("") may depend on the data."""
     home = type(error).__module__.partition(".")[0]
     return type(error).__name__ if home in ("dask", "distributed", "asyncio", "concurrent") else ""
 
 
 def _computed(make: Callable[[], Any], forget: Callable[[], None]) -> Any:
-    """Compute a total; the error of a cluster becomes one that holds no task, key or value.
+    """Compute a total; replace an error of the cluster by one without tasks, keys or values.
 
-    What is kept is forgotten before another attempt: it may have been lost with a worker.
+    Before a second attempt the caches are dropped: they may have been lost with a worker.
     """
     kind, late = "", False
     for _ in range(2):  # a public matrix that all its workers lost is sent again

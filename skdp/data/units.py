@@ -41,9 +41,10 @@ from skdp.data.stored_rows import (
 )
 from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 
-# Where rows and their columns are: in memory, in files, or on Dask workers; and one way to each.
+# Rows with their columns (targets, labels), whether in memory, in files or on Dask workers.
 #
-# A place is joined by a public function of its rows and columns, which runs where they are.
+# A partition is one such store. A public function builds a source from the rows and columns of one
+# partition, and runs on the machine of the partition.
 
 
 Build = Callable[..., RowSource]
@@ -52,7 +53,7 @@ Build = Callable[..., RowSource]
 def _built(
     rows: Any, *columns: Any, build: Build, names: tuple[str, ...], n_features: int
 ) -> RowSource:
-    """Join the blocks of one place, where they are."""
+    """Build the source of one partition from its blocks, on the machine that holds them."""
     source = rows_of_block(rows, n_features)
     if any(len(column) != source.n_rows() for column in columns):
         raise ValueError("a block and its columns differ in length")
@@ -134,8 +135,8 @@ class Placed:
             items = lazy_blocks(column) if lazy else _slices(column, self.rows.lengths)
             if len(items) != len(self.rows.items()):
                 raise ValueError(
-                    f"X and {name} need the same blocks: rechunk {name} to the rows of X. How many "
-                    "each has is withheld: it may tell the number of rows."
+                    f"X and {name} need the same blocks: rechunk {name} to the rows of X. Their "
+                    "numbers of blocks are not shown: they may reveal the number of rows."
                 )
             out.append(items)
         return out
@@ -300,8 +301,8 @@ def groups_of(placed: Placed, form: GroupForm) -> AnyRows:
     All rows of a group must lie in one place, else this raises: a group in two would send two
     contributions, each clipped alone, and count twice. No label comes to the driver.
     """
-    seen = partial(_seen, check=form.check)
-    if not placed.reduced("groups", seen, _both, attrgetter("apart")):
+    labels = partial(_labels_of, check=form.check)
+    if not placed.reduced("groups", labels, _merged, attrgetter("apart")):
         raise ValueError(_SPREAD)
     return placed.joined(form, whole_files=True)
 
@@ -312,21 +313,25 @@ _SPREAD = (
 )
 
 
-class _Seen(NamedTuple):
+class _Labels(NamedTuple):
     """The groups of some blocks, sorted, and whether no two of these blocks share one."""
 
     labels: NDArray[Any]
     apart: bool
 
 
-def _seen(labels: Any, check: Callable[[Any], NDArray[Any]]) -> _Seen:
-    return _Seen(np.unique(check(labels)), True)
+def _labels_of(labels: Any, check: Callable[[Any], NDArray[Any]]) -> _Labels:
+    return _Labels(np.unique(check(labels)), True)
 
 
-def _both(a: _Seen, b: _Seen) -> _Seen:
-    """Labels of unlike kinds may be cast to equal ones: then we refuse what would be right."""
+def _merged(a: _Labels, b: _Labels) -> _Labels:
+    """Merge two sets of labels, and note whether they share one.
+
+    Labels of different types may become equal when they are cast to one type. Then valid data are
+    refused, which is safe.
+    """
     labels = np.unique(np.concatenate([a.labels, b.labels]))
-    return _Seen(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
+    return _Labels(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
 
 
 # Private rows by user, handed out in batches of users with equally many rows.
@@ -343,9 +348,9 @@ class _Units(NamedTuple):
 
 
 class Batch:
-    """Users with equally many rows, each with its own power of two taken off.
+    """Users with equally many rows; the data of each are divided by a power of two of their own.
 
-    Rows are gathered when they are looked at: some messages are about targets alone.
+    Rows are read when `X` is first used: some contributions need the targets alone.
 
     Parameters
     ----------
@@ -359,7 +364,7 @@ class Batch:
     x_exponent, y_exponent : int arrays of shape (users,)
         The powers of two (0 for targets without a free scale).
     good : bool array of shape (users,)
-        Whether all that a user brought is finite; zeros stand for what others brought.
+        Whether all rows and targets of a user are finite; zeros replace those of a bad user.
     shape : tuple of int
         Shape of the rows: users first.
     """
@@ -391,7 +396,7 @@ class Batch:
         return self._source._rows_of(self._at, self.good)
 
     def alone(self, i: int) -> Batch:
-        """Return one of the users, for whom nothing is kept."""
+        """Return a batch of user `i` alone, which caches nothing."""
         one, mine = copy.copy(self), slice(i, i + 1)
         for name in ("_at", "X", "Y"):
             one.__dict__.pop(name, None)
@@ -401,7 +406,7 @@ class Batch:
         return one
 
     def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
-        """Return what `make` returned for these users under a public key, or call it."""
+        """Return the arrays cached for these users under a public key, or call `make`."""
         if not self._keeps:
             return make()
         return self._source.memory((int(self.users[0]), key), make, large=large)
@@ -415,11 +420,11 @@ def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
 
 
 def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
-    """Return each user's rows in an order that depends on what they are, not on how they came.
+    """Return an order of each user's rows that depends on their values, not on their input order.
 
-    Float sums then have the same bits for every order in which rows came. The order is that of a
-    public hash: sorted by value, rows that are alike would become pairs. Different rows of equal
-    hashes, which anyone can construct, are sorted by value.
+    Float sums then have the same bits for every input order. Rows are sorted by a public hash
+    rather than by value, because an order by value would pair similar rows. Different rows with
+    equal hashes, which anyone can construct, are sorted by value.
     """
     keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
     order = np.argsort(keys, axis=1, kind="stable")
@@ -462,10 +467,10 @@ class UserRows(GroupRows):
         """Return the units of users; the first time their rows are brought to their own order."""
         known = self._known.get(int(users[0]))
         if known is None:
-            known = self._known[int(users[0])] = self._first_look(users)
+            known = self._known[int(users[0])] = self._first_read(users)
         return known
 
-    def _first_look(self, users: IntArray) -> _Units:
+    def _first_read(self, users: IntArray) -> _Units:
         everyone, at = np.ones(users.size, bool), self._at(users)
         X, Y = self._rows_of(at, everyone), self._targets_of(at, everyone)
         good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))

@@ -38,8 +38,8 @@ from skdp.data.products import row_products
 
 # Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
 #
-# What joins a row and its target is their place. So rows must come in an order that is known, which
-# arrays, files and Dask arrays have and a `RowSource` in general has not.
+# Rows and targets are matched by their position. So the order of the rows must be known: that of
+# arrays, files and Dask arrays is, that of a user-defined `RowSource` is not.
 #
 # Notation: a batch of groups holds groups of m rows each. Laid flat, a group is one long row of m d
 # entries, whose squared norm is the sum of the squared lengths of its rows. Rows that come in no
@@ -255,8 +255,8 @@ FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-# What was made for some units is kept for the passes that follow, within one public limit: copied
-# columns, records as integers, what users were asked before. It never changes a result.
+# The cache of intermediate results for later passes (copied columns, integer records, results for
+# users). It has one public limit of memory, and never changes a result.
 
 
 Arrays = tuple[NDArray[Any], ...]
@@ -268,10 +268,11 @@ def cacheable(n_bytes: float) -> bool:
 
 
 class Memory:
-    """Arrays by public key, until they take a public number of bytes: a part stays without.
+    """A cache of arrays by public key, up to a public number of bytes.
 
-    Which are kept never changes a result: what is not is made again, from the same rows. Large ones
-    that are quickly made again may take a quarter, and make room: others save more by their size.
+    Arrays that do not fit are computed anew from the same rows, so that the cache never changes a
+    result. Arrays marked `large` are quick to compute: they may take a quarter of the memory, and
+    are dropped to make room for others.
     """
 
     def __init__(self) -> None:
@@ -339,7 +340,7 @@ class ColumnRows:
         return self._given.n_rows()
 
     def parts(self, n: int) -> list[RowSource]:
-        """Cut the copy, or what stands for it."""
+        """Cut the copied columns, or the view of them, into parts."""
         return self._rows.parts(n)
 
     def blocks(self) -> Iterator[Block]:
@@ -355,7 +356,7 @@ def centered(
     Entries are cut between bounds first, if these are given.
     """
     rows = rows_at_once(len(center))
-    scratch = Scratch()  # of this pass: another one of the thread may be under way
+    scratch = Scratch()  # not shared: the thread may be inside another pass
     for block in blocks:
         if isinstance(block, Groups):
             given = dense(block.rows)
@@ -378,7 +379,7 @@ def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) 
 
 
 def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
-    """Yield some columns; a row with a bad value anywhere holds a NaN."""
+    """Yield rows on some columns; a row that is not finite in any column gets a NaN there."""
     for given in blocks:
         rows = given.rows if isinstance(given, Groups) else plain_block(given)
         yield with_rows(given, _on_columns(rows, kept, ~finite_rows(rows)))
@@ -401,9 +402,9 @@ def records_in_units(blocks: Iterable[Zipped | Groups], scale: RowScale) -> Iter
 
 
 def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) -> Iterator[Any]:
-    """Yield targets of records less a centre; those of bad records hold a NaN.
+    """Yield the targets of records minus a centre; those of bad records are NaN.
 
-    Groups stay whole: their means lie closer together than targets, and so may one row of each.
+    Batches of groups stay batches, as queries weight the rows of a group together.
     """
     for block in blocks:
         good = good_records(block)[:, None]
@@ -411,8 +412,8 @@ def targets_of_records(blocks: Iterable[Zipped | Groups], center: FloatArray) ->
 
 
 def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArray) -> Iterator[Any]:
-    """Yield rows next to targets, as both are seen above."""
-    scratch = Scratch()  # of this pass: another one of the thread may be under way
+    """Yield rows and targets in one array: those of `rows_of_records` and `targets_of_records`."""
+    scratch = Scratch()  # not shared: the thread may be inside another pass
     for block in blocks:
         (rows,), (targets,) = rows_of_records([block], kept), targets_of_records([block], center)
         parts = dense(rows_of(rows)), rows_of(targets)
@@ -421,10 +422,11 @@ def rows_and_targets(blocks: Iterable[Any], kept: Kept | None, center: FloatArra
 
 
 def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -> Iterator[Any]:
-    """Yield records whose target is by how much errors of a model fall with the second of two cuts.
+    """Yield records whose target is replaced by the gain of a second column clipping over a first.
 
-    That is squared errors, of targets and predictions in `scale`, each from its record alone. The
-    model is its coefficients, of dense rows in units, and its value at 0.
+    The gain of a record is its squared error (targets and predictions in `scale`) with rows clipped
+    by the first of `cuts`, minus that with the second. The public model is a pair: coefficients for
+    dense rows in units, and the prediction at 0.
     """
     for block in blocks:
         y, (coefficients, at_zero) = scale(block.targets), model
@@ -436,7 +438,7 @@ def gains_of_records(blocks: Iterable[Any], cuts: Any, model: Any, scale: Any) -
 
 
 def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
-    """Whether row and targets are finite; looked at once, where a column remembers it."""
+    """Return whether row and targets are finite; the column `CHECKED`, if any, caches it."""
     seen = block.columns.get(CHECKED)
     if seen is None or not seen.all():
         good = np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
@@ -447,7 +449,7 @@ def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
 
 
 def _on_columns(rows: Block, kept: Kept | None, bad: NDArray[np.bool_]) -> Block:
-    """Return rows on public columns, if any; bad ones hold a NaN in the first."""
+    """Return rows on the public columns `kept` (None: all); the first entry of bad rows is NaN."""
     rows = rows if kept is None else kept_columns(rows, kept)
     if bad.any():
         if sp.issparse(rows):
@@ -459,7 +461,7 @@ def _on_columns(rows: Block, kept: Kept | None, bad: NDArray[np.bool_]) -> Block
 
 
 class Mapped(NamedTuple):
-    """Public columns: some by their places, then what a matrix makes of all, less a centre."""
+    """Public columns: selected ones (`places`), then projections on `directions` minus `center`."""
 
     places: NDArray[np.intp]
     directions: NDArray[np.float64]
@@ -583,8 +585,8 @@ class TargetScale(NamedTuple):
 
     @classmethod
     def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
-        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
-        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
+        """Return the scale of targets with an interval each; `size` makes the norm of all <= 1."""
+        bounded = np.isfinite(low) & np.isfinite(high)  # infinite bounds occur only without noise
         a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         center = a + (b - a) / 2 if centered else np.zeros_like(a)
         half = np.maximum(b - center, center - a) * (1 + 1e-12)
@@ -592,14 +594,14 @@ class TargetScale(NamedTuple):
 
     @classmethod
     def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
-        """All targets of a record in a ball about 0 (the query cuts the norm)."""
+        """Return the scale of targets in a ball about 0; the query clips the norm."""
         edge = np.full(n_targets, float(radius))
         size = edge if math.isfinite(radius) else np.ones(n_targets)
         return cls(-edge, edge, np.zeros(n_targets), size)
 
     @property
     def nearest(self) -> FloatArray:
-        """The points of the bounds that are nearest to 0: where targets are looked for."""
+        """The points within the bounds nearest to 0, the first centre of a search for targets."""
         return np.asarray(np.clip(0.0, self.low, self.high))
 
     def __call__(self, y: FloatArray) -> FloatArray:
@@ -637,10 +639,10 @@ class RowScale(NamedTuple):
 
     @property
     def keeps_finite(self) -> bool:
-        """Whether rows that are finite stay so, whatever overflows on the way."""
+        """Whether finite rows stay finite, even if intermediate results overflow."""
         usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
         return bool((usable & np.isfinite(self.low) & np.isfinite(self.high)).all())
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """Return the entries at which columns are cut; any, where they have no size."""
+        """Return the entries at which columns are clipped; arbitrary for an infinite size."""
         return self.center + self.size * self.low, self.center + self.size * self.high

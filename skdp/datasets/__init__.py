@@ -1,4 +1,4 @@
-"""Made data in the shapes that the estimators are for. Nothing here is private."""
+"""Synthetic data sets in the shapes that the estimators are for. Nothing here is private."""
 
 from skdp.datasets._made import (
     make_block_graph,

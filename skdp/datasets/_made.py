@@ -1,4 +1,4 @@
-"""Made data: low-rank rows, graphs, regressions, streams, tables."""
+"""Synthetic data: low-rank rows, graphs, regressions, streams, tables."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def make_user_items(
     tail: float = 1.0,
     random_state: Any = None,
 ) -> Any:
-    """Binary histories that are as hard to tell apart as those of real shops.
+    """Binary user-item rows whose latent factors are as weak as those of real shops.
 
-    Popularity is heavy-tailed, every factor reaches every item, users mix a few factors, and most
-    histories are short: little of the matrix lies in its leading directions. `make_interactions`
-    is the easy case, where each user keeps to one part of the catalogue.
+    Popularity is heavy-tailed, every factor contains every item, users mix a few factors, and most
+    rows are short: the leading directions hold little of the matrix. `make_interactions` is the
+    easy case, where each user keeps to one part of the catalogue.
 
     Parameters
     ----------

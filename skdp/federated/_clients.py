@@ -1,4 +1,4 @@
-"""What clients of a federated fit share: their questions, sessions and states."""
+"""The base of federated fits: releases over clients, client sessions, and sums of states."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from skdp.privacy.gate.session import PrivacySession, answered
 from skdp.privacy.ledger import routes
 from skdp.privacy.noise.words import SystemSource
 
-# What stands behind a federated `Ask`: a release is paid on the server and read on the clients.
+# The server's side of a release: it is paid on the server, and the clients read their data.
 #
-# Bounds come from a query over no rows; what travels is the public request, and what comes back is
-# the secure sum of the clients' noisy integers. Solvers cannot tell it from a session.
+# The server computes bounds from a query over no rows. It sends a public request to the clients,
+# and receives the secure sum of their noisy integers. Solvers use it like any session.
 
 
 Words = NDArray[np.uint64]
@@ -42,7 +42,7 @@ def _upper_triangle(order: int) -> IntArray:
 
 
 def packed_size(bound: Bound) -> int:
-    """Return how many 64-bit words an answer takes on its way."""
+    """Return the number of 64-bit words in the message of an answer."""
     return bound.shape[0] * (bound.shape[0] + 1) // 2 if bound.symmetric else bound.size
 
 
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Argument:
 
 
 class FederatedSession:
-    """What a solver shell sees of a session whose data lie elsewhere: the same public numbers."""
+    """A session for solvers whose data are on clients; it has the same public attributes."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -287,9 +287,9 @@ def check_count(name: str, value: Any) -> int:
 
 
 def or_nothing(answer: Answers, grant: PartGrant) -> Answers:
-    """Return an answer that cannot fail: what cannot be computed is answered by the noise alone.
+    """Return an answer that cannot fail: if the computation fails, the client sends noise alone.
 
-    Whatever a server asks for, and however it fails, no client shows that it did.
+    Whether it failed would depend on private data, so no client may reveal it to the server.
     """
 
     def run(step: float) -> NDArray[Any]:
@@ -356,7 +356,7 @@ class FederatedClient:
     def _charge_for_an_answer(self) -> None:
         try:
             self._charge()
-        except Exception:  # the ledger notes why: what it holds is not for the server
+        except Exception:  # the ledger keeps the reason, which the server must not learn
             raise PrivacyError("a ledger of this client has no room; nothing was sent.") from None
 
     def respond(self, request: bytes) -> Words:
@@ -380,7 +380,7 @@ class FederatedClient:
         try:
             with self._session.lock:
                 bounded, grant = self._pay(request)
-        except Exception as error:  # of whatever kind: nothing private was looked at so far
+        except Exception as error:  # any error: no private number was read so far
             raise InvalidMessageError(str(error)) from None
         return pack(grant.contribute(or_nothing(bounded.answer, grant)), bounded.bound)
 
@@ -432,10 +432,10 @@ class FederatedClient:
         return self._session.ledger
 
     def close(self) -> PrivacySpent:
-        """Give up what is left of the budget and return the final receipt.
+        """Charge the rest of the budget and return the final receipt.
 
-        How much a fit releases may follow from what it released before. A receipt that always
-        states the whole budget does not depend on it.
+        The number of releases of a fit may depend on what it released before. A receipt that always
+        states the whole budget does not reveal it.
         """
         self._session.forfeit_rest()
         routes.settle(self._session)

@@ -87,9 +87,10 @@ def run_digest(run_id: bytes) -> bytes:
 
 
 def context(run_id: bytes, step: int, opening: Opening) -> bytes:
-    """Return a digest of all that is public: it is bound into every key and every seal.
+    """Return a digest of all public values of a step, which enters every key and every seal.
 
-    Clients that were told different things derive different masks, and their sum stays masked.
+    If a server sends different values to different clients, their masks do not cancel, and the sum
+    stays masked.
     """
     head = struct.pack("<BI", len(run_id), step)
     body = _OPENING.pack(*opening.counts, opening.size)
@@ -253,7 +254,7 @@ class Call(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What both sides must agree on: a client that was set up otherwise refuses."""
+    """The settings that server and client must share; a client with other settings refuses."""
 
     unit: str
     adjacency: str
@@ -282,7 +283,7 @@ class Question(bytes):
     size: int
 
     def __new__(cls, request: bytes, counts: tuple[int, ...], size: int) -> Question:
-        """Attach to the request what the sum is."""
+        """Attach the configuration and the size of the secure sum to the request."""
         self = super().__new__(cls, request)
         self.counts, self.size = counts, size
         return self

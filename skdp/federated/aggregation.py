@@ -48,7 +48,7 @@ def self_key(seed: bytes, context: bytes, client_id: int) -> bytes:
 
 
 def commitment(seed: bytes, context: bytes, client_id: int) -> bytes:
-    """Digest of a self-mask's seed: the server sees whether the shares it opened are the true ones.
+    """Digest of a self-mask's seed, by which the server checks the seed that it reconstructs.
 
     The seed has 256 bits of entropy, so its digest does not help to find it.
     """
@@ -429,7 +429,7 @@ class AggregationServer:
         alive = state.commitments.keys() - state.waiting
         self._check_enough(alive)
         state.alive, state.dead = alive, state.commitments.keys() - alive
-        # `n_dropouts` are gone at most: threshold <= neighbours - n_dropouts are left to everybody
+        # At most `n_dropouts` clients are missing, so each has enough neighbours to be unmasked.
         flags = wire.pack_flags(int(self._config.n_clients), alive, state.dead)
         return self._ask(Kind.UNMASK, dict.fromkeys(sorted(alive), flags))
 
@@ -456,7 +456,7 @@ class AggregationServer:
             for client in state.dead:
                 self._unlink(state, client)
         except InvalidMessageError as error:
-            self._state = None  # half-unmasked sums are of no use to anybody
+            self._state = None  # a partly unmasked sum must not be kept
             raise AggregationAbortedError(
                 f"The sum could not be opened: {error}", opened=True
             ) from None
@@ -558,10 +558,10 @@ class SecureAggregator:
 
 
 class UnmaskedAggregator:
-    """The same sums without masks: for tests and simulations, where one process holds all data.
+    """Sums without masks, for tests and simulations in which one process holds all data.
 
-    Contributions are added as they come, so memory holds one at a time. A callback may stand for
-    a whole chunk of clients and return the sum of their contributions.
+    Contributions are added one at a time, to save memory. A callback may also represent many
+    clients, and return the sum of their contributions.
 
     Parameters
     ----------

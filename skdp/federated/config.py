@@ -88,7 +88,7 @@ class AggregationConfig:
 
     @property
     def degree(self) -> int:
-        """Number of neighbours of each client, k: T + 2F + 1, but at least 20; even, or all others.
+        """Number of neighbours of each client: k = T + 2F + 1, at least 20, even (or all others).
 
         A circulant graph of degree k stays connected when any k - 1 clients are taken out, so
         k >= T + F + 1 leaves the honest survivors connected: their masks hide all partial sums.
@@ -126,15 +126,15 @@ class AggregationConfig:
 
     @property
     def excess(self) -> float:
-        """Standard deviation of all parts over that of the honest ones: the price of safety."""
+        """Standard deviation of the noise of all clients, relative to that of the honest ones."""
         return math.sqrt(self.n_clients / self.n_honest)
 
     @property
     def draws(self) -> int:
-        """What one coordinate costs in delta, in draws of the central sampler, rounded up.
+        """Cost in delta of one coordinate, as a number of draws of the central sampler, rounded up.
 
-        All clients' draws are charged, though those of colluders protect nobody. What adding parts
-        costs, exp(-4e14) each, is less than floats tell from 0.
+        The draws of all clients are charged, though those of colluders protect nobody. Adding parts
+        costs exp(-4e14) each, which is 0 in floats.
         """
         drawn = self.n_clients * noise.sampler_error(noise.PART_LEVELS)
         rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.PART_SIGMA_INT)

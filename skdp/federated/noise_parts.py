@@ -1,9 +1,9 @@
-"""Noise that many clients add in parts: what their sum is worth, and what it costs in delta.
+"""Distributed noise: each client adds a part, and the parts of honest clients are enough.
 
 Each client of a federation adds an integer Gaussian N_Z(sigma_c) to its integer contribution, and a
-secure sum opens the total alone. What protects a client is the noise that nobody in the room knows:
-of the s parts of a step, T belong to colluding clients (the curious one included), and up to F
-never arrive. At least h = s - T - F honest parts are in every total that is opened.
+secure sum opens the total alone. A client is protected by the noise parts that no attacker knows.
+Of the s parts of a step, T belong to colluding clients, and up to F never arrive. So at least
+h = s - T - F honest parts are in every total that is opened.
 
 *Law of their sum.* For X of N_Z(a) and Y of N_Z(b), P(X + Y = z) is N_Z(sqrt(a^2 + b^2)) at z times
 the sum over integers x of exp(-(x - c)^2 / (2 t^2)), t = ab / sqrt(a^2 + b^2) and
@@ -48,7 +48,7 @@ class PartGrant(Grant):
     receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
     """
 
-    share: float = 0.0  # of the budget, that was paid
+    share: float = 0.0  # the budget fraction that was paid
 
     def draw(self, *index: int) -> IntArray:
         """Draw one client's part of the noise."""
@@ -56,7 +56,7 @@ class PartGrant(Grant):
         return noise.integer_gaussian(words, self.bound.shape, noise.PART_LEVELS)
 
     def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
-        """Read once, add this client's part: for a secure sum only, too little noise alone."""
+        """Read once and add this client's noise part: too little noise outside of a secure sum."""
         return self.noised(answer)
 
     def close(self, total: IntArray, n_parts: int) -> Answer:

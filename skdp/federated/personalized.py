@@ -25,25 +25,26 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Pooled, SecondMoment, UserDirections, View
 from skdp.solvers.user_heads import ClassMeans, HeadNorms, HeadRule, Heads, HeadVotes, MeanHead
 
-# The fit of a personalised model over devices: what the server asks, and what they answer.
+# Federated fits of personalised models: the requests of the server and the answers of devices.
 #
-# The solver is that of the central fit. Each of its messages is a public function of one user's
-# rows, made of public arrays: these travel, and the client makes the message anew from them and
-# from its own copy of the estimator. It believes no bound and no code of the server.
+# The solver is that of the central fit. There a message is a public function of one user's rows,
+# with public arrays as parameters. Here only the arrays are sent. The client builds the function
+# from them and its own copy of the estimator, so it need not trust bounds or code of the server.
 
 
 FloatArray = NDArray[np.float64]
 _SKEW, _MOST_RULES, _MOST_POINTS = 1e-6, 1000, 1000
-_MOST_CONDITION = 1e9  # of a whitener with rows of length 1: those of fits stay below 1e7
-# Entries of trial users: squares, products and sums of them leave the range of floats.
+_MOST_CONDITION = 1e9  # largest condition number of a whitener; those of fits stay below 1e7
+# Entries of trial users: their squares, products and sums overflow or underflow.
 _SIZES: FloatArray = np.array([1.0, 1e-154, -1.0, 1e154, 1e-4, 1e150, 5e-324, -1e-162, 1e308, 0.0])
 
 
 class FirstFitUsers(PrivateQuery):
-    """The users of one client (or none, on the server), as an unfitted estimator sees them.
+    """The query over the users of one client (or over no users, on the server).
 
-    Each method is a message of the solver: arrays come from the server, everything else from the
-    estimator that the client holds. What a user adds is bounded by `UserQuery`, whatever they are.
+    Each method is a release of the solver. Its arrays come from the server, everything else from
+    the estimator that the client holds. `UserQuery` bounds what a user adds, whatever the arrays
+    are.
 
     Parameters
     ----------
@@ -78,11 +79,11 @@ class FirstFitUsers(PrivateQuery):
 
     @staticmethod
     def sound_together(method: str, arguments: tuple[Argument, ...]) -> bool:
-        """Whether an intercept of all has coefficients next to it."""
+        """Whether a global intercept comes with global coefficients."""
         return method != "user_direction_gram" or arguments[1] is not None or arguments[2] is None
 
     def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> FirstFitUsers:
-        """Narrow to messages about rows as they are seen."""
+        """Return the query over rows that are centred, scaled and clipped by public numbers."""
         return FirstFitUsers(self._estimator, self._users.scaled(center, scale, limit))
 
     def columns(self) -> ColumnQuery:
@@ -94,7 +95,7 @@ class FirstFitUsers(PrivateQuery):
         return self._users.targets()
 
     def coef(self, *view_and_subspace: Any) -> NumberQuery:
-        """Return the query over norms of heads."""
+        """Return the rank query over the norms of the users' own coefficients (heads)."""
         heads = self._small_heads(*view_and_subspace)
         query: NumberQuery = HeadNorms(heads).asked(self._users)
         return query
@@ -102,20 +103,20 @@ class FirstFitUsers(PrivateQuery):
     def pooled_regression_moments(
         self, weight: Any, target_center: Any, target_size: float
     ) -> Bounded:
-        """Return the moments of the model of all."""
+        """Return the moments X'X and X'y for the global model, one bounded share for each user."""
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(weight, target_center, target_size, intercept))
 
     def feature_second_moment(self) -> Bounded:
-        """Return second moments of rows."""
+        """Return the sum of the users' second moments of rows, for whitening."""
         return self._asked(SecondMoment(self.n_features, self._estimator.fit_intercept))
 
     def user_direction_gram(self, *view: Any) -> Bounded:
-        """Return directions."""
+        """Return the sum of u u' over users, u the unit direction of a user's own fit."""
         return self._asked(UserDirections(self._view(*view), self.n_features))
 
     def head_rule_votes(self, *view_and_rules: Any) -> Bounded:
-        """Return votes for rules of heads."""
+        """Return the users' unit votes for the rules by which heads are fitted."""
         whitener, coef, intercept, U, rules = view_and_rules
         model = self._model(coef, intercept)
         based = self._estimator._y_numeric
@@ -124,11 +125,11 @@ class FirstFitUsers(PrivateQuery):
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
     def class_frequency_sum(self) -> Bounded:
-        """Return shares of the classes."""
+        """Return the sum over users of the class frequencies among their rows."""
         return self._asked(ClassMeans(self.n_outputs))
 
     def user_coef_sum(self, *heads_and_bounds: Any) -> Bounded:
-        """Return heads."""
+        """Return the sum of the users' clipped coefficients (heads)."""
         *heads, logits, coef_clip_norm = heads_and_bounds
         return self._asked(MeanHead(self._small_heads(*heads), logits, coef_clip_norm))
 
@@ -138,31 +139,31 @@ class FirstFitUsers(PrivateQuery):
 
 
 class FirstFitSession(_clients.FederatedSession):
-    """What the estimator's own fit sees: the messages of its solver go to the clients."""
+    """The session of the estimator's own fit, which sends the solver's requests to the clients."""
 
     def ask(self, query: object) -> Any:
-        """Return the federated face of users."""
+        """Return the `Ask` that sends requests to the clients."""
         return _AskUsers(super().ask(query))
 
 
 class _AskUsers:
-    """Sends the public arrays of a message in place of the message."""
+    """An `Ask` over users that sends the public arrays of a message, not the function itself."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     def grams(self, name: str, message: Any, *_: Any, share: float) -> Any:
-        """Return the noisy sum of what a message is at the clients."""
+        """Return the noisy sum of the clients' contributions to a message."""
         return getattr(self._ask, name)(*message.public, share=share)
 
     sums = grams
 
     def numbers(self, name: str, message: Any) -> Any:
-        """Return what ranks thresholds among numbers of the clients' users."""
+        """Return the rank queries over one number of each user of the clients."""
         return getattr(self._ask, name)(*message.public)
 
     def scaled(self, *scaling: Any) -> Any:
-        """Narrow to rows as they are seen."""
+        """Return the `Ask` over rows that are centred, scaled and clipped by public numbers."""
         return _AskUsers(self._ask.scaled(*scaling))
 
     def __getattr__(self, name: str) -> Any:
@@ -170,10 +171,10 @@ class _AskUsers:
 
 
 def trial_users(estimator: Any, d: int, p: int) -> FirstFitUsers:
-    """Return public users with few and with many rows: requests are tried on them.
+    """Return synthetic users with few and with many rows, to test requests on before paying.
 
-    A request whose arrays fit these fits all users, so that no error can follow a payment. Some
-    have rows of zeros, and others entries of all sizes, beyond whatever bounds a server names.
+    A request that works for these users works for all, so that no error can follow a payment. Some
+    have rows of zeros, others have entries of all sizes, beyond any bounds that a server may send.
     """
     codes = np.repeat(np.arange(6), [1, 3, d + 3, 1, 3, d + 3])
     X, Y = np.zeros((len(codes), d)), np.zeros((len(codes), p))
@@ -184,13 +185,13 @@ def trial_users(estimator: Any, d: int, p: int) -> FirstFitUsers:
     return FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
 
 
-# -- what a client takes -----------------------------------------------------------------------
+# -- checks of the arguments that a client accepts ---------------------------------------------
 
 
 def is_whitener(query: Any, value: Argument) -> bool:
     """None, or a matrix of the features that is neither tiny, huge nor singular.
 
-    Features may have any units, so that rows of a matrix are compared at length 1.
+    Features may have any units, so the condition number is that of the matrix with scaled rows.
     """
     if value is None:
         return True
@@ -232,7 +233,7 @@ def is_level(query: Any, value: Argument) -> bool:
 
 
 def is_rules(_: Any, value: Argument) -> bool:
-    """Rows (outside, penalty, intercept, toward_global) of rules of heads."""
+    """Rules for fitting heads, one in each row: (outside, penalty, intercept, toward_global)."""
     if not _clients.is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
         return False
     inside = (value >= 0).all() and (value[:, [0, 3]] <= 1).all()

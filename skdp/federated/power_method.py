@@ -380,10 +380,13 @@ class FederatedPowerMethod:
 
 
 def _as_sums(estimator: Any, unit: Unit) -> None:
-    """Have a fit ask for sums of clients: flips of cells are no sum, nor moments of split rows."""
+    """Set an algorithm whose releases are sums over clients, or raise.
+
+    Randomized response is no sum, and neither are second moments of rows split between clients.
+    """
     routes = unit.federated
     if unit.bound is DEGREE and getattr(estimator, "unit_bound", 0) is None:
-        estimator.set_params(unit_bound=DEGREE.default)  # that of clients: none is learnt
+        estimator.set_params(unit_bound=DEGREE.default)  # the clients' default; it is not learnt
     if estimator.algorithm in ("auto", "randomized"):
         estimator.set_params(algorithm=routes[0])
     elif estimator.algorithm not in routes:

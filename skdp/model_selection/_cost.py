@@ -1,4 +1,4 @@
-"""What a search costs, counted from its folds before it runs, and how a ledger is paid for it."""
+"""The privacy cost of a search, computed from its folds before it runs, and its payment."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 from skdp.privacy.ledger.routes import COUNTERS, Payment
 from skdp.privacy.ledger.scope import around
 
-# The private parts of an estimator: which estimators inside it spend a budget, and on whom.
+# The private estimators inside an estimator, their budgets and privacy units.
 
 
 def dp_parts(estimator):
-    """Return the private estimators in an estimator, itself included, in order; not inside them."""
+    """Return the private estimators in an estimator (or itself), but not those nested in them."""
     if isinstance(estimator, BaseDPEstimator):
         return [estimator]
     if not hasattr(estimator, "get_params"):
@@ -57,7 +57,7 @@ _FOR_EACH_TARGET = (MultiOutputRegressor, MultiOutputClassifier)
 
 
 def check_fitted_once(estimator):
-    """Refuse a composition that fits a private part more than once, or nobody knows how often."""
+    """Raise unless a composition is known to fit each private part exactly once."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
     if not fits_each_part_once(estimator):
@@ -71,7 +71,7 @@ def check_fitted_once(estimator):
 
 
 def check_fitted_whole(estimator):
-    """Refuse a composition unless each clone of a private part gets all rows, as they are."""
+    """Raise unless a composition fits each clone of a private part on all rows, unchanged."""
     if type(estimator) in _FOR_EACH_TARGET:
         check_fitted_whole(estimator.estimator)
     elif fits_each_part_once(estimator):
@@ -90,11 +90,11 @@ def planned_fit(part, with_groups=False):
 
 
 def _planned_losses(part):
-    """Return what one fit spends at most.
+    """Return the losses that one fit spends at most.
 
-    Where its shape decides whether it is Gaussian or pure, or first answers do, and for random
-    sketches, that is what every (epsilon, delta)-DP mechanism spends. In a ledger it is one that is
-    Gaussian: another is refused there, as it was not paid for.
+    If the shape of X or the first releases decide whether a fit is Gaussian or pure, or if it draws
+    random sketches, these are the losses of any (epsilon, delta)-DP mechanism. Inside a ledger they
+    are those of a Gaussian fit, and a fit that turns out to be of another kind is refused.
     """
     kinds = part._budget_kinds()
     delta = 0.0 if kinds == ("pure",) else part.delta
@@ -106,15 +106,15 @@ def _planned_losses(part):
 
 
 def meaning_of(part, with_groups=False):
-    """Return what a fit of a private estimator protects: its unit and adjacency."""
+    """Return the privacy unit and the adjacency of a private estimator's fit."""
     unit = getattr(part, "privacy_unit", "row")
-    if with_groups and hasattr(part, "require_groups"):  # whose unit shows in the fit
+    if with_groups and hasattr(part, "require_groups"):  # its unit depends on `groups` in fit
         unit = "group"
     return unit_name(unit, change_of(part)), part.adjacency
 
 
 def weights_of(parts):
-    """Return shares of a run for its parts, as the budgets that they were given compare."""
+    """Return the fraction of a run's budget for each part, in proportion to their own budgets."""
     spent = [planned_fit(part).losses for part in parts]
     sizes = [
         math.fsum(value**2 if kind == "gaussian" else value for kind, value in losses)
@@ -129,13 +129,13 @@ def weights_of(parts):
 def budget_for(kind, value, delta):
     """Return (epsilon, delta) of a fit that spends at most a given mu, or a given epsilon.
 
-    The noise of a Gaussian fit depends on mu alone: which (epsilon, delta) says it does not matter.
+    The noise of a Gaussian fit depends on mu alone, so any (epsilon, delta) with this mu will do.
     """
     if kind == "pure" or value == math.inf:
         return value, delta
     while True:
         epsilon = accounting.epsilon_from_mu_delta(value, delta)
-        if epsilon > min(1e-6, value):  # below mu its rounding would weigh
+        if epsilon > min(1e-6, value):  # the rounding of a smaller epsilon would matter
             break
         delta /= 16
     while PrivacyBudget(epsilon, delta).mu > value:
@@ -144,7 +144,7 @@ def budget_for(kind, value, delta):
 
 
 def set_budget(parts, kind, value, delta):
-    """Give the parts of a run what it may spend on fits, in proportion to their own budgets."""
+    """Set the budgets of the parts of a run, in proportion to the budgets that they had."""
     for part, weight in zip(parts, weights_of(parts), strict=True):
         size = value * (math.sqrt(weight) if kind == "gaussian" else weight) * (1 - 1e-9)
         epsilon, own_delta = budget_for(kind, size, delta)
@@ -251,7 +251,7 @@ class SearchCost:
         )
 
     def _total(self):
-        """Say the epsilon of everything, at the first delta of two at which there is one."""
+        """Return the total epsilon as text, at the first of two deltas at which it is finite."""
         said = f"total: epsilon={self.epsilon():.4g} at delta={USUAL_DELTA:.4g}"
         if self.mu is not None:
             return f"{said} (mu={self.mu:.4g})"
@@ -358,7 +358,7 @@ def search_cost(
 
 
 def is_search(object_):
-    """Whether it is a search whose fits are known before it runs; subclasses may do otherwise."""
+    """Whether this is a search whose fits are known beforehand, and no subclass of one."""
     return type(object_) in (GridSearchCV, RandomizedSearchCV)
 
 
@@ -459,7 +459,7 @@ def payment_for(
     counted = cost.fits, cost.refits
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
     sessions = len(cost.fits) + len(cost.refits)
-    if not is_search(fitted):  # a function: that it is called, once, nobody can see
+    if not is_search(fitted):  # a function: whether it is called, and how often, is not known
         name = f"cross-validation of {type(fitted).__name__} (folds by the caller's word)"
         parts = (*_private_parts(fitted), *_private_scorers(scoring))
         return Payment(parts, LedgerFit(name, *meaning, sessions=sessions), *counted)
@@ -489,7 +489,7 @@ _CHANGED = (
 
 
 def _whole_fits(fitted, assume_all_rows):
-    """Return the payment for clones that get all rows, as is known or as the caller says."""
+    """Return the payment for clones that get all rows, if that is known or the caller says so."""
     parts = _private_parts(fitted)
     if parts[0] is not fitted:
         if assume_all_rows:

@@ -101,16 +101,16 @@ class PipelineReport:
         return "".join(parts)
 
 
-# Is a pipeline private from end to end? Decided on its steps and parameters, without any data.
+# Checking whether a pipeline is private from end to end, from its steps and parameters alone.
 
 
 @dataclass(frozen=True)
 class _Flow:
-    """What happened to the rows that reach a step."""
+    """The history of the rows that reach a step."""
 
-    touched: tuple[str, ...] = ()  # steps so far that handed on something else than they got
+    touched: tuple[str, ...] = ()  # steps so far that change rows
     private: str = ""  # the last private step so far
-    column: Any = None  # the one that they all handed on as it was, by name or place
+    column: Any = None  # the column that all of them leave unchanged, by name or position
 
     def through(self, path, step=None):
         column = step.group_column if type(step) is DPStandardScaler else None
@@ -243,7 +243,7 @@ def _no_guarantee(step):
 
 
 def _other_units(step, flow):
-    """Say where steps before a private one make what it protects something else."""
+    """Yield problems with earlier steps that change the privacy unit of a private step."""
     if not flow.touched:
         return
     before, unit = ", ".join(flow.touched), getattr(step, "privacy_unit", "row")
@@ -278,7 +278,7 @@ def _spends(step):
 
 
 def _together(walk, parts):
-    """Add what is wrong with all steps together; `parts` are all private estimators inside."""
+    """Add problems of the pipeline as a whole; `parts` are all private estimators inside it."""
     steps = [step for _, step in walk.private]
     if not steps:
         inside = "its private estimators are fitted by a step that is not verified."
@@ -388,7 +388,8 @@ def check_searchable(estimator, assume_rowwise=()):
         )
 
 
-# Noise and budgets of the steps come from the search, which says itself what its model holds.
+# Problems that a search refuses. Others do not matter: the search sets the noise and the budgets of
+# the steps, and reports itself what private state its model holds.
 _SEARCH_REFUSES = ("not verified", "after", "unit")
 
 

@@ -1,4 +1,4 @@
-"""Steps that are proven to look at each row alone, and what else is taken for such a step."""
+"""Steps that are proven to treat each row by itself, and row-by-row prediction of fitted models."""
 
 import contextlib
 import inspect
@@ -71,7 +71,7 @@ class Line(NamedTuple):
     step: type
     allowed: dict[str, Allowed]
     reason: str
-    given: str = ""  # what must hold of the rows, which no parameter tells
+    given: str = ""  # an assumption about the rows that no parameter can ensure
     parts: Callable[[Any], list] | None = None
 
 
@@ -233,7 +233,7 @@ def proven_table() -> str:
     return "\n".join(lines)
 
 
-# What a fitted model makes of each row, as a function of that row alone, bit by bit.
+# Predictions of a fitted model for each row that depend on that row alone, bit by bit.
 #
 # ``model.predict(X)`` is not one: a batched product adds up in an order that depends on where a row
 # stands, and for half of the rows the last bit of a prediction changes when another row is added. A
@@ -272,7 +272,7 @@ def fast_map(model, X, method):
     method : str
         "predict", "transform" or "reconstruct" (transform and back).
     """
-    if hasattr(X, "iloc"):  # under the names that the model was fitted with
+    if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
         named = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
         by_block = _fast_map(model, method) if named else None
         return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
@@ -296,7 +296,7 @@ def all_numbers(X):
 
 
 def _by_block(linear, X):
-    """Return what a map makes of rows, some of them at a time, without a warning."""
+    """Apply a linear map to X in blocks of rows, without warnings."""
     size = max(1, CACHED // max(1, math.prod(X.shape[1:])))
     blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
     with warnings.catch_warnings():  # of names, which blocks do not have
@@ -334,7 +334,7 @@ def each_row(function, X, y):
         warnings.simplefilter("ignore")
         for i in range(len(values)):
             one = slice(i, i + 1)
-            with contextlib.suppress(Exception):  # of whatever kind: it tells of a private row
+            with contextlib.suppress(Exception):  # any error would reveal private values
                 (values[i],) = np.ravel(function(take_rows(X, one), None if y is None else y[one]))
     return values
 

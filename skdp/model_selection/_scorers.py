@@ -1,4 +1,4 @@
-"""Scores with privacy: of models whose predictions for a row depend on that row alone."""
+"""Private scorers, for models whose prediction for a row depends on that row alone."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from skdp.queries.regression import LossQuery
 from skdp.recommend._lists import missed_share
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
-_COUNT_SHARE = 0.2  # of a score: sums order runs, the count serves the mean
+_COUNT_SHARE = 0.2  # budget fraction of the count, which only the mean needs: sums order the runs
 _ROW_UNITS = tuple(name for name, unit in UNITS.items() if unit.in_one_row or unit.of_groups)
 
 
 def scored_unit(name):
-    """Return a unit of which a change moves the loss of one row, or the mean loss of one group."""
+    """Return the unit if one changes the loss of one row, or the mean loss of a group, or raise."""
     unit = unit_named(name)
     if unit.name not in _ROW_UNITS:
         raise PrivacyError(
@@ -68,9 +68,10 @@ def _distance(x, found):
 
 
 def _share_lost(origin, x, found):
-    """Share of the squared distance from an origin that is not rebuilt: in [0, 1], no scale.
+    """Return the fraction of each row's squared distance from an origin that the projection loses.
 
-    A row that is not finite has none, whichever its entries are.
+    It lies in [0, 1] whatever the scale of the rows is. The result for a row that is not finite is
+    NaN.
     """
     whole = _distance(x, origin)
     lost = np.zeros_like(whole)
@@ -78,7 +79,7 @@ def _share_lost(origin, x, found):
         return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
 
 
-# name -> (method of the model, loss of a target and what was found)
+# name -> (method of the model, function (target, prediction) -> loss)
 LOSSES = {
     "squared_error": ("predict", _squared),
     "absolute_error": ("predict", _absolute),
@@ -90,9 +91,9 @@ ROW_LOSSES = {"missed_items": missed_share}  # name -> losses of rows, from a mo
 
 
 def _by_row(method, loss, X, y, found):
-    """Return one loss a row: the mean over its targets where there are several.
+    """Return one loss for each row, the mean over its targets.
 
-    A column (n, 1) with n numbers would broadcast to n^2 losses, and q targets to q losses a row.
+    Shapes are made equal first: a column (n, 1) minus n numbers would broadcast to n^2 losses.
     """
     if method == "reconstruct":
         return loss(X, found)
@@ -107,25 +108,25 @@ def _row_loss(method, loss, model, X, y):
 
 
 def _origin(model, X):
-    """Return what a row becomes whose projection is zero: the mean of a model, or zeros."""
+    """Return the reconstruction of a row whose projection is zero: the model's mean, or zeros."""
     zeros = public_row(X)
-    if zeros is None:  # a data frame has no row that is public, but a model its size
+    if zeros is None:  # no public row can be made for a data frame: use the number of components
         last = model[-1] if isinstance(model, Pipeline) else model
         return model.inverse_transform(np.zeros((1, len(last.components_))))
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
 
 
 def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of one row that stands next to others, or their targets, of other types.
+    """Return the loss of a single row of data with mixed types, computed as in a batch.
 
-    Predicted and compared as in a batch: what its neighbours are changes no bit.
+    The result must not depend on the types of other rows, which decide the dtype of a batch.
     """
     y = None if y is None else np.asarray(y.tolist())
     return _by_row(method, loss, as_numbers(X), y, found_of(X))
 
 
 def _public_target(model, y):
-    """Return a target like those of y that is no private value."""
+    """Return a public target of the same kind as y: a known class, or 0."""
     classes = getattr(model, "classes_", None)
     value = np.zeros(1) if classes is None else np.ravel(np.asarray(classes))[:1]
     return np.resize(value, (1, *y.shape[1:]))
@@ -184,7 +185,7 @@ class PrivateScorer:
         return hasattr(model, "inverse_transform" if method == "reconstruct" else method)
 
     def check_meaning(self, unit: Any, adjacency: Any) -> Any:
-        """Refuse to be added to fits that protect something else."""
+        """Raise if the scorer's unit or adjacency differs from that of the fits."""
         mine = self.privacy_unit, self.adjacency
         if mine != (unit, adjacency):
             raise PrivacyError(
@@ -271,7 +272,7 @@ class PrivateScorer:
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
         mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
-        if mixed:  # one entry that is no number would fail them all
+        if mixed:  # in a batch one entry that is no number would make all rows fail
             if batch is not None:
                 one = partial(_by_itself, method, loss, batch)
             batch = None

@@ -25,7 +25,7 @@ from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.routes import RunLimit, prepaid
 from skdp.privacy.noise.words import make_source
 
-# What private searches share: everything but where candidates come from.
+# The base class of private searches; subclasses define the candidates.
 
 
 def _has(name):
@@ -63,7 +63,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """Return what the search protects, if each part of each candidate protects the same."""
         meaning = self._meaning(fit_params)
         scored_unit(meaning[0])
-        for params in candidates:  # which of them will be run is drawn later
+        for params in candidates:  # all of them: the candidates that run are drawn later
             for part in dp_parts(candidate_of(self.estimator, params)):
                 unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
                 if (unit, adjacency) != meaning:
@@ -157,7 +157,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 )
         if not candidates:
             raise ValueError("there is no candidate to try: the grid is empty.")
-        for params in candidates:  # a candidate may put another step in the place of one
+        for params in candidates:  # a candidate may replace a step of the pipeline
             check_searchable(candidate_of(self.estimator, params), self.assume_rowwise)
         return candidates
 
@@ -341,7 +341,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
 
 def _distance(plan, sessions):
-    """Total variation of the noise of all runs; random stopping has it in its losses."""
+    """Return the total variation of the sampled noise of all runs; random stopping includes it."""
     drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
     return sessions * SAMPLER_DISTANCE if drawn else 0.0
 

@@ -187,7 +187,7 @@ def _where(R, chosen):
     return part
 
 
-# How many training and test sets of a splitter hold one unit, from public shapes alone.
+# The numbers of training and test sets that contain one unit, from public shapes alone.
 
 
 # Splitters whose folds are a function of the number of rows (and of public randomness) alone.
@@ -257,7 +257,7 @@ def held_by(cv, n_samples, groups, unit, adjacency):
 
 
 class PredefinedSplits:
-    """An iterable of (train, test) that the caller vouches for."""
+    """An iterable of (train, test) index sets, which the caller guarantees to be public."""
 
     def __init__(self, splits):
         self.splits = list(splits)
@@ -284,11 +284,11 @@ def _count(cv, n_samples, groups, unit):
     K = cv.get_n_splits(X, None, groups)
     if isinstance(cv, model_selection.LeaveOneOut):
         return K - 1, 1
-    # A generator draws other folds in the search than here.
+    # With a random generator the search draws other folds than we would here: assume the worst.
     drawn = isinstance(
         cv, model_selection.ShuffleSplit | model_selection.GroupShuffleSplit
     ) and not isinstance(cv.random_state, numbers.Integral)
-    # Another user may have more rows than there are folds, whoever is replaced.
+    # A user who replaces another may have more rows than folds, and so be in all of them.
     within = isinstance(cv, WithinGroupKFold) and unit.of_groups
     if drawn or within or not (unit.in_one_row or unit.of_groups):
         return K, K

@@ -1,4 +1,4 @@
-"""Private selection: the number of runs, what a search costs, and the runs."""
+"""Private selection: the random number of runs, the privacy cost of a search, and the runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import Words, make_source
 
-# The random number of runs of a private search: geometric, with a mean that candidates set.
+# The random number of runs of a private search: geometric, with a mean that depends on the number
+# of candidates.
 #
-# Other laws have less to spend on each run where a search of all candidates does not win. Words are
-# uniform 64-bit integers (`skdp.privacy.noise.words`).
+# Wherever random stopping beats running all candidates, other distributions leave less budget for
+# each run. Words are uniform 64-bit integers (`skdp.privacy.noise.words`).
 
 
 def last_chance(mean: float) -> float:
@@ -67,7 +68,7 @@ def draw_runs(words: Words, mean: float) -> int:
     return runs
 
 
-# Private selection: the best of a random number of private runs, published alone.
+# Private selection: only the best of a random number of private runs is published.
 #
 # A run Q draws a candidate, fits it and scores it, all privately. The search repeats Q a random
 # number K of times, K independent of the data, and publishes the best run and nothing else: not K,
@@ -305,7 +306,7 @@ class Run:
 
 
 def _silence(model):
-    """Let nobody count the runs: no callbacks, and nothing that a Pipeline prints."""
+    """Switch off callbacks and Pipeline output, which would reveal the number of runs."""
     deep = model.get_params(deep=True)
     for part in [model, *deep.values()]:
         if hasattr(part, "_skl_callbacks"):
@@ -316,7 +317,7 @@ def _silence(model):
 
 @dataclass
 class Results:
-    """What is published: the best run, or all of them where all were paid for one by one."""
+    """The published results: the best run, or all runs if each was paid for."""
 
     plan: Any
     published: list
@@ -327,8 +328,8 @@ class Results:
         """Return the fitted attributes."""
         best = self.published[self.best]
         for part in _all_parts(best.model):
-            part.privacy_spent_ = spent  # its own would leave the search out
-        n = np.mean([run.n for run in self.published])  # one for all: scores are ordered as totals
+            part.privacy_spent_ = spent  # the cost of the whole search, not that of the one fit
+        n = np.mean([run.n for run in self.published])  # the same n for all, to keep their order
         scores = np.array([self.scorer.score_of(run.total, n) for run in self.published])
         totals = np.array([run.total for run in self.published])
         results = {
@@ -390,14 +391,14 @@ class Runs:
         else:
             published = [self._best_of_random(X, y, fit_params)]
         best = max(range(len(published)), key=lambda i: published[i].total)
-        for said in published[best].warnings:  # those of others are about models that nobody gets
+        for said in published[best].warnings:  # warnings of other runs are private
             warnings.warn_explicit(said.message, said.category, said.filename, said.lineno)
         for part in dp_parts(published[best].model):  # later fits of it are fits of its own
             vars(part).pop("_reservation_key", None)
         return Results(self.plan, published, best, self.search._scorer)
 
     def _best_of_random(self, X, y, fit_params):
-        """Return the best of a random number of runs; nothing else of them survives."""
+        """Return the best of a random number of runs; all other runs are discarded."""
         best = None
         for _ in range(draw_runs(self.words, self.plan.mean_n_runs)):
             params = self.candidates[draw_below(self.words, len(self.candidates))]

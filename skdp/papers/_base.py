@@ -42,7 +42,7 @@ class Published(DecompositionPlans, BaseDPEstimator, ABC):
             The fitted estimator.
         """
         self._check_parameters()
-        self._checked_session()  # what is wrong with the budget is said before the shape
+        self._checked_session()  # errors about the budget come before those about the shape
         X = self._checked_matrix(X)
         self._check_shape(X.shape)
         session = self._open_session()
@@ -141,7 +141,7 @@ class PublishedQuery(PrivateQuery):
         return rounded_release("vector_norm", (), self._l2(own, x), error, compute)
 
 
-_VALUES = 0.1  # of what the steps spend, for the eigenvalues: the paper takes no account of them
+_VALUES = 0.1  # budget for the eigenvalues, relative to the steps: the paper does not charge them
 
 
 def step_share(session, multiplier, n_steps):

@@ -137,7 +137,7 @@ class PowerDeflation(Published):
         return {"components_": vectors, "eigenvalues_": values, "failed_": failed}
 
     def _run(self, session, ask, vectors, values, i, share):
-        """Find one vector of what is left of A; return whether all iterates were spread enough."""
+        """Find one eigenvector of the deflated A; return whether all iterates were incoherent."""
         n, limit = vectors.shape[1], float(self.coherence) / vectors.shape[1]
         x = session.random_signs((n, 1))[:, 0] / math.sqrt(n)
         for t in range(self.n_iter):

@@ -40,7 +40,7 @@ def rgb(color):
     return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
-# What a spectrum says next to its noise: how far noise alone reaches.
+# The noise level of a released spectrum: the largest value that noise alone would show.
 
 
 _SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
@@ -72,10 +72,10 @@ def released_values(estimator):
 
 
 def noise_edge(estimator, n_values):
-    """Return what noise alone shows at most (but once in a hundred fits); None if it is not known.
+    """Return the noise level of a spectrum, exceeded by noise in 1 of 100 fits; None if unknown.
 
-    All of it comes from the ledger, in the unit of the values that are shown: those of rows have
-    the bias of the noise taken off, and so has their edge.
+    It is computed from the ledger, in the unit of the values that are shown. Values that are
+    debiased (those of rows) have a debiased noise level.
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
     sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
     Their values may come from a later release of order k, and its noise may be larger: then that
@@ -114,7 +114,7 @@ def noise_edge(estimator, n_values):
 
 
 def _shown(estimator, scale, order, noise_bias):
-    """Return what symmetric noise of an order shows, as the estimator shows its values."""
+    """Return the noise level of symmetric noise, debiased as the estimator debiases its values."""
     edge = symmetric_noise_edge(scale, order)
     clear = detection_limit(edge, order) + noise_bias
     is_pca = hasattr(estimator, "components_") and not hasattr(estimator, "left_singular_vectors_")
@@ -122,7 +122,7 @@ def _shown(estimator, scale, order, noise_bias):
 
 
 def _noise_bias_of_mean(estimator):
-    """Return what the error of a mean that was released by itself adds to the moment about it.
+    """Return what the noise of a separately released mean adds to the Gram matrix about it.
 
     The last mean counts, with those before it that were pooled with it: sums of the same rows, so
     of the same noise.

@@ -133,7 +133,7 @@ def clipped(rows, clip_norm):
     largest = np.where(largest > 0, largest, 1.0)
     relative = _by_row(np.divide, wide, largest)  # so that squares do not overflow
     lengths = np.sqrt(square_norms(relative))
-    # A margin for rounding in the dtype of X: the result is never longer than the bound.
+    # A margin for rounding in the dtype of X, so that no result exceeds the bound.
     short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
     with np.errstate(over="ignore"):  # a length beyond all floats is longer than the bound
         long = largest * lengths > clip_norm
@@ -306,7 +306,7 @@ def around_zero(center, size):
 
 
 def handed_on(attributes, place):
-    """Return attributes that leave one more column, the one of persons, as it is."""
+    """Extend attributes by the group column, which is left unchanged."""
     low, high = attributes["feature_bounds_"]
     bounds = np.insert(low, place, -np.inf), np.insert(high, place, np.inf)
     unchanged = {"mean_": 0.0, "var_": 1.0, "scale_": 1.0}

@@ -1,9 +1,9 @@
-"""Files that survive being killed: a chain of records, each durable before anything rests on it.
+"""Files that survive a crash: chains of records, each durable on disk before it is relied on.
 
-A file is a database of SQLite, which is only added to: each record has a number and a hash over it
-and the record before. A *snapshot* is a record that stands for all before it, which are then gone.
-Next to it lies a *lock file* (`path` + ".lock"), which also has the number and hash of the last
-record: the *marker*. All three have mode 0600. Who uses this gives the records a meaning.
+A file is an append-only SQLite database: each record has a number and a hash over itself and the
+record before. A *snapshot* is a record that replaces all records before it, which are deleted. Next
+to the file lies a *lock file* (`path` + ".lock"), which also holds the number and hash of the last
+record, the *marker*. All have mode 0600. What the records mean is up to the caller.
 
 What is promised, and what keeps it:
 
@@ -57,15 +57,15 @@ WAIT = 60.0  # seconds for other holders
 # Locks on files: one holder at a time among all threads and processes of a machine.
 
 
-_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what systems say of a lock that is held
+_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # error codes for a lock that another holds
 _NO_LOCKS = (
     "{} no locks on files, so two processes could spend the same budget, or release the same steps "
-    "with other noise. Nothing that is to be private may be kept in files there."
+    "with other noise. Ledgers and checkpoints cannot be kept in files there."
 )
 _SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
 
-_TURN = threading.RLock()  # whoever of this process changes a file; forks wait for it
-# path -> who of this process has, or had, its lock file: nothing need be taken out of it
+_TURN = threading.RLock()  # held while a thread of this process changes a file; forks wait for it
+# path -> the present or last holder of its lock file in this process (weak: no removal needed)
 _TAKEN: weakref.WeakValueDictionary[str, _Lock] = weakref.WeakValueDictionary()
 
 
@@ -109,7 +109,7 @@ START: Final[Place] = 0, ""
 
 
 def _in_slot(data: bytes) -> Place:
-    """Return what a slot says; one that is damaged says nothing."""
+    """Return the marker in a slot, or `START` if the slot is damaged."""
     text, _, written = data.rstrip().rpartition(b" ")
     if chained("", text).encode() != written:
         return START
@@ -120,11 +120,11 @@ def _in_slot(data: bytes) -> Place:
 class _Lock:
     """The lock file of a path, from `take` to `close`, and the marker in it.
 
-    Who takes it closes it, also where taking is interrupted: what was opened belongs to this object
-    from the start.
+    The code that calls `take` must call `close`, even if `take` was interrupted: the object owns
+    the open file from the start.
     """
 
-    _descriptor: int | None = None  # from the start, also where making this is interrupted
+    _descriptor: int | None = None  # on the class: it exists even if __init__ is interrupted
 
     def __init__(self, path: str) -> None:
         self.path, self._process = path, os.getpid()
@@ -157,7 +157,7 @@ class _Lock:
         return self._descriptor
 
     def marker(self) -> Place:
-        """Return how far the file had gone, as far as that is known."""
+        """Return the number and hash of the last record, as noted in the newer slot."""
         return max(self._slots())
 
     def _slots(self) -> list[Place]:
@@ -166,7 +166,7 @@ class _Lock:
         return [_in_slot(data[:_SLOT_BYTES]), _in_slot(data[_SLOT_BYTES:])]
 
     def mark(self, place: Place) -> None:
-        """Make a marker durable; the one before stays whole meanwhile."""
+        """Write a marker to the older slot and sync it; the other slot stays intact meanwhile."""
         text, slots = f"{place[0]} {place[1]}".encode(), self._slots()
         slot = b"%s %s" % (text, chained("", text).encode())
         os.lseek(self.opened(), slots.index(min(slots)) * _SLOT_BYTES, os.SEEK_SET)
@@ -175,11 +175,11 @@ class _Lock:
         os.fsync(self.opened())
 
     def forget(self) -> None:
-        """Take the marker away."""
+        """Delete the marker."""
         os.ftruncate(self.opened(), 0)
 
     def close(self) -> None:
-        """Give the lock back; a copy in a child gives back nothing."""
+        """Release the lock; a copy in a forked child releases nothing."""
         with _TURN:
             self._free()
 
@@ -187,21 +187,21 @@ class _Lock:
         if self._descriptor is None:
             return
         if self._process == os.getpid():
-            with contextlib.suppress(OSError, PrivacyError):  # closing does it in the end
-                _apply(self._descriptor, False)  # now, whoever else has a copy of the descriptor
+            with contextlib.suppress(OSError, PrivacyError):  # closing the file unlocks it anyway
+                _apply(self._descriptor, False)  # even if a child has a copy of the descriptor
         descriptor, self._descriptor = self._descriptor, None
         os.close(descriptor)
 
     def __del__(self) -> None:
-        if self._descriptor is not None:  # the end of a program may have no more than this
+        if self._descriptor is not None:  # at interpreter exit, `_free` may no longer work
             os.close(self._descriptor)
 
 
 # Records of a file, each with a hash over it and all before it.
 #
-# A record that was changed, taken out or put in later breaks the hash of every one after it. Who
-# can write the file can also make all hashes anew, or take away the last records: against that
-# stand the marker and the memory of this process, and a hash that somebody noted elsewhere.
+# A record that was changed, removed or inserted later breaks the hashes of all records after it.
+# Someone who can write the file could also recompute all hashes, or remove the last records. The
+# marker, the memory of this process, or a hash that was noted elsewhere detects that.
 
 
 _TABLE = "CREATE TABLE lines (number INTEGER PRIMARY KEY, line BLOB, hash TEXT)"
@@ -215,21 +215,21 @@ def chained(before: str, record: bytes) -> str:
 
 
 def verify(rows: Iterable[tuple[int, bytes, str]], name: str, place: Place = START) -> None:
-    """Refuse rows that do not go on from a place."""
+    """Raise unless these rows continue the chain after the record at `place`."""
     number, head = place
     for at, record, written in rows:
         number += 1
         if at != number or record is None or chained(head, record) != written:
             raise PrivacyError(
                 f"line {number} of {name}, or one before it, was changed after it was written: "
-                "what was spent is not known, and nothing may rest on it. Go back to a copy that "
-                "is whole, or take the budget to be spent."
+                "what was spent is not known, and the file cannot be used. Restore an intact copy, "
+                "or assume that the budget is spent."
             )
         head = written
 
 
 class Chain:
-    """The records of one file, inside a change that nobody else interrupts."""
+    """The records of one file, inside a `Store.change` block."""
 
     def __init__(self, file: sqlite3.Cursor, name: str, lock: _Lock) -> None:
         self._file, self._name, self._lock = file, name, lock
@@ -237,15 +237,15 @@ class Chain:
         self.added = False
 
     def check_has(self, place: Place) -> None:
-        """Refuse a file without a record that is known to have been there, before no snapshot."""
+        """Raise if a record that is known to have been written is missing from the file."""
         number, head = place
         gone = number < _end_of(self._file, "ASC")[0]
         found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
         if place != START and not gone and found != (head,):
             raise PrivacyError(
                 f"{self._name} has not line {number} that was seen there: it is an older copy, or "
-                "was written anew, and does not know all that was spent and released. Nothing may "
-                "rest on it. Put the file back, or begin anew at another path."
+                "was written anew, and lacks some of what was spent or released. It may not be "
+                "used. Put the newest file back, or begin at another path."
             )
 
     def after(self, place: Place) -> list[tuple[bytes, str]]:
@@ -268,12 +268,12 @@ class Chain:
         """Begin with a snapshot; what is there is never overwritten."""
         if self.last != START:
             raise PrivacyError(
-                f"{self._name!r} exists and is another one's. Use another path, or remove it and "
-                "its .lock file if it has ended."
+                f"{self._name!r} exists and is another one's. Use another path, or remove the file "
+                "and its .lock file if they are no longer needed."
             )
         self._insert(0, b"", os.urandom(32).hex())
         self._lock.forget()
-        self._lock.mark(self.last)  # without it nobody goes on: it is there before the file is
+        self._lock.mark(self.last)  # before the record: a file without marker is refused
         self.add(snapshot)
 
     def replace(self, snapshot: bytes) -> None:
@@ -287,8 +287,8 @@ class Chain:
             return []
         if self._lock.marker() == START:
             raise PrivacyError(
-                f"{self._name}.lock is missing or damaged: nothing says how far it had gone. Keep "
-                "it beside the file."
+                f"{self._name}.lock is missing or damaged, so the newest line of the file is not "
+                "known. Keep both files together."
             )
         return [record for record, _ in self.after(_end_of(self._file, "ASC"))]
 
@@ -300,7 +300,7 @@ def _end_of(file: sqlite3.Cursor, order: str) -> Place:
 
 
 def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
-    """Open a database that is there; each statement stands for itself unless it is in a BEGIN."""
+    """Open an existing database; each statement is a transaction unless inside a BEGIN."""
     uri = f"{Path(path).as_uri()}?mode={mode}"
     return sqlite3.connect(
         uri, timeout=WAIT, isolation_level=None, uri=True, check_same_thread=False
@@ -308,7 +308,7 @@ def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 
 
 def is_database(path: str) -> bool:
-    """Whether SQLite reads a file: nobody else may open it."""
+    """Return whether a file is an SQLite database, which may be opened by SQLite alone."""
     try:
         with closing(connect(path, "ro")) as file:
             file.execute("SELECT count(*) FROM sqlite_master")
@@ -336,9 +336,9 @@ class Store:
 
     @contextmanager
     def change(self, *, create: bool = False) -> Iterator[Chain]:
-        """Begin a change that nobody else interrupts; when this is left, it is durable and there.
+        """Make an exclusive change; at the end of the block it is durable, and verified by reading.
 
-        `create`: a file that only its owner reads is made if there is none.
+        With `create` a missing file is made, readable by its owner alone.
         """
         try:
             with self._locked() as lock:
@@ -351,7 +351,7 @@ class Store:
                     for place in self._known(chain, lock.marker()):
                         chain.check_has(place)
                     yield chain
-                    file.execute("COMMIT")  # closed without it, nothing has happened
+                    file.execute("COMMIT")  # closing the file without it undoes the change
                 self._remember(chain, lock)
         except (sqlite3.Error, OSError) as error:
             raise PrivacyError(
@@ -363,14 +363,14 @@ class Store:
         return marker, _SEEN.get(self.path, START)
 
     def _remember(self, chain: Chain, lock: _Lock) -> None:
-        """Look for what was just written, as anybody else would, or refuse; then remember it."""
+        """Check with a new connection that the last record is in the file, and remember it."""
         if chain.added:
             with self._opened() as file:
                 found = _end_of(file, "DESC")
             if found != chain.last:
                 raise PrivacyError(
                     f"{self.path} has not got what was just written to it: it was replaced, or "
-                    "another program writes to it. Nothing may rest on it."
+                    "another program writes to it. It cannot be used."
                 )
         if chain.last not in (START, lock.marker()):
             lock.mark(chain.last)
@@ -398,14 +398,14 @@ class Store:
             finally:
                 try:
                     lock.close()
-                except BaseException:  # interrupted: it is given back all the same
+                except BaseException:  # an interrupt: the lock is released all the same
                     lock.close()
                     raise
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Cursor]:
         with closing(self._connected()) as connection, closing(connection.cursor()) as file:
-            yield file  # one for all: half of a statement would hold the lock of a closed file
+            yield file  # one cursor: an unfinished statement would keep the file locked
 
     def _connected(self) -> sqlite3.Connection:
         connection = connect(self.path)
@@ -415,7 +415,7 @@ class Store:
 
 
 class CacheStore(Store):
-    """A file of records that nobody else opens until it is closed."""
+    """A file of records that stays locked for others until it is closed."""
 
     # One sync a change, of a database that stays open.
     _settings = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "journal_mode = WAL"
@@ -455,14 +455,17 @@ class CacheStore(Store):
             connection.close()
 
     def close(self) -> None:
-        """Give the file free; it can no longer be changed from here."""
+        """Release the file; this object can no longer change it."""
         with _TURN:
             self.disconnect()
             self._lock.close()
 
     @contextmanager
     def closed_by_errors(self) -> Iterator[None]:
-        """Close this where nobody knows how much was written: who opens it anew reads what is."""
+        """Close the file on an error, after which it is not known how much was written.
+
+        Opening it again reads what is there.
+        """
         try:
             yield
         except BaseException:

@@ -1,6 +1,7 @@
-"""Location and spread of columns: ranks, counts and sums, in the units row and group.
+"""Queries for the location and scale of columns; the unit is a row or a group.
 
-Notation: d columns; a row with a value that is not finite adds nothing, nor does a group with one.
+Notation: d is the number of columns. A row, or a group, with a value that is not finite adds
+nothing.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ class RankQuery(SumQuery):
     def ranks(self, which: NDArray[np.intp]) -> Bounded:
         """Return, for each column, half of the entries at most a point minus half of those above.
 
-        `which` numbers a point of each column. An entry adds w/2, -w/2 or nothing to its column of
-        weight w; a row an array of norm |w|/2 for the vector w of weights, and a group the mean of
-        what its rows add: no more. Replaced rows may lie on other sides in all columns: |w|. A
-        weight is rounded to steps, by 1/2 at most. The parts of a group are whole multiples of
-        2^-30, so that the sum alone is rounded: by 1/2 before and after a change.
+        `which` holds the index of a grid point for each column. An entry adds w/2, -w/2 or 0 to its
+        column of weight w. So a row adds an array of norm |w|/2 at most, for the vector w of
+        weights; a group adds the mean over its rows, which is no longer. Replace: the new row may
+        lie on the other side of the points in all columns, which gives |w|. A weight is rounded to
+        steps, by 1/2 at most. What a group adds is an integer multiple of 2^-30 of a weight, so
+        only the sum is rounded: by 1/2 for each of two neighbours.
         """
         which = np.minimum(np.maximum(which, 0), self._work.ends.shape[2] - 3)
 
@@ -86,10 +88,10 @@ class RankQuery(SumQuery):
         return Bounded(self._bound, answer)
 
     def _counts(self, which: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return counts at the points, and those of all entries and of the centre together.
+        """Return the counts at the points `which`, and those of all entries and of the centre.
 
-        All points are counted once. Of a wide grid, and of points that are no ends of codes, rows
-        kept here are compared with those that are asked about.
+        The first call counts all points and caches the result. Cached rows are counted exactly only
+        at the points of `which`, if the grid is large or a point has no fast count (`CountsIn`).
         """
         columns, work, each = self._columns(), self._work, np.arange(len(which))
         if self._known is None:
@@ -108,7 +110,7 @@ class RankQuery(SumQuery):
 
     @cached_property
     def _bound(self) -> Bound:
-        """The bound of each question; its proof is in `ranks`."""
+        """The bound of one release of ranks; its proof is in `ranks`."""
         d, slack = len(self._weights), self.neighbours.units / 2 + _ROUNDED
         l2 = self.neighbours.array(float(np.linalg.norm(self._weights)) / 2)
         l1 = self.neighbours.array(float(np.abs(self._weights).sum()) / 2)
@@ -116,19 +118,19 @@ class RankQuery(SumQuery):
         return Bound(name, (d,), l2, slack=slack * math.sqrt(d), l1=l1, l1_slack=slack * d)
 
 
-_ROUNDED = 1.01  # of a sum before and after, and what floats add to that
+_ROUNDED = 1.01  # rounding of a sum in two neighbours (1/2 each), and float errors
 
 
 # Weight of a square next to a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
-COUNT_WEIGHT = 0.5  # of the longest row: the count has its part of one joint release
-# Parts of rows of a group are whole multiples of 1 / WHOLE: that moves the bound by less than this.
+COUNT_WEIGHT = 0.5  # weight of the count in a joint release with sums, relative to the longest row
+# What a group adds is rounded to multiples of 1 / WHOLE, which raises the bound by less than this.
 _WIDER = 1 + 1e-8
 
 
 class ColumnQuery(GroupQuery):
-    """Sums over private rows of what each entry says of its column.
+    """Sums over private rows for each column: ranks, counts and moments of the entries.
 
     Parameters
     ----------
@@ -158,7 +160,7 @@ class ColumnQuery(GroupQuery):
         return self._derived(RankQuery, self._source, self._columns, points, center, self._weights)
 
     def _columns(self) -> Kept:
-        """Keep the columns for all questions."""
+        """Cache the columns for all releases of this query."""
         self._stored = self._stored or stored_columns(self._source, self.n_jobs)
         return self._stored
 
@@ -214,7 +216,7 @@ class ColumnQuery(GroupQuery):
 
 
 def mean_of_groups(values: FloatArray, block: Any, step: float) -> FloatArray:
-    """Return the mean over the rows of each group, in steps and in no order; floats at step 0."""
+    """Return the mean over the rows of each group, in steps (floats at step 0), in any order."""
     m = rows_each(block)
     if m == 1:
         return values

@@ -1,10 +1,12 @@
-"""How sums of clipped contributions answer to a move of M, where the records are public.
+"""The derivative (curvature matrix) of sums of clipped gradients with respect to M, for public X.
 
-Under the unit "label" X is public, and so is what X makes of a move: nothing here reads a target.
+Under the unit "label" X is public, so the curvature, which depends on X alone, is public too:
+nothing here reads a target.
 Notation of `skdp.queries.records`: z_i are the coordinates of P_T X_i (and of the bias column of an
-intercept), p_i its length, p the median length. A normal residual whose contribution is cut at
-`radius` deviations of an ordinary one keeps the share b_i = P(|g| <= radius p/p_i) of its slope, so
-that a move m of M changes the sum by the sum of b_i z_i z_i'm.
+intercept), p_i is its norm, p the median norm. A contribution is clipped where the residual exceeds
+radius p/p_i standard deviations, and then does not change with M. Normal residuals stay below that
+with probability b_i = P(|g| <= radius p/p_i), g standard normal. So a small change m of M changes
+the sum by about the sum of b_i z_i z_i'm.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from skdp.data.views import Zipped
 from skdp.queries.records import ClippedSum, Columns, Form
 
 FloatArray = NDArray[np.float64]
-_GRID = 2.0**10  # steps of an ordinary direction: sums of integers have no order
-_MOST_WORK = 2**31  # products of one curvature
+_GRID = 2.0**10  # integer steps in a direction of median norm; integer sums do not depend on order
+_MOST_WORK = 2**31  # largest number of multiplications for one curvature matrix
 
 
 @dataclass(frozen=True)
 class _Directions:
-    """The lengths and coordinates z_i of the records of a block, whatever their targets are."""
+    """The function that returns the norm and the unit direction of z_i for each record."""
 
     form: Form
     frame: Frame
@@ -49,7 +51,7 @@ class _Directions:
 
 @dataclass(frozen=True)
 class _Curvature:
-    """The sum of b z z' in units, of directions that are rounded; those of extreme length cut."""
+    """The function that sums b z z' in integer units; z is rounded, and clipped if very long."""
 
     radius: float
     unit: float
@@ -68,10 +70,10 @@ class _Curvature:
 
 
 def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float] | None:
-    """Return the sum of b z z' and the median p, for the unit "label" only; coordinates as `total`.
+    """Return the sum of b z z' and the median norm p, in the coordinates of `ClippedSum.total`.
 
-    None for records that contribute something else than they see (a full covariance), and where it
-    would take much longer than the sums themselves.
+    It is defined for the unit "label" only. Return None if contributions are mixed by a full
+    covariance (`MixedRecords`), or if the matrix would take much longer than the sums themselves.
     """
     query = sums.query
     if not query.unit.of_targets:

@@ -272,10 +272,11 @@ class EntryQuery(PrivateQuery):
         return Bounded(Bound("squared_norm_sum", (), l2), answer)
 
     def cells(self, dither: int) -> Bounded:
-        """Return which cells (for a graph, pairs) are one, to be flipped: a unit is one of them.
+        """Return the positions of the ones (for a graph: pairs), for randomized response.
 
-        A cell x of [0, high] is a one where x/high exceeds a public threshold of its place, in
-        [0, 1) and even over `dither`: weights keep their mean, and 0 and `high` are what they are.
+        A unit is one position. An entry x in [0, high] becomes a one if x/high exceeds a public
+        pseudo-random threshold in [0, 1) of its position, so that weights are kept on average, and
+        0 and `high` exactly. `dither` is the seed of the thresholds.
         """
         high = self.unit.high
         if not self.unit.low == 0 < high:
@@ -294,9 +295,10 @@ class EntryQuery(PrivateQuery):
         return Bounded(Bound("randomized_entries", shape, 1.0, cells=1), answer)
 
     def spread(self) -> Bounded:
-        """Return the sum of x (high - x): how far cells are from 0 and `high`.
+        """Return the sum of x (high - x), which is 0 if all entries are 0 or `high`.
 
-        A cell adds a number in [0, high^2/4], so that one entry, or pair, moves it by that much.
+        An entry adds a number in [0, high^2/4], so one entry, or pair, moves the sum by at most
+        that.
         """
         if self.symmetric or not self.unit.low == 0 < self.unit.high:
             raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")
@@ -333,7 +335,7 @@ def pairs_of(n: int) -> int:
 
 
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
-    """Return a number in [0, 1) for each place, the same for all data (a hash of 64 bits)."""
+    """Return a public pseudo-random number in [0, 1) for each position, from a 64-bit hash."""
     words = mixed_words(places.astype(np.uint64), dither)
     return np.asarray(words >> np.uint64(11), np.float64) * ROUNDING
 
@@ -377,9 +379,10 @@ _WIDER_ROUNDED = (1 + 2.0**-13) * WIDER  # rounded entries, and norms of public 
 
 
 def _moved(X: FloatArray, order: int = 2) -> float:
-    """Return by what factor rounding to 26 bits may move the norms of a public matrix.
+    """Return by what factor rounding to 26 bits may change the norms of a public matrix.
 
-    Sums of absolute values of a row grow by as much times sqrt(k) at most.
+    With order 1 the norm is the largest l1 norm of a row, whose relative change may be sqrt(k)
+    times as large.
     """
     columns = X.shape[1] if order == 1 else 1
     return 1 + 2.0**-25 * math.sqrt(X.size * columns)
@@ -587,9 +590,9 @@ class EntryRowQuery(PrivateQuery):
         return 2 * (sum(self.shape) + 16) * ROUNDING * self.shape[0] * self.clip_norm**2
 
     def kept_below(self, threshold: float) -> Bounded:
-        """Return how many norms are at most the threshold, minus half of those that are not 0.
+        """Return the centred rank of a threshold among the nonzero row norms.
 
-        One entry moves one norm, by way of -1/2, 0 or 1/2: at most 1.
+        A row adds -1/2, 0 or 1/2, and one entry changes one row: the rank moves by at most 1.
         """
 
         def answer(step: float) -> NDArray[Any]:

@@ -6,8 +6,8 @@ to another item (replace: the degree stays). The numbers of users and of items a
 X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j largest (no sum of j
 rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
 
-Both units answer the same questions, so that one solver serves them: how popular items are, and the
-moment of the histories on some items.
+Both units offer the same two releases, so that one solver serves both: the item counts, and the
+Gram matrix of the user rows on selected items.
 
 | one ... more or less | counts | moment |
 |---|---|---|
@@ -184,7 +184,7 @@ class InteractionQuery(PrivateQuery):
         return Bounded(bound, answer)
 
     def cells(self) -> Bounded:
-        """Return the places of the ones, to be flipped: one cell differs, two under replace."""
+        """Return the positions of the ones, for randomized response: 1 differs, 2 under replace."""
         shape = (self.shape[0], self.n_features)
         moved = int(self._units)
 
@@ -239,12 +239,12 @@ class InteractionQuery(PrivateQuery):
         return Bounded(Bound("squared_norm_sum", (), most, l1=most), answer)
 
 
-# Pairs of items that are in one history: the moment of non-negative rows without its diagonal.
+# Co-occurrences of items: the Gram matrix of non-negative rows without its diagonal.
 #
-# What an item has with itself says nothing of factors, and its count is known; nor does what
-# follows from how popular items are, a public direction v. Without them a row may be longer: what
-# is left of its product with itself has norm 1. A history of two items is worth twice as much in
-# squares, one of d items d / (d - 1) times, and more where much of it is popular.
+# The diagonal (an item with itself) says nothing about latent factors, and item counts are known.
+# The same holds for the direction v of item popularity, which is public. If both are removed from x
+# x' before it is scaled to norm 1, rows count more: the squared signal is twice as large for a row
+# of two items, d / (d - 1) times for one of d items, and still larger for rows of popular items.
 
 
 class PairQuery(SumQuery):
@@ -298,7 +298,10 @@ def _pairs(rows: Block, unit: float, popular: FloatArray) -> FloatArray:
 
 
 def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
-    """Return P K P, floored, for a symmetric K and v on the grid: the same bits everywhere."""
+    """Return P K P rounded down, for a symmetric integer K, P = I - vv' and v on the grid.
+
+    Everything is integer arithmetic, so the bits do not depend on the machine.
+    """
     for _ in range(2):
         width = max(1, BLOCK // len(K))
         bands = [slice(i, i + width) for i in range(0, len(K), width)]
@@ -371,7 +374,7 @@ class RowHistories(SumQuery):
         return Bounded(bound, answer)
 
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:
-        """Return the pairs of the rows, off a direction: see `PairQuery`."""
+        """Return the co-occurrences without the popularity direction: see `PairQuery.moment`."""
         view = partial(history_rows, kept=kept, cap=self._cap)
         query = self._derived(PairQuery, restricted(self._source, view, len(kept)))
         if len(kept) > GRAM_FEATURES:  # each thread needs a moment of its own

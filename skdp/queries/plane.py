@@ -1,8 +1,7 @@
-"""Where rows lie in a public plane, one row at a time: the unit is a row (with its class).
+"""Histograms and moments of rows projected on a public plane; the unit is a row with its class.
 
-Notation: s is a row's pair of coordinates, w = (s - center)/half its place in a public frame, K the
-number of public classes. A row with a value that is not finite, or of none of the classes, adds
-nothing.
+Notation: s is the pair of coordinates of a row, w = (s - center)/half its position in a public
+frame and K the number of public classes. A row that is not finite, or of no class, adds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from skdp.queries.columns import COUNT_WEIGHT, ColumnQuery
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
-SQUARE = math.sqrt(2.0)  # weight of squares next to places; of the count: COUNT_WEIGHT
+SQUARE = math.sqrt(2.0)  # weight of squares of w in a joint release; COUNT_WEIGHT is that of counts
 
 
 class Frame(NamedTuple):
@@ -36,7 +35,7 @@ class Frame(NamedTuple):
     half: FloatArray
 
     def __call__(self, s: FloatArray) -> FloatArray:
-        """Return the places of coordinates, each from its row alone; those far away are cut."""
+        """Return the positions w of coordinates in this frame, clipped to a very large range."""
         return np.asarray(np.clip((s - self.center) / self.half, -LARGEST, LARGEST))
 
 
@@ -58,7 +57,7 @@ def _coordinates(rows: Block, axes: FloatArray, center: FloatArray) -> FloatArra
 
 
 class PlaneQuery(SumQuery):
-    """Sums over private rows of where they lie in a public plane.
+    """Sums over private rows of functions of their projection on a public plane.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ class PlaneQuery(SumQuery):
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
-        return self._tally("class_counts", self._groups, lambda block: _seen(block)[1])
+        return self._tally("class_counts", self._groups, lambda block: _valid_rows(block)[1])
 
     def cells(self, frame: Frame, side: int) -> Bounded:
         """Return how many rows of each class lie in each cell of a frame, and how many outside.
@@ -123,7 +122,7 @@ class PlaneQuery(SumQuery):
         return Bounded(Bound("class_score_moments", shape, l2, slack=slack), answer)
 
     def _tally(self, name: str, size: int, place: Callable[[Block], NDArray[np.intp]]) -> Bounded:
-        """Bound counts of rows in places: a row adds 1 to one of them, or nothing."""
+        """Return the numbers of rows at each of `size` places; a row adds 1 to one, or nothing."""
         units = self.neighbours.units
 
         def answer(step: float) -> NDArray[Any]:
@@ -134,13 +133,13 @@ class PlaneQuery(SumQuery):
             return np.asarray(np.minimum(counts, LARGEST // max(1, one)) * one)
 
         if size == 1:
-            units = 1.0  # one row for another changes nothing, for none at all one
+            units = 1.0  # replacing a valid row changes nothing, replacing it by an invalid one 1
         l2, slack = math.sqrt(units), math.sqrt(units) / 2
         return Bounded(Bound(name, (size,), l2, slack=slack, l1=units, l1_slack=units / 2), answer)
 
 
-def _seen(block: Block) -> tuple[FloatArray, NDArray[np.intp]]:
-    """Return the coordinates that count, and the class of each."""
+def _valid_rows(block: Block) -> tuple[FloatArray, NDArray[np.intp]]:
+    """Return the coordinates and the class numbers of the rows that are finite and have a class."""
     labelled = isinstance(block, Zipped)
     s = rows_of(block)
     numbers = block.targets[:, 0].astype(np.intp) if labelled else np.zeros(len(s), np.intp)
@@ -153,7 +152,7 @@ def _counts(block: Block, place: Callable[[Block], NDArray[np.intp]], size: int)
 
 
 def _cell(block: Block, frame: Frame, side: int, outside: int) -> NDArray[np.intp]:
-    s, group = _seen(block)
+    s, group = _valid_rows(block)
     w = frame(s)
     inside = (np.abs(w) <= 1).all(axis=1)
     at = np.clip(np.floor((w + 1) * (side / 2)), 0, side - 1).astype(np.intp)
@@ -161,7 +160,7 @@ def _cell(block: Block, frame: Frame, side: int, outside: int) -> NDArray[np.int
 
 
 def _shapes(block: Block, frame: Frame, size: int, step: float) -> NDArray[Any]:
-    s, group = _seen(block)
+    s, group = _valid_rows(block)
     w = frame(s)
     x, y = (w / np.maximum(1.0, np.hypot(w[:, 0], w[:, 1]))[:, None]).T
     numbers = [np.full(len(w), COUNT_WEIGHT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y]

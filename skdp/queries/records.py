@@ -42,19 +42,19 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import FINE, SumQuery
 from skdp.units import unit_named
 
-# Passes over the records, and numbers of single records that are kept between them.
+# Passes over the records, and numbers of single records that are cached between passes.
 #
-# Numbers of single records (units, norms, residuals) stay where the records are; what is computed
-# there is a function of public values, so that it can travel.
+# These numbers (units, norms, residuals) stay on the machine that holds the records. The functions
+# that compute them there hold public values alone, so that they may be sent.
 
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Columns = Mapping[str, NDArray[Any]]
 Form = DenseRecords | SparseRecords | FactoredRecords
-Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a 1' + 1 b'
-# A public contract: with more, sums that a public map is applied to could wrap, and the map is not
-# a function of a wrapped sum.
+Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
+# A documented limit: integer sums of more records could wrap modulo 2**64, and the public linear
+# map of a sum cannot be computed from its wrapped value.
 _MOST_RECORDS = 2**25
 
 
@@ -64,9 +64,9 @@ def centred(columns: Columns, center: float) -> FloatArray:
 
 
 def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
-    """Return unit, norm and target of each record: 0 for those that contribute nothing.
+    """Return unit, norm and target of each record, all 0 for records that contribute nothing.
 
-    Public means of rows and columns are taken off the target.
+    The public `means`, if any, are subtracted from the target.
     """
     units, norms = form.survey(block)
     y = block.columns["y"]
@@ -81,12 +81,12 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
 
 
 def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
-    """Return units and norms of X, whatever y is."""
+    """Return units and norms of X; they do not depend on y."""
     return form.survey(block)
 
 
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
-    """Return units and sizes of moments of X, whatever y is."""
+    """Return units of X and the norms of X X'; they do not depend on y."""
     units, _ = _units_alone(block, form)
     return units, *_sizes_of_moments(block.with_columns(units=units), form)
 
@@ -119,11 +119,11 @@ def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
 # Notation as above: a record adds e_i P_T X_i, cut to length C.
 
 
-BELOW = 1 - 1e-12  # float errors of a factor
-_FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
+BELOW = 1 - 1e-12  # a clipping factor is lowered by this, more than its float error
+_FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums stay below 2**53
 
 
-# -- what is computed where the records are: public values alone, so that it can travel ------------
+# -- functions that are sent to the records: they hold public values alone -------------------------
 
 
 def _masked(
@@ -135,8 +135,8 @@ def _masked(
 
 
 @dataclass(frozen=True)
-class _OfProducts:
-    """Residuals and sizes of contributions y X, from the survey of the records."""
+class _ProductLengths:
+    """The function that returns residuals and sizes of the contributions y X."""
 
     center: float
     bias: float
@@ -146,8 +146,8 @@ class _OfProducts:
 
 
 @dataclass(frozen=True)
-class _OfRecords:
-    """The same of contributions X, whatever y is: 1 stands for each residual."""
+class _RecordLengths:
+    """The function that returns residuals and sizes of the contributions X: all residuals are 1."""
 
     bias: float
 
@@ -166,7 +166,10 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Tangent:
-    """Makes residuals and sizes at a public matrix and, of large records, coordinates."""
+    """The function that returns units, residuals, sizes and cached coordinates at a public matrix.
+
+    Coordinates are cached for large records only (`n_kept` numbers each).
+    """
 
     form: Form
     frame: Frame
@@ -188,7 +191,10 @@ class _Tangent:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights of the records in a sum: contributions of length at most `level`, over `unit`."""
+    """The function that returns the weight of each record: its clipped residual divided by `unit`.
+
+    The contribution (residual times size) is clipped to `level`.
+    """
 
     lengths: Lengths
     level: float
@@ -203,7 +209,10 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Sum:
-    """The sum of weighted records of a block, exact in limbs of 20 bits, and of biases; flat."""
+    """The function that sums the weighted records of a block, and their biases, as one flat array.
+
+    The sum is exact, in limbs of 20 bits.
+    """
 
     form: Form
     weights: _Weights
@@ -222,7 +231,7 @@ class _Sum:
 def _predicted_and_true(
     blocks: Iterable[Zipped], center: float, unit: float, cut: float
 ) -> Iterator[FloatArray]:
-    """Yield rows (prediction, cut; target; 1) of records, both less a centre, in units."""
+    """Yield rows (prediction, target, 1); a centre is subtracted, and predictions are clipped."""
     for block in blocks:
         columns = block.columns
         good = columns["units"] > 0
@@ -233,7 +242,7 @@ def _predicted_and_true(
 
 @dataclass(frozen=True)
 class _ExactSumOfCached:
-    """The same of coordinates that were kept: without the records."""
+    """The function that computes the sums of `_Sum` from cached coordinates alone."""
 
     weights: _Weights
     bias: float
@@ -251,7 +260,7 @@ class _ExactSumOfCached:
 
 
 class ClippedSum(PrivateQuery):
-    """Sums of clipped contributions e_i P_T X_i (or y_i X_i, or X_i): private sizes, the total.
+    """The sum of clipped contributions e_i P_T X_i (or y_i X_i, or X_i), and ranks of their norms.
 
     With an intercept the record is (X, bias), and its size sqrt(||P_T X||^2 + bias^2): one
     contribution, clipped as a whole.
@@ -308,7 +317,7 @@ class ClippedSum(PrivateQuery):
 
     @cached_property
     def _columns(self) -> RowColumns:
-        """Residuals and sizes, kept for the search and the sum."""
+        """The cached residuals and sizes, for the search of a clip norm and for the sum."""
         query = self.query
         if self._of_rows:
             return query.units_alone
@@ -322,21 +331,21 @@ class ClippedSum(PrivateQuery):
     @property
     def _lengths(self) -> Lengths:
         if self._of_rows:
-            return _OfRecords(self.query.bias)
+            return _RecordLengths(self.query.bias)
         if self._matrix is None:
-            return _OfProducts(self.query.center, self.query.bias)
+            return _ProductLengths(self.query.center, self.query.bias)
         return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        withheld = self.query.unit.of_targets  # such a record is there, and adds nothing
+        withheld = self.query.unit.of_targets  # a record without its label has contribution 0
         return self.query._below(
             scores, threshold, "gradient_norm_centered_rank", kept_only=withheld
         )
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
-        """Return second moments of (prediction, target, 1) at this matrix: of one row each.
+        """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
 
         A row depends on its record and on public numbers alone; a withheld target takes all of it.
         The bound is that of `RowQuery.gram`: C^2 of rows scaled down to C, replace sqrt(2) C^2.
@@ -388,7 +397,7 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([self._map_float(total[:-1]), last])
 
     def _exact(self, weights: _Weights) -> IntArray:
-        """Return the exact sum over records, from kept coordinates if there are any; flat."""
+        """Return the exact sum over records, flat; from cached coordinates if there are any."""
         query = self.query
         if self._n_kept:
             kept = _ExactSumOfCached(weights, query.bias, self._n_kept)
@@ -398,7 +407,7 @@ class ClippedSum(PrivateQuery):
         return query.sum_over(self._columns, term, shape, 1.0)
 
     def _map_cached(self, flat: IntArray) -> IntArray:
-        """Project the sums of U'W1 Z W2 next to V; those of W1 Z W2 V stay."""
+        """Project the sums of U'W1 Z W2 on the complement of V, and keep those of W1 Z W2 V."""
         assert self._matrix is not None
         V, size = self._matrix[2], self.query.shape[0] * self._matrix[0].shape[1]
         left = flat[size:].reshape(-1, len(V))
@@ -444,12 +453,12 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
 
 
-_PUBLIC_CLIP = 1.5  # of public second moments, in medians
+_PUBLIC_CLIP = 1.5  # clip norm of public second moments, relative to the median
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Second moments of a block in units of `unit`, records scaled down to sizes of `level`."""
+    """The function that sums second moments of a block, in `unit`, each clipped to norm `level`."""
 
     form: Form
     level: float
@@ -466,7 +475,7 @@ class _Moments:
 
 
 class RecordQuery(SumQuery):
-    """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
+    """Releases over records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
     Parameters
     ----------
@@ -509,25 +518,25 @@ class RecordQuery(SumQuery):
         with_targets = partial(_with_targets, at_once=self.form.at_once, place=place)
         self._joined = placed.joined(with_targets)
         self._records: Any = self._joined
-        # Integers of all records, four bytes each, are kept where they fit; others than dense ones
-        # contribute what is not their rows. It decides on speed alone.
+        # The integers of dense records (four bytes each) are cached if they fit, to save time.
+        # Contributions of other forms are not their rows.
         fits = cacheable(4 * self._n_known * math.prod(shape))
         if fits and type(self.form) is DenseRecords:
             self._records = self._made(DenseRecords.whole, "row_units", "whole").with_columns
         self.shape = shape
-        self.center = 0.0  # public: taken off each target
-        self.bias = 0.0  # the constant that joins each record, for an intercept
-        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
+        self.center = 0.0  # public: subtracted from each target
+        self.bias = 0.0  # public: the constant that is appended to each record for an intercept
+        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is subtracted from each target
         self._keep()
 
     def _contributing(self, **public: Any) -> RecordQuery:
-        """Return the records that contribute something else, whose numbers are kept anew."""
+        """Return the query with other public settings, and cached numbers computed anew."""
         other = self._with(**public)
         other._keep()
         return other
 
     def _keep(self) -> None:
-        """Keep units, norms and targets of the records in this form, and their moment sizes."""
+        """Define the cached numbers: units, norms, targets, and norms of X X' of the records."""
         surveyed = partial(_surveyed, means=self.means)
         self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
@@ -577,26 +586,26 @@ class RecordQuery(SumQuery):
         )  # fmt: skip
 
     def augmented(self, center: float, bias: float) -> RecordQuery:
-        """Return the records (X, bias), y - center: their last coefficient is an intercept."""
+        """Return the records (X, bias), y - center; the coefficient of the bias is an intercept."""
         return self._with(center=self.center + center, bias=bias)
 
     def about_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
-        """Return the records with <X, a 1' + 1 b'> taken off their targets, for public a and b."""
+        """Return the records with public row and column biases subtracted from their targets."""
         if type(self.form) is not SparseRecords or self.form.scales is not None:
             raise ValueError("means of rows and columns need X in CSR rows")
         return self._contributing(means=(rows, columns))
 
     def single_entries(self, by_column: bool) -> RecordQuery:
-        """Return the records (CSR rows) of one entry, by its column or its row; others are zero.
+        """Return the CSR records of one entry, by its column or row; all other records are zero.
 
-        The `products` of these are the sums that tell of means. A map of each record alone: bounds
-        are those of the records that it makes.
+        The sums `products` of these give column or row biases. Each record is mapped alone, so the
+        bounds are those of the mapped records.
         """
         form = SingleEntries.of(self.form, by_column=by_column)
         return self._contributing(form=form, shape=form.shape)
 
     def records(self) -> ClippedSum:
-        """Return the query of the contributions X, whatever y is: their `total` tells the mean."""
+        """Return the query of the contributions X, without targets; `total` gives the mean of X."""
         return ClippedSum(self, None, 0.0, of_rows=True)
 
     def products(self) -> ClippedSum:

@@ -31,7 +31,7 @@ from skdp.queries.sums import Compute, GroupQuery, NumberQuery, SumQuery, bias_u
 FloatArray = NDArray[np.float64]
 
 
-_LENGTH = "length"  # of rows in their units, next to the records
+_LENGTH = "length"  # name of the column with the norms of rows in their units
 
 
 def _lengths(
@@ -48,7 +48,7 @@ def _lengths(
 
 
 def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
-    """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
+    """Return the norms of rows, computed in the same way in all passes."""
     near = scale is not None and not isinstance(block, views.Groups)
     return views.group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
 
@@ -89,7 +89,7 @@ class RegressionQuery(GroupQuery):
         self._lengths = RowColumns(records, measure, _LENGTH)
 
     def columns(self) -> ColumnQuery:
-        """Return the query over the columns of the rows as they came."""
+        """Return the query over the columns of the rows, without units."""
         return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
@@ -99,9 +99,9 @@ class RegressionQuery(GroupQuery):
         return self._alike(ColumnQuery, targets)
 
     def places(self) -> ColumnQuery:
-        """Return the query over the columns of rows next to those of the targets.
+        """Return the query over the columns of rows and targets together.
 
-        A record, or a group, that is bad in one of them adds nothing to any.
+        A record, or a group, that is not finite in one column adds nothing to any column.
         """
         view = partial(views.rows_and_targets, kept=self.kept, center=self.scale.nearest)
         size = self._rows.n_features + len(self.scale.size)
@@ -124,9 +124,10 @@ class RegressionQuery(GroupQuery):
         return self._alike(RegressionQuery, records, clip_norm=self.clip_norm, scale=self.scale)
 
     def gains(self, cuts: Any, model: Any) -> RegressionQuery:
-        """Return the records with what a model gains from the second of two cuts, in [-1, 1].
+        """Return records whose target is the gain of a second column clipping (`gains_of_records`).
 
-        Of rows of any length, so that none is shortened: `target_sums(0)` moves by 1, replace 2.
+        Gains are clipped to [-1, 1]. Rows may have any norm, so that no weight is below 1:
+        `target_sums(0)` moves by 1, replace 2.
         """
         view = partial(views.gains_of_records, cuts=cuts, model=model, scale=self.scale)
         public = {"clip_norm": math.inf, "scale": views.TargetScale.in_ball(1.0, 1)}
@@ -138,7 +139,7 @@ class RegressionQuery(GroupQuery):
         return self._restricted(kept=kept)
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
-        """Return the same records under public bounds; lengths are measured once."""
+        """Return the same records under public bounds; the cached norms of rows are used again."""
         query = self._restricted(clip_norm=clip_norm, scale=scale)
         query._lengths = self._lengths
         return query
@@ -211,7 +212,7 @@ class RegressionQuery(GroupQuery):
             public = (self.clip_norm, self.scale, self.row_scale, float(c), float(t), step)
             kind = _MomentOfGroups if self.by_group else _MomentOfBlock
             term = kind(*public, self.kept, part)
-            records = self._source if self.by_group else self._lengths.as_far_as_made()
+            records = self._source if self.by_group else self._lengths.with_columns_or_nan()
             return blocks.sum_rows(records, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
         return answer
@@ -340,7 +341,7 @@ def moment_of(rows: blocks.Block, V: FloatArray, last: FloatArray | None) -> Flo
 
 @dataclass(frozen=True)
 class _Losses:
-    """Losses of rows, and the units that own them; both are computed when they are asked for."""
+    """The losses of rows and the privacy units that own the rows, computed on demand."""
 
     losses: Callable[[], FloatArray]
     rows: Callable[[], int]
@@ -357,7 +358,7 @@ class _Losses:
             raise ValueError("the losses must be one number for each row.")
         if self.owners is None:
             return losses
-        sizes = np.bincount(self.owners)  # sums over a user's rows, in their order: of these alone
+        sizes = np.bincount(self.owners)  # bincount adds each user's rows apart from all others
         kept = sizes > 0
         return np.asarray(np.bincount(self.owners, weights=losses)[kept] / sizes[kept])
 

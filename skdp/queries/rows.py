@@ -78,7 +78,7 @@ class RowQuery(GroupQuery):
 
     @property
     def _fine(self) -> float:
-        """Unit in sums and projections: finer for groups, whose many rows are rounded together."""
+        """The unit of rows in sums and projections; it is finer for groups of many rows."""
         return self.clip_norm * (FINE if self.by_group else ROW_UNIT)
 
     def _map(self, unit: float) -> views.GroupMap:
@@ -163,10 +163,10 @@ class RowQuery(GroupQuery):
         return self._sums(change, positive=True)
 
     def _sums(self, change: float, *, positive: bool) -> Bounded:
-        """Bound sums that are exact in a unit of rows, and rounded down to steps once.
+        """Return column sums that are exact in a fine unit and rounded down to steps at the end.
 
-        That moves them by less than a step before and after a change. They are made once: noise is
-        drawn for each release of them. A group is rounded to that unit.
+        Rounding moves an entry by less than a step in each of two neighbours. The exact sums are
+        cached; each release of them draws its own noise. The sum of a group is rounded to the unit.
         """
         d, fine = self.n_features, self._fine
 
@@ -251,7 +251,7 @@ class RowQuery(GroupQuery):
         One row: p = V'x has ||p||^2 <= C^2 s1^2, before and after rounding; one group: the mean
         of ||p||^2 has. Replace: a pair of PSD matrices of that norm, sqrt(2) C^2 s1^2.
         Where X'X was read before it follows from that: the same bound, and what floors add (see
-        `PublicMatrix.seen`).
+        `PublicMatrix.projected`).
         """
         k, C, unit = V.shape[1], self.clip_norm, self._fine
         grid = PublicMatrix(V)
@@ -260,9 +260,9 @@ class RowQuery(GroupQuery):
         def answer(step: float) -> NDArray[Any]:
             if step and self._exact_gram:
                 before, gram = self._exact_gram
-                seen = grid.seen(gram, before / step, C * C / before)
-                if seen is not None:
-                    return seen
+                projected = grid.projected(gram, before / step, C * C / before)
+                if projected is not None:
+                    return projected
             rows, checked = self._map(unit if step else 0.0), row_map(radius, math.sqrt(step))
 
             def term(block: blocks.Block) -> FloatArray:

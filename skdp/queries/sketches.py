@@ -56,7 +56,7 @@ _CORE_REMEDY = (
     "change of bounded norm can use in all of them at once. Use method='two_sketch', or a larger "
     "'epsilon'."
 )
-_TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference
+_TRUNCATION = 1.25  # units that truncating an entry of both neighbours may add to their difference
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -99,9 +99,9 @@ class SketchUnit(MatrixUnit):
         return self.kind.single or (self.stream and not self.kind.by_rows)
 
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
-        """Return the bound of one sketch. With `random`, Gaussian sides are secret random bits.
+        """Return the bound of one sketch; with `random`, Gaussian factors are secret and random.
 
-        Then other sides must have exact norms: `refusal` says where they have not.
+        Then the other factors must have rows of known norm: `refusal` says which have not.
         """
         factor, degrees = 1.0, []
         one_row = self.single or self.kind.by_rows  # else a change may be in many of them

@@ -147,7 +147,7 @@ class SumQuery(PrivateQuery):
     ) -> Bounded:
         """Bound a sum of arrays, each rounded by itself, that neighbours move by `change`.
 
-        `widen` is what float norms may exceed their levels by.
+        `widen` is the factor by which float errors may raise the norm of an array above its bound.
         """
         size, units = math.prod(shape), self.neighbours.units
         root = math.sqrt(size)

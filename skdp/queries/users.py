@@ -41,7 +41,7 @@ Local = Callable[[Batch], FloatArray]
 
 
 class Part(NamedTuple):
-    """One part of a contribution: its public shape, the norm that it is clipped to, its cone.
+    """One part of a contribution: its public shape and the norm that it is clipped to.
 
     `positive` says that the part is a positive semidefinite matrix or a nonnegative vector by
     construction, so that two of them have a nonnegative inner product.
@@ -64,10 +64,10 @@ class Part(NamedTuple):
 
 
 def of_good_users(local: Local, shape: tuple[int, ...], step: float = 1.0) -> Local:
-    """Return the contributions of `local`, not numbers for bad users: zeros are values too.
+    """Return `local` with NaN as the contribution of bad users; zeros would be valid values.
 
-    A user with whom `local` fails is a bad one, for whom a contribution of this `shape` stands. At
-    step 0, where nothing is promised, errors are shown.
+    A user for whom `local` raises counts as bad, and gets a contribution of this `shape`. At step 0
+    (epsilon is infinite) nothing is protected, and errors are raised as usual.
     """
 
     def contribution(batch: Batch) -> FloatArray:
@@ -81,8 +81,8 @@ def of_good_users(local: Local, shape: tuple[int, ...], step: float = 1.0) -> Lo
 
 
 def _each_or_none(local: Local, batch: Batch, shape: tuple[int, ...]) -> FloatArray:
-    """Return what `local` makes of the users: one by one if it fails, and nothing of who fails."""
-    with contextlib.suppress(Exception):  # of whatever kind: it tells of private rows
+    """Return ``local(batch)``; if it raises, run it user by user, with NaN for users that fail."""
+    with contextlib.suppress(Exception):  # any error would reveal something about private rows
         return local(batch)
     found: list[FloatArray | None] = []
     for i in range(batch.shape[0]):
@@ -122,7 +122,7 @@ class UserQuery(SumQuery):
         self._scaling: Scaling | None = None
 
     def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> UserQuery:
-        """Narrow to messages about rows as they are seen: each from itself, by public numbers."""
+        """Return the query with rows that are centred, scaled and clipped by public numbers."""
         out = copy.copy(self)
         out._scaling = Scaling(center, scale, limit)
         return out
@@ -139,8 +139,8 @@ class UserQuery(SumQuery):
     def grams(self, name: str, local: Local, width: int) -> Bounded:
         """Return the sum of F'F / ||F'F||_F; `local` gives F, of shape (users, p, width).
 
-        One user: norm 1. Replace: sqrt(2) (positive semidefinite). In integers z the bound on the
-        user's Gram matrix is checked after rounding: no slack.
+        One user adds a positive semidefinite matrix of norm 1: 1, replace sqrt(2). The norm is
+        checked after rounding to integers, so rounding adds no slack.
         """
 
         def answer(step: float) -> NDArray[Any]:
@@ -189,12 +189,12 @@ class UserQuery(SumQuery):
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
-        """Return the query over the columns of one row of each user: a user is one row of it."""
+        """Return the query over columns in which one row represents each user."""
         rows = restricted(self._source, one_row_each, self.n_features)
         return self._derived(ColumnQuery, rows)
 
     def targets(self) -> ColumnQuery:
-        """Return the query over the targets of that row: a user is one row of it, too."""
+        """Return the query over targets in which that of the same row represents each user."""
         rows = restricted(self._source, one_target_each, self.n_outputs)
         return self._derived(ColumnQuery, rows)
 
@@ -210,7 +210,7 @@ class UserQuery(SumQuery):
             return np.asarray(np.clip(values, 0.0, 1.0))
 
         def answer(step: float) -> NDArray[Any]:
-            # The top is a whole number.
+            # Scores are integers from 0 to `top`, so the largest must be an integer too.
             top, unit = (math.floor(1 / step), 1.0) if step else (1, 0.0)
             return self._sum(lambda batch: summed(term(batch, step) * top, unit), (n,), step)
 
@@ -218,10 +218,10 @@ class UserQuery(SumQuery):
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
     def cached_local(self, local: Local, width: int) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Return (users, result of `local`) of each batch: NOT a release, for what stays there.
+        """Return (users, result of `local`) of each batch: NOT a release.
 
-        Their private heads are made here. Nothing that becomes public may depend on it: a user for
-        whom `local` raises has `width` NaNs.
+        It fits the users' own private models. Nothing that becomes public may depend on them. A
+        user for whom `local` raises gets `width` NaNs.
         """
         run = quietly(partial(_each_or_none, self._of_scaled(local), shape=(width,)))
         if not isinstance(self._source, UserRows):

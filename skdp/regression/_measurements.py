@@ -1,4 +1,4 @@
-"""Measurement matrices as users hand them over, and means of rows and columns next to them."""
+"""Checks of measurement matrices, and the row and column biases of a trace regression."""
 
 import math
 from collections.abc import Sequence
@@ -44,22 +44,23 @@ from skdp.solvers.whitening import (
 )
 from skdp.units import unit_of
 
-# Means of rows and columns in a trace regression of single entries, such as ratings.
+# Row and column biases in a trace regression of single entries, such as ratings.
 
 
-# Of what gradients have (or the start, if it is all): a first look at means.
+# Fraction of the budget of the gradients (or of the initial estimate) for first biases.
 _FIRST = 0.06
-# Deviations of the targets: up to which records count whole in a verdict, at least and at most, as
-# far as its noise stays below a share of the squares; where predictions are cut, at least.
+# For the release that calibrates predictions, in standard deviations of the targets. _RADII: range
+# of the clip norm of its rows; within it, the noise is at most _BLUR of the sum of squares. _CUT:
+# smallest radius at which predictions are clipped.
 _RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
-_LITTLE = 0.1  # of the variance of the targets: a fit that explains less says so
+_LITTLE = 0.1  # a fit that explains less of the variance of the targets warns
 _ZERO = "returns the zero matrix"
 _UNCLEAR = "its predictions are not clearly better than the mean of the targets"
 _ALONE = "its records are too few for a matrix of this size"
 
 
-class Looked(NamedTuple):
-    """What is known of means, and what is left for the matrix next to them."""
+class BiasStage(NamedTuple):
+    """The released row and column biases, and the settings of the descent that follows."""
 
     facts: TraceFacts
     means: Means
@@ -70,48 +71,50 @@ class Looked(NamedTuple):
         return self.facts.n < self.facts.useful
 
     def columns(self):
-        """Return the means of rows and of columns; None if there are none."""
+        """Return the row and the column biases; None if they were not found."""
         return (self.means.rows.means, self.means.columns.means) if self.means.found else None
 
     def before(self, ask):
-        """Return what is asked of records whose targets are seen next to the means."""
+        """Return the query over records whose targets have the biases subtracted."""
         columns = self.columns()
         return ask if columns is None else ask.about_means(*columns)
 
     def fit(self, ask):
-        """Spend on means what the matrix would have; return the fit that has none."""
+        """Spend the budget of the matrix on better biases, and return a zero matrix."""
         self.means.release(ask, self.facts.init + self.facts.gradients)
         shape, rank = self.facts.shape, self.facts.rank
         return zero_fit(shape, rank, _ALONE, noise_sd=self.means.sd)
 
 
 def first_means(ask, facts, design, centre):
-    """Release first means of columns and rows."""
+    """Release first row and column biases."""
     rows, columns = energies(design, facts.shape, facts.n)
     known = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
     of = "gradients" if facts.gradients else "init"
     share = _FIRST * getattr(facts, of)
-    looked = Looked(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
-    looked.means.release(ask, share)
-    return looked
+    stage = BiasStage(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
+    stage.means.release(ask, share)
+    return stage
 
 
-def judged(ask, fit, facts, design, looked, centre, share):
-    """Return the attributes of a fit as moments of predictions and targets say, cut in their reach.
+def judged(ask, fit, facts, design, stage, centre, share):
+    """Calibrate a fit on released moments of predictions and targets, and return its attributes.
 
-    A fit is as good as its design was seen: nested factors, correlated rows and few long records
-    are no sums of rows times columns. What it makes of them is seen here, whatever they are.
+    The descent assumes that the covariance of X is a product of a row and a column covariance,
+    which is wrong for nested factors, correlated rows or few records of large norm. The moments
+    show how well the fit predicts, whatever the distribution of X is: coefficients are scaled
+    accordingly, or set to zero.
     """
-    failure, slope, shift, far, means = "", 1.0, 0.0, math.inf, looked and looked.columns()
+    failure, slope, shift, far, means = "", 1.0, 0.0, math.inf, stage and stage.columns()
     if fit.zero_because:
         what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
         failure = f"{what}: {fit.zero_because}"
     if facts.unit_noise and share and (means or fit.values.any()):
         squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
         radius = float(np.clip(math.sqrt(squared), *_RADII))
-        # Few steps and shrinkage leave about a third of the numbers of a matrix free.
+        # With few steps and shrinkage, a matrix has about a third of its degrees of freedom.
         cut, n_free = max(radius, _CUT), facts.tangent_size / 3 * bool(fit.values.any())
-        n_free += looked.means.n_free if means else 0.0
+        n_free += stage.means.n_free if means else 0.0
         sums = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
         answer = sums.prediction_moments(centre.sd, cut, radius, share=share)
         slope, shift, kept = calibration(answer, n_free)
@@ -131,7 +134,7 @@ def judged(ask, fit, facts, design, looked, centre, share):
     }
 
 
-# Measurement matrices as users hand them over: rows, matrices, CSR rows or factors.
+# Checks of measurement matrices, which may come as rows, matrices, CSR rows or factors.
 
 
 def check_measurements(estimator, X, y):
@@ -173,7 +176,7 @@ def _check_factors(estimator, factors, *, reset=True):
         raise ValueError(f"a tuple X must be factors (A, B), two arrays. Got {len(factors)} items.")
     A, B = (advised(estimator, check_array, factor, input_name="X") for factor in factors)
     check_consistent_length(A, B)
-    rows = np.broadcast_to(0.0, (len(A), A.shape[1] * B.shape[1]))  # only their shape is looked at
+    rows = np.broadcast_to(0.0, (len(A), A.shape[1] * B.shape[1]))  # only their shape is used
     validate_data(estimator, rows, skip_check_array=True, reset=reset)
     return A, B
 
@@ -228,7 +231,7 @@ def check_design(design, shape, *, sparse=False):
 
 
 def _is_covariance(matrix, d, least=0.0):
-    """Whether a matrix is symmetric, and its eigenvalues exceed a share of the largest one."""
+    """Return whether a matrix is symmetric with all eigenvalues above `least` times the largest."""
     if matrix.shape != (d, d) or not np.allclose(matrix, matrix.T):
         return False
     values = np.linalg.eigvalsh(matrix)
@@ -236,12 +239,12 @@ def _is_covariance(matrix, d, least=0.0):
 
 
 def searches_of_design(estimator):
-    """Return whether the design is learnt; it is public under the unit "label"."""
+    """Return whether the covariance of X costs budget; it is public for the unit "label"."""
     return isinstance(estimator.measurement_covariance, str) and not unit_of(estimator).of_targets
 
 
 def public_steps(query, design, centre, bias):
-    """Return what says of records that are public what they make of a step; None: they are not."""
+    """Return the function that computes the curvature if X is public (unit "label"), else None."""
     if not query.unit.of_targets:
         return None
     seen = through_design(query, design).augmented(centre, bias)
@@ -249,7 +252,7 @@ def public_steps(query, design, centre, bias):
 
 
 def _full_design(design, size, sparse):
-    """Return what the public covariance of vec(X) makes of records."""
+    """Return the map of records that a full public covariance of vec(X) asks for."""
     design = check_array(design, dtype=np.float64, input_name="measurement_covariance")
     if not _is_covariance(design, size, 1e-6):
         raise ValueError(
@@ -286,7 +289,7 @@ def check_parameters(estimator):
 
 
 def default_shares(estimator):
-    """Return what each release has of the budget."""
+    """Return the budget fraction of each release."""
     shares = {"initialization": 0.15, "gradient_clip": 0.0365}
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
@@ -316,21 +319,21 @@ def descent_facts(estimator, shape, n, unit_noise):
 
 
 def release_center(estimator, session, placed, share, n, *, far=False):
-    """Return a released centre of the targets, how far they vary, and whether they show it."""
+    """Release the centre and the standard deviation of the targets (see `Center`)."""
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
     return find_center(session.ask(query), share, column_weights(1), n, far=far)
 
 
 def remedy_of(n, needed):
-    """Say what would do where a fit is of little use: `needed` records of a known design."""
+    """Return the advice in a warning of little signal; `needed` records are required."""
     if n < needed:
         return (
             f"At this budget about {needed} records are needed; use more records, a larger "
             "'epsilon', a smaller 'rank' or a smaller matrix."
         )
     return (
-        f"It is not that records are few ({needed} are enough for rows that "
-        "'measurement_covariance' describes): X may be correlated otherwise, as pixels are. Use "
-        "DPRidge, or give the public covariance of X as 'measurement_covariance'."
+        f"It is not that records are few ({needed} are enough if 'measurement_covariance' fits X): "
+        "the entries of X may be correlated in another way, as pixels are. Use DPRidge, or give "
+        "the public covariance of X as 'measurement_covariance'."
     )

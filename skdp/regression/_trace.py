@@ -31,8 +31,9 @@ from skdp.units import offered
 # Low-rank matrix regression with differential privacy.
 
 
-# Of the deviation of an entry, where records are not centred: these see their mean and the
-# intercept together, so that at 1 a step would go as far beyond the minimum as it began before it.
+# Value of the bias column of the intercept, in standard deviations of an entry, if records are not
+# centred. Then M and the intercept both fit the mean: with 1, a step would overshoot the minimum by
+# as much as it started from it.
 _BIAS = 0.5
 
 
@@ -231,15 +232,15 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
             centre = _measurements.release_center(self, session, placed, shares["center"], n)
-        # Means are part of the model for CSR rows, which single entries come in.
+        # Row and column biases are fitted for CSR rows only, the form of single entries.
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         spare = 0.0 if session.budget.exact else session.left()
-        if self.fit_intercept and spare > shares["center"]:  # no matrix: where y lies, at least
+        if self.fit_intercept and spare > shares["center"]:  # no matrix was fitted: a better centre
             centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
         if not centre.found:
-            attributes["failure"] = "could not see where the targets lie"
+            attributes["failure"] = "could not find the scale of the targets"
         session.forfeit_rest()
         return attributes | {
             "rank_": len(attributes["singular_values_"]),
@@ -259,7 +260,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     # -- releases --------------------------------------------------------------------------
 
     def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
-        """Learn the design, then means and the matrix; return the fitted attributes."""
+        """Learn the covariance of X, then biases and the matrix; return the fitted attributes."""
         shape = query.shape
         facts = _measurements.descent_facts(self, shape, n, unit_noise)
         try:
@@ -275,23 +276,23 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         useful = self._records_needed(shape).error_below_half
         facts = facts._replace(bias=bias, useful=useful, target_sd=centre.sd, **learnt)
-        looked = _measurements.first_means(ask, facts, design, centre) if means else None
-        if looked is not None and looked.alone:
-            fit = looked.fit(ask)
-            facts, ask = facts._replace(bias=0.0), looked.before(ask).augmented(centre.value, 0.0)
+        stage = _measurements.first_means(ask, facts, design, centre) if means else None
+        if stage is not None and stage.alone:
+            fit = stage.fit(ask)
+            facts, ask = facts._replace(bias=0.0), stage.before(ask).augmented(centre.value, 0.0)
         else:
-            if looked is not None:
-                facts, ask = looked.facts, looked.before(ask)
+            if stage is not None:
+                facts, ask = stage.facts, stage.before(ask)
             known = _measurements.public_steps(query, design, centre.value, bias)
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts, known)
         share = shares.get("calibration", 0.0)
-        found = _measurements.judged(ask, fit, facts, design, looked, centre, share)
+        found = _measurements.judged(ask, fit, facts, design, stage, centre, share)
         found["intercept_"] -= float(place.at @ found["coef_"].ravel())
         return found
 
     def _look(self, ask, query, n, design, shares, rank_share):
-        """Learn where dense records lie and what they are like about there, unless it is known."""
+        """Learn the mean of dense records and the covariance of X, unless the latter is given."""
         shape, place = query.shape, Place(np.zeros(math.prod(query.shape)), 0.0)
         if design is not None:
             return place, query, ask, design
@@ -308,7 +309,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         return place, query, ask, release_whitening(ask, shape, n, rank_share, share, place.radius)
 
     def _warn_of(self, failure, n, shape):
-        """Say that a fit is of little use, from public numbers and released ones."""
+        """Warn if a fit is of little use; the text is made from public and released numbers."""
         if failure:
             needed = self._records_needed(shape).error_below_half
             warn_caller(

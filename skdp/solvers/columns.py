@@ -1,4 +1,4 @@
-"""Location and scale of columns from released counts and sums. All of it is free."""
+"""Location and scale of columns from released ranks and sums; all of it is post-processing."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from skdp.solvers.postprocess import drawn, released_count
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
-_SUMS = 2.8  # noise of moments of columns, in that of ranks
-# Noise of a variance, in that of the column, and the share of entries that may lie far outside;
-# scales from the centre up to which none are cut, which say that units differ, too, and from
-# which all are.
+_SUMS = 2.8  # noise of the sums of `moments`, relative to that of ranks with the same share
+# _BLUR: largest noise of a variance relative to the variance, and the largest fraction of entries
+# that may lie far outside. _FAR: entries within so many scales of the centre are never clipped, and
+# columns whose scales differ by this factor have different units. FARTHEST: all beyond are clipped.
 _BLUR, _FAR, FARTHEST = 0.05, 4.0, 64.0
-CUT = 6.0  # the same, of what a model is fitted to: 4 lose .01 of heavy tails
-# Share and number of questions: a count; the log2 bin of distances from 0; the median among these,
-# and once more where it was; the log2 bin of distances from it, where there, and if many lie out.
+CUT = 6.0  # scales beyond which columns are clipped for a model: 4 loses .01 with heavy tails
+# Budget fraction and number of rank queries of each stage: the count; the log2 bin of distances
+# from 0 ("bin"); the median within that range ("near"), and again within the range that is left
+# ("nearer"); the log2 bin of distances from the median ("scale"), a finer scale within it ("part"),
+# and a larger one if many entries lie far outside ("raise").
 _PARTS = {
-    "count": (0.05, 1), "octave": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
+    "count": (0.05, 1), "bin": (0.3, 6), "near": (0.13, 6), "nearer": (0.13, 5),
     "scale": (0.3, 6), "part": (0.06, 1), "raise": (0.06, 4),
 }  # fmt: skip
-# Factors of scales, as many as questions after that of the total tell apart: fewer or smaller ones
-# lose .4 of heavy tails, and coarser ones a dummy of which half are 1.
+# Factors that a scale may be raised by: as many as the queries of "raise", all but one, can tell
+# apart. Fewer or smaller ones lose .4 with heavy tails, coarser ones lose a dummy of half ones.
 _RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
-_MEDIANS = ("octave", "near", "nearer")
+_MEDIANS = ("bin", "near", "nearer")
 
 
 class AsksColumns(Protocol):
-    """What is asked of columns."""
+    """The queries that a search for the location and scale of columns makes."""
 
     def count(self, *, share: float) -> Answer:
         """Return the noisy number of rows."""
 
     def grid(self, points: FloatArray) -> AsksGrid:
-        """Narrow the question to a public grid of numbers for each column."""
+        """Return the rank queries of a public grid of numbers for each column."""
 
     def distances(self, center: FloatArray, points: FloatArray) -> AsksGrid:
-        """Narrow the question to a public grid of distances from a centre."""
+        """Return the rank queries of a public grid of distances from a centre."""
 
     def weighted(self, weights: FloatArray) -> AsksColumns:
         """Multiply ranks by public weights."""
@@ -63,31 +65,31 @@ class MomentWeights(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where the entries of columns lie, and how far about there.
+    """The released location and scale of each column.
 
     Attributes
     ----------
     center : array of shape (d,)
         About the medians.
     spread : array of shape (d,)
-        Powers of two, about the median distance from the centre of what differs from it; more where
-        many entries lie far outside.
+        The scale: about the median distance from the centre, among entries that differ from it; it
+        is larger if many entries lie far outside.
     found : array of bool, shape (d,)
-        Whether the released ranks leave little doubt.
+        Whether the scale was found (see `Likelihood.found`).
     n : float
         Number of rows, public or released.
     noise : float
-        Of a rank that has all of the share.
+        Noise scale of a rank query that has the whole share.
     needed : int
-        About how many entries that differ from 0 and from the centre show the scale of a column.
+        About how many entries that differ from 0 and from the centre it takes to find a scale.
     placed : array of bool, shape (d,)
-        Whether the middle half of what is likely of the median reaches no farther than a spread.
+        Whether the middle half of the posterior of the median is no wider than the scale.
     deviation : array of shape (d,)
-        About the deviation: the median of what is likely of a spread, times the root of the share
-        of entries that differ from the centre (a deviation of its noise more: less than 1 only
-        where that is clear). Columns about 0 whose scale was not found have a common one.
+        About the standard deviation: the posterior median of the scale, times the root of the
+        fraction of entries that differ from the centre (the released fraction plus its noise
+        scale, at most 1). Columns about 0 whose scale was not found share one value.
     within : array of shape (d,)
-        How far from 0 the median was looked for.
+        How far from 0 the median was searched for.
     """
 
     center: FloatArray
@@ -101,29 +103,30 @@ class Columns(NamedTuple):
     within: FloatArray | None = None
 
     def sums_noise(self, part: float) -> float:
-        """Return about the noise of sums of columns that have this multiple of the share."""
+        """Return about the noise scale of column sums released with `part` times the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
     def radius(self, noise: float, nearest: float = _FAR) -> FloatArray:
-        """Return how far from the centre entries should count, where sums have this noise.
+        """Return the clip radius about the centre for sums of this noise scale.
 
-        As far as the noise of a variance stays small next to that of the column, which is small
-        where most entries are alike.
+        It is as large as the noise of the released variance stays small next to the variance of the
+        column. That variance is small if most entries are equal.
         """
         widest = np.sqrt(_BLUR * self.n / max(noise, 1e-12)) * self.deviation
         return np.asarray(np.clip(widest, nearest * self.spread, FARTHEST * self.spread))
 
     def units(self) -> tuple[FloatArray, float]:
-        """Return what takes columns clearly in other units to the usual deviation, and that.
+        """Return a divisor for each column, and the usual (median) deviation of the columns.
 
-        All others stay as they are, so that rows of one length keep it.
+        Columns clearly in other units are divided to have about the usual deviation. All others
+        stay as they are (1), so that rows of equal norm keep equal norms.
         """
         usual = float(np.exp(np.median(np.log(self.deviation))))
         far = self.found & (np.abs(np.log(self.spread / usual)) > math.log(_FAR))
         return np.where(far, self.spread / usual, 1.0), usual
 
     def mean_radius(self, noise: float) -> FloatArray:
-        """Return how far entries should count in a mean, whose noise is smaller: half does."""
+        """Return the clip radius for a mean; the least is half of `_FAR`, as noise is smaller."""
         return np.asarray(np.clip(_BLUR * self.n / noise, _FAR / 2, FARTHEST) * self.spread)
 
 
@@ -139,11 +142,12 @@ class ColumnMoments(NamedTuple):
 def find_columns(
     ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False, **how: Any
 ) -> Columns:
-    """Find where the entries of each column lie, and how far they reach about there.
+    """Find the location and scale of each column, by rank queries.
 
-    A mean would have noise in proportion to the distance from 0. `n` is the number of rows, where
-    it is public. Medians may lie `far`, 100,000 scales from 0: two more looks narrow them.
-    Models without an intercept have columns about 0, that are not `centered`.
+    Ranks find a median far from 0, where a released mean would have noise in proportion to its
+    distance from 0. `n` is the number of rows if it is public. If medians may lie `far` (100,000
+    scales from 0), two more stages narrow their range. Models without an intercept have columns
+    about 0 (not `centered`).
     """
     return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * 2 * ("nearer",), **how)[0]
 
@@ -152,13 +156,14 @@ def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
     passes: Sequence[str] = _MEDIANS, *, centered: bool = True, within: FloatArray | None = None,
 ) -> list[Columns]:  # fmt: skip
-    """Find where columns of several kinds lie in one search; each shows what it would alone.
+    """Find columns of several kinds (rows and targets, say) in one search, as well as each alone.
 
-    Alone, the noise of d columns is in proportion to (d / share)^(1/2). Ranks that are multiplied
-    by w = (share / d)^(1/2), so that d w^2 adds up to the shares, have noise in proportion to 1 at
-    all shares together: over w, that of each kind alone. (Laplace noise would need w^2.) The first
-    kind pays for the count; columns about 0, of models without an intercept, need none. `within`
-    is how far from 0 medians lie, where an earlier search told.
+    In a search of its own, a kind of d columns has noise in proportion to (d / share)^(1/2). Here
+    the ranks of a kind are multiplied by w = (share / d)^(1/2). The squares of all weights sum to
+    the sum of the shares, so the noise is in proportion to 1, and divided by w it is that of each
+    kind alone. (Laplace noise would need w^2.) The first kind pays for the count; columns about 0,
+    of models without an intercept, need none. `within` bounds the distance of the medians from 0,
+    if an earlier search found it.
     """
     passes = passes if within is None else passes[1:]
     if centered and n is None:
@@ -172,24 +177,24 @@ def find_kinds(
     zero = np.zeros(sum(sizes))
     first = log2_bins(zero + 1.0, sizes)
     if n is not None and centered:
-        return _about(ask, _medians(ask, first, unit, passes, within), unit, n, weights)
+        return _scales_about(ask, _medians(ask, first, unit, passes, within), unit, n, weights)
     seen = _Medians(zero, zero + SMALLEST, first, zero)
-    return [found._replace(n=math.inf) for found in _about(ask, seen, unit, 1.0, weights)]
+    return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
 class _Medians(NamedTuple):
-    """About the median of each column.
+    """What the search found out about the median of each column.
 
     Attributes
     ----------
     center : array of shape (d,)
-        A round number in the middle half of what is likely.
+        A round number in the middle half of the posterior.
     near : array of shape (d,)
-        How far that half reaches, with the centre.
+        Width of the smallest interval that holds that half and the centre.
     about_zero : Likelihood
-        The scales about 0.
+        The posterior of the scales about 0.
     within : array
-        How far from 0 they were looked for.
+        How far from 0 the medians were searched for.
     """
 
     center: FloatArray
@@ -206,19 +211,19 @@ def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]
 def _medians(
     ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str], within: Any
 ) -> _Medians:
-    """Return about the median of each column; entries may be alike, and far from 0."""
+    """Search for the median of each column; many entries may be equal, and all far from 0."""
     if within is None:
         about = ask.distances(np.zeros(len(first.points)), first.points)
         first.search(*_asked(about, passes[0], unit))
-        # A scale that nobody saw may be anything: medians are looked for where it would mostly be.
+        # If the scale about 0 was not found, the range is the posterior median of that scale.
         within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
     likelihood = steps(within)
-    for name in (each for each in passes if each != "octave"):
+    for name in (each for each in passes if each != "bin"):
         last = likelihood
         last.search(*_asked(ask.grid(last.points), name, unit))
         likelihood = last.zoomed()
     a, b = last.low_end(0.25), last.high_end(0.75)
-    # What spans log2 bins says no more than its end next to 0.
+    # An interval wider than a factor of two is cut to that factor at its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
     center = np.where((a <= 0) & (b >= 0), 0.0, roundest(*ends))
     near = np.maximum(b, center) - np.minimum(a, center)
@@ -226,21 +231,22 @@ def _medians(
     return _Medians(center, near, first, within)
 
 
-def _about(
+def _scales_about(
     ask: AsksColumns, seen: _Medians, unit: float, n: float, weights: FloatArray
 ) -> list[Columns]:
-    """Return scales about released centres, for each kind.
+    """Search for the scales about released centres, and return the columns of each kind.
 
-    A half that is nearly alike, next to others that are not, has a scale of its own: where clearly
-    many entries lie far outside, it is raised by the least factor of which _FAR hold the others.
-    That number falls with the noise. The deviation grows with the share that lies far outside.
+    If one half of the entries is nearly equal and the other is not, the median distance is far too
+    small a scale. So where a significant number of entries lies far outside, the scale is raised by
+    the smallest factor at which only few lie beyond _FAR scales; with less noise, fewer may. The
+    deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
-    middle = np.sqrt(np.abs(center) * seen.near)  # a spread lies between these two
+    middle = np.sqrt(np.abs(center) * seen.near)  # the scale lies between these two
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base, kinds)
     likelihood.follow(seen.about_zero, center == 0)
-    # A scale lies at most three log2 bins below what is open of the median.
+    # A scale is taken to lie at most three log2 bins below the uncertainty of the median.
     likelihood.exclude(np.log2(seen.near / base) - 3)
     likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
     found, size = likelihood.found(), likelihood.zoomed(16)
@@ -251,12 +257,12 @@ def _about(
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
     factor = np.take(_RAISES, raised)
-    # Of a narrow column off 0 all questions may end above its scale. Where clearly many entries
-    # differ from the centre, a spread beyond which few of them lie is a scale all the same.
+    # For a narrow column far from 0 all queried points may lie above its scale. If significantly
+    # many entries differ from the centre, the point that few of them exceed serves as a scale.
     found |= (center != 0) & (differ.value > 4 * CLEAR * differ.noise_scale)
     spread = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
-    # A spread within what is open of the centre may be nothing but a distance from the median.
+    # `placed` below: a scale smaller than the uncertainty of the centre may be an offset from it.
     half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
@@ -266,7 +272,7 @@ def _about(
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
         at = slice(stop, stop := stop + of_kind)
-        if unseen[at].any():  # many rare dummies: guesses are log2 bins apart, columns are alike
+        if unseen[at].any():  # many rare dummies: single guesses scatter more than the columns do
             alike = deviation[at]
             alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
         known = n, noise / weight, likelihood.enough(weight)
@@ -278,9 +284,10 @@ def _about(
 def _raised(
     about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
 ) -> tuple[IntArray, FloatArray, Answer]:
-    """Return which factor raises each scale, and half of the number of entries off the centre.
+    """Search for the factor that raises each scale; return its index and two released numbers.
 
-    Between them the share of these that lies beyond the next smaller factor.
+    The first is the fraction of entries beyond the next smaller factor, among those that differ
+    from the centre. The second is half of the number of entries that differ from the centre.
     """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
@@ -297,7 +304,7 @@ def _raised(
 
 
 class Center(NamedTuple):
-    """Where a single column lies, about how far its entries reach, and whether they show it."""
+    """The centre and standard deviation of a single column, and whether its scale was found."""
 
     value: float
     sd: float
@@ -307,10 +314,10 @@ class Center(NamedTuple):
 def find_center(
     ask: AsksColumns, share: float, weights: MomentWeights, n: float, *, far: bool = False
 ) -> Center:
-    """Return the centre of a single column, and a deviation that far entries do not blow up.
+    """Return the centre and the standard deviation of a single column, robust to far entries.
 
-    A first mean has noise in proportion to its distance from 0, a second one, about the first, in
-    proportion to the spread: numbers may lie a thousand deviations from 0.
+    A rank search finds a first centre; the mean about it has noise in proportion to the scale of
+    the column, not to its distance from 0, which may be a thousand standard deviations.
     """
     found = find_columns(ask, 1, 0.75 * share, n, far=far)
     radius = found.radius(found.sums_noise(1 / 3))
@@ -332,10 +339,11 @@ def column_moments(
     weights: MomentWeights,
     n: float | None,
 ) -> ColumnMoments:
-    """Read means and variances from the sums of w, b (w^2 - 1/2) and c of the query.
+    """Compute means and variances from the released sums of w, b (w^2 - 1/2) and c.
 
-    The number of rows is kept above two deviations of its noise, a mean in its bounds, and a
-    variance above one deviation of its noise: a column that shows no spread is not blown up.
+    The number of rows is at least two standard deviations of its noise, a mean lies in its bounds,
+    and a variance is at least one standard deviation of its noise: a column of no visible variance
+    would otherwise be divided by almost 0.
     """
     d = len(center)
     unit = np.where(np.isfinite(size), size, 1.0)

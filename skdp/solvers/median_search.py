@@ -1,10 +1,11 @@
-"""The scale of private numbers, from few noisy ranks. Everything but the ranks is free.
+"""Bayesian search for the median of private numbers, from few noisy rank queries.
 
-A rank is the noisy sum, over the numbers that are not zero, of 1/2 below a threshold and -1/2 above
-it. The threshold is always near the median of what the released ranks leave likely, log2 bin by
-log2 bin: six of them find one log2 bin among ninety. What they leave likely also says how sure
-that is: a doubt that is public. Ties go downwards: clipping at a level that is too low shortens
-signal and noise alike, one that is too high drowns the signal.
+A rank query returns the noisy sum, over the nonzero numbers, of 1/2 below a threshold and -1/2
+above it. Each threshold is near the median of the posterior, given all ranks released so far, on a
+grid of log2 bins: six queries find one bin among ninety. The width of the posterior says how
+certain the result is. Everything but the rank queries is post-processing. Ties go downwards: a
+clip norm that is too low shrinks signal and noise alike, one that is too high lets the noise hide
+the signal.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from scipy.special import log_ndtr
 from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
 
-# What noisy ranks leave likely of a median, step by step of a grid. Pure and public.
+# The posterior of a median on a grid, given noisy ranks: pure functions of released numbers.
 
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
-QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # as many as halving takes
-_NEAR = 2  # log2 bins that hold the middle half of what is likely of a median that was found
-_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in log2 bins; of units about 1
-_ORDER = (0.5, 0.25, 0.75)  # parts of the posterior: the first that was not asked about
+QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # rank queries that a bisection of the grid takes
+_NEAR = 2  # log2 bins that the middle half of the posterior spans at most if a median was found
+_SCATTER = (0.5, 2.0, 6.0)  # prior scales of columns about their common scale, in log2 bins
+_ORDER = (0.5, 0.25, 0.75)  # posterior quantiles to query: the first that was not queried yet
 SMALLEST = float(_POWERS[0])
-_LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are slow and say no more
-# Deviations: a rank says on which side of a threshold the median lies. At 2 the fewest rows that
-# show one lose .08 of R2, by columns found where they are not.
+_LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are rounded up: subnormal floats are slow
+# Noise deviations from which on a rank shows on which side of a threshold the median lies. With 2,
+# medians are found where there are none, and fits of the fewest rows that show one lose .08 of R2.
 _SIGNIFICANT_RANK = 3.0
 
 
@@ -46,17 +47,17 @@ def _normalised(rows: FloatArray) -> FloatArray:
 
 
 class Likelihood:
-    """What noisy ranks leave likely of one number in each column: cells between public points.
+    """The posterior of one number (a median) in each column, over the cells of a public grid.
 
     Parameters
     ----------
     points : array of shape (d, m)
         Upwards in each column. Cell i ends at point i; the last cell lies beyond all of them.
     prior : array of shape (m + 1,)
-        Of the cells.
+        Prior probabilities of the cells.
     kinds : sequence of int
-        How many columns are of each kind, in their order: those of one share what they show. They
-        scatter about a common place, nobody knows how far.
+        How many columns are of each kind, in their order. Columns of one kind inform each other:
+        they scatter about a common value, with a scale that is estimated too.
     """
 
     def __init__(self, points: FloatArray, prior: FloatArray, kinds: Sequence[int] = ()) -> None:
@@ -77,10 +78,11 @@ class Likelihood:
         self.posterior, self._reached = posterior, posterior.cumsum(axis=1)
 
     def search(self, ask: AsksGrid, questions: int, share: float) -> Likelihood:
-        """Ask about the median of what is likely, a fixed number of times.
+        """Release the rank of a point near the posterior median, a fixed number of times.
 
-        At the very median an answer is that of an empty column: no point is asked about twice, and
-        what lies next to a known one says little. Where all parts are known, the next point is.
+        At the true median a rank is 0 but for noise, as in an empty column. So no point is queried
+        twice. If the posterior median was queried before, the quartiles follow; after these, the
+        nearest point that was not queried.
         """
         columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
         for _ in range(questions):
@@ -93,7 +95,7 @@ class Likelihood:
         return self
 
     def _learn(self, which: IntArray, answer: Answer) -> None:
-        self.noise_scale = max(answer.noise_scale, 0.01)  # of a number: no noise divides by 0
+        self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
         z = answer.value / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
         below, above = log_ndtr((z, -z)) + z**2 / 2
@@ -101,7 +103,12 @@ class Likelihood:
         self._update()
 
     def _update(self) -> None:
-        """Of numbers that are many or few, or none to be seen: these add as much to each cell."""
+        """Compute the posterior of all columns from their ranks so far.
+
+        The true rank is positive or negative, depending on the cell of the median, and of any size,
+        as the number of entries is unknown. Or the column has no nonzero entry, and all true ranks
+        are 0: this hypothesis adds the same likelihood to every cell.
+        """
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
         likelihood += np.exp(np.maximum(np.minimum(-most, 0), _LEAST))
@@ -115,50 +122,53 @@ class Likelihood:
         self._set(_normalised(likelihood * prior))
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
-        """Take over what was learnt of the same cells of some columns."""
+        """Copy the ranks of another search with the same cells, for the columns `where`."""
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
         self.highest = np.where(where, before.highest, 0.0)
 
     def exclude(self, low: FloatArray) -> None:
-        """Take cells for next to impossible that end below a step from the middle."""
+        """Make the cells that lie below the step `low` from the middle nearly impossible."""
         steps = self._cells - self.points.shape[1] // 2
         self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
     def cell(self, q: float) -> IntArray:
-        """Return the cell of each column in which q of the posterior is reached."""
+        """Return the cell of each column that contains the posterior quantile q."""
         return np.asarray((self._reached < q).sum(axis=1))
 
     def low_end(self, q: float) -> FloatArray:
-        """Return where that cell begins."""
+        """Return the lower end of that cell."""
         return np.asarray(self.points[self._columns, np.maximum(self.cell(q) - 1, 0)])
 
     def high_end(self, q: float) -> FloatArray:
-        """Return where that cell ends: entries that equal it are counted in."""
+        """Return the upper end of that cell, which belongs to the cell."""
         last = self.points.shape[1] - 1
         return np.asarray(self.points[self._columns, np.minimum(self.cell(q), last)])
 
     def found(self, alone: bool = False) -> NDArray[np.bool_]:
-        """Return whether little doubt is left about the cell, or clear ranks lie on both sides.
+        """Return whether the posterior is narrow, or significant ranks lie on both sides.
 
-        Unless it is `alone` a column without a rank clear of its noise has the doubts of others.
+        A narrow posterior may come from the other columns alone. So, unless `alone`, a column needs
+        at least one rank well above its noise.
         """
         low, high = self.lowest < -_SIGNIFICANT_RANK, self.highest > _SIGNIFICANT_RANK
         narrow = self.cell(0.75) - self.cell(0.25) <= _NEAR
         return np.asarray(narrow & (low | high | alone) | low & high)
 
     def enough(self, weight: float = 1.0) -> int:
-        """Return about how many numbers show their median: each half of them must be clear.
+        """Return about how many numbers it takes to find their median under this noise.
 
-        `weight` is what ranks were multiplied by.
+        The rank of each half of them must be significant. `weight` is what ranks were multiplied
+        by.
         """
         return math.ceil(2 * CLEAR * self.noise_scale / weight)
 
     def zoomed(self, cells: int = 64) -> Likelihood:
-        """Return the same in cells that are about equally likely, between round numbers.
+        """Return a new search on a finer grid: equally likely cells that end at round numbers.
 
-        Half of a cell is left out at either end: what may as well be 0 is 0.
+        Half of a cell's probability is left out at either end, so that an end that may as well be 0
+        becomes 0.
         """
         q = np.arange(cells + 1) / cells
         q[-1] = 2.0
@@ -181,35 +191,35 @@ def roundest(low: FloatArray, high: FloatArray) -> FloatArray:
 
 
 def log2_bins(unit: FloatArray, kinds: Sequence[int] = (1,)) -> Likelihood:
-    """Return sizes in each column, powers of two in these units: half of the prior is mild."""
+    """Return the search over powers of two times `unit`; half of the prior lies near the unit."""
     mild = np.exp(-np.abs(np.arange(-_FARTHEST, _FARTHEST + 2) - 0.5) / _SCATTER[-1])
     prior = 0.5 * mild / mild.sum() + 0.5 / len(mild)
     return Likelihood(unit[:, None] * _POWERS, prior, kinds)
 
 
 def steps(radius: FloatArray, cells: int = 64) -> Likelihood:
-    """Return numbers in each column that are at most so far from 0, or a little farther."""
+    """Return the search over numbers in each column within `radius` of 0, or a little beyond."""
     points = radius[:, None] * np.linspace(-1, 1, cells + 1)
-    points[:, [0, -1]] *= 33 / 32  # distances from 0 were counted up to a 128th farther
+    points[:, [0, -1]] *= 33 / 32  # counts of distances may reach a 128th too far (`CountsIn.of`)
     return Likelihood(points, np.ones(cells + 2))
 
 
 @lru_cache
 def _kernels(cells: int) -> tuple[FloatArray, FloatArray]:
-    """P(cell of a column | common cell), in columns and in rows; one in ten may lie anywhere."""
+    """Return P(cell of a column | common cell) and its transpose; 1 in 10 columns lie anywhere."""
     gaps = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
     near = [np.exp(-gaps / spread) for spread in _SCATTER]
     kernels = np.hstack([0.9 * k / k.sum(axis=0) + 0.1 / cells for k in near])
     return kernels, np.ascontiguousarray(kernels.T)
 
 
-_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # of a clip level, downwards
-# Clip levels upwards, in log2 bins: steps are wide where few rows are left.
+_LEVELS, _LEVELS_PER_DOUBLING = 80, 4  # number of clip norms below the largest, and their density
+# Raised clip norms, in log2 bins above the lowest: wider steps where few rows are left above.
 _RAISES = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5)
 
 
-# (threshold, share=...) -> the noisy number above it; or half of those up to the threshold that are
-# not zero, minus half of those above it.
+# A function (threshold, share=...) that returns a noisy count of numbers above the threshold, or
+# the noisy rank of the threshold among the nonzero numbers.
 Asks = Callable[..., Answer]
 
 
@@ -226,11 +236,11 @@ class Scale(NamedTuple):
     Attributes
     ----------
     value : float
-        A number just above the median; where it was not found a low guess.
+        A number just above the median; a low guess if the median was not found.
     found : bool
-        Whether the released ranks leave little doubt.
+        Whether the median was found (see `Likelihood.found`).
     needed : int
-        About how many numbers that are not zero would show it, under this noise.
+        About how many nonzero numbers it takes to find it under this noise.
     """
 
     value: float
@@ -239,7 +249,7 @@ class Scale(NamedTuple):
 
 
 class _Alone(NamedTuple):
-    """Numbers whose ranks are asked for by threshold, as the only column of a grid."""
+    """Adapter: a rank query by threshold, as a grid with a single column."""
 
     rank: Asks
     points: FloatArray
@@ -251,10 +261,10 @@ class _Alone(NamedTuple):
 
 
 def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
-    """Return the scale of some private numbers, from ranks of equal shares.
+    """Return the median size of some private numbers, from rank queries of equal shares.
 
-    All but one find its log2 bin, and the last one where it lies there. `near` is a public guess,
-    from which half of the prior falls off by six log2 bins.
+    All queries but the last find its log2 bin; the last one halves that bin. `near` is a public
+    guess: half of the prior lies within about six log2 bins of it.
     """
     likelihood, each = log2_bins(np.exp2(np.rint(np.log2([near])))), share / QUESTIONS
     likelihood.search(_Alone(rank, likelihood.points), QUESTIONS - 1, (QUESTIONS - 1) * each)
@@ -265,9 +275,10 @@ def find_scale(rank: Asks, share: float, *, near: float = 1.0) -> Scale:
 
 
 def find_between(rank: Asks, between: Sequence[float], questions: int, share: float) -> float:
-    """Return about the median of private numbers that lies between two public ones.
+    """Return about the median of private numbers, by bisection between two public numbers.
 
-    A wrong answer leads to another part of the range, at worst: nothing has to stand clear.
+    At worst a rank with the wrong sign leads to another part of the range, so no rank has to be
+    significant.
     """
     low, high = between[0], between[-1]
     for _ in range(questions):
@@ -280,8 +291,8 @@ def find_between(rank: Asks, between: Sequence[float], questions: int, share: fl
 def private_clip_level(count_above: Asks, largest: float, goal: float, share: float) -> float:
     """Return the smallest level of a public grid up to `largest` above which about `goal` rows lie.
 
-    The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
-    the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
+    These are the rows that clipping scales down. With a goal in proportion to the noise, the bias
+    of clipping stays in proportion to the noise that it saves, and vanishes with it.
     """
     return _lowest(count_above, clip_levels(largest), goal, share)
 
@@ -294,8 +305,8 @@ def clip_levels(largest: float) -> FloatArray:
 def raised_level(count_above: Asks, lowest: float, goal: float, share: float) -> float:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
-    A count that does not stand twice clear of its noise raises nothing: a mistake may make the
-    noise 256 times as large.
+    A level is raised only where the count exceeds its noise by twice the usual margin: a mistake
+    may make the noise 256 times as large.
     """
     return _lowest(count_above, lowest * 2.0 ** np.array(_RAISES), goal, share, 2 * CLEAR)
 

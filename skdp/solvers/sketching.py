@@ -1,8 +1,8 @@
-"""From noisy sketches to a factorisation. Free post-processing: everything here is public.
+"""Factorisation of a matrix from noisy sketches, as post-processing of released numbers.
 
 Notation: A is m x n; Y = A F + noise (m x t), Z = S'A + noise (v x n), C = L'A T + noise, where
-F (n x t), S (m x v), L and T are known. A noisy sketch is an `Answer`. What is left of A next to
-its leading part is noise of the sketches too.
+F (n x t), S (m x v), L and T are known. A noisy sketch is an `Answer`. The part of A beyond its
+leading components acts as further noise in the sketches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
         turned = from_matrix(Answer(M.T, matrix.noise_scale), k, M @ start)
         return turned._replace(left=turned.right.T, right=turned.left.T)
     else:
-        # Some sixty products with M are more work than one with itself.
+        # The Gram matrix M'M is formed once: the iteration makes about sixty products with it.
         V = leading_eigenvectors((M.T @ M).__matmul__, start, start.shape[1])
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
@@ -79,7 +79,7 @@ def _side(sketch: FloatArray, scale: float, k: int) -> _Side:
 
 
 def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
-    """Return the k leading factors of U X V', completed by what is only noise."""
+    """Return the k leading factors of U X V', filled up with noise directions if fewer."""
     left, values, right = np.linalg.svd(X)
     largest = max(float(values[0]), 1e-300) if values.size else 0.0
     rank = min(k, int(np.count_nonzero(values > NEGLIGIBLE * largest)))
@@ -93,9 +93,10 @@ def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
 def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) -> Factors:
     """Solve for A ~ U X V' from Y and Z together, and a separate core C if there is one.
 
-    U and V span what rises above the known noise edges of Y and Z. The core alone tells X, or it
-    minimises ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the
-    inverse of S'U alone, it is stable for any sizes. A sweep of alternating least squares follows.
+    U and V span the singular vectors of Y and Z above the known noise levels. X is computed from C
+    if there is one. Otherwise it minimises ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a
+    Sylvester equation; unlike the inverse of S'U, this is stable for any sizes. One sweep of
+    alternating least squares follows.
     """
     (right, left, *core), (F, S, *of_core) = noisy, sides
     U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
@@ -109,7 +110,7 @@ def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) 
     SU, VF = S.T @ U.kept, V.kept.T @ F
     P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
     R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
-    size = max(float(np.trace(P)), float(np.trace(Q)))  # of order one for any scale of the data
+    size = max(float(np.trace(P)), float(np.trace(Q)))  # scales the equation to numbers near 1
     X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
     return _refined(_finish(U, X, V, k), right, left, F, S)
 
@@ -128,9 +129,10 @@ def _basis(S: FloatArray) -> _Basis:
 
 
 def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
-    """Return a sketch whose noise is what a fit of this rank leaves, if that is more.
+    """Return the sketch with its noise scale raised to the residual of a fit of this rank.
 
-    A narrow sketch has more of what is left of A in an entry, so that it counts for less.
+    The residual contains the part of A beyond the fit. It is larger in the entries of a narrow
+    sketch, which then gets less weight.
     """
     m, t = sketch.value.shape
     rest = float(np.linalg.norm(sketch.value - fitted)) / math.sqrt(m * max(t - rank, t / 4))
@@ -139,7 +141,7 @@ def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
 
 
 def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: FloatArray) -> Factors:
-    """Take one sweep of alternating least squares: each side learns from both sketches.
+    """Make one sweep of alternating least squares, in which each factor uses both sketches.
 
     Given V, ``W = argmin |Y - W V'F|^2 / sy^2 + |Z - S'W V'|^2 / sz^2 + ridge`` over all W, not
     only those in the range of Y, and then the same for the other side. It takes 5 to 40% off the

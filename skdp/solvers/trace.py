@@ -3,8 +3,8 @@
 Notation: y_i = <X_i, M> + noise with M of size d1 x d2 and rank r; entries of X_i have variance
 lam (after whitening); q = r (d1 + d2 - r) is the dimension of the tangent space; n the released or
 public number of records; z the median of |N(0, 1)|. A contribution is clipped at C = c times the
-median length. Clipping at c shortens a Gaussian gradient by b = P(|g| <= z c) and leaves its
-direction, so it is divided by b: low clip levels cost little and need little noise.
+median norm. Clipping at c multiplies a Gaussian gradient by b = P(|g| <= z c) on average and keeps
+its direction. So the sum is divided by b, and a low clip norm costs little and needs little noise.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 
 FloatArray = NDArray[np.float64]
 _Z = float(ndtri(0.75))
-FINER = 3  # ranks that find a median between two public numbers
-_EXPECTED = (1 / 3, 3.0)  # of what the targets, or the last one, let expect lies a median
+FINER = 3  # rank queries that find a median between two public numbers
+_EXPECTED = (1 / 3, 3.0)  # range of a median, relative to that of the targets or of the last step
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
@@ -41,7 +41,7 @@ class AsksSum(Protocol):
 
 
 class AsksTrace(Protocol):
-    """What the descent asks for."""
+    """The queries that the descent makes."""
 
     def products(self) -> AsksSum:
         """Return the contributions y X."""
@@ -109,7 +109,7 @@ class TraceFacts(NamedTuple):
 
     @property
     def information(self) -> float:
-        """What a record tells of an entry of M, in units of the noise of y: lam if whitened."""
+        """Fisher information of a record about an entry of M, for noise of variance 1 in y."""
         return self.lam if self.variance is None else self.lam**2 / self.variance
 
     @property
@@ -165,8 +165,8 @@ def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
     return min(_MULTIPLIERS, key=error)
 
 
-def _open_factor() -> float:
-    """Return the factor that the ranks leave open of a median: what grew by more has grown."""
+def _median_uncertainty() -> float:
+    """Return the uncertainty of a searched median, as a factor; a larger growth is significant."""
     return float((_EXPECTED[1] / _EXPECTED[0]) ** 2.0**-FINER)
 
 
@@ -192,9 +192,9 @@ class NoSignalError(Exception):
 def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share.
 
-    With `placed` the scale of the targets is known, and records are looked at about a place.
+    With `placed` the scale of the targets is known, and records are centred about a released mean.
     """
-    wide = of_design + (not placed)  # of medians that may lie anywhere
+    wide = of_design + (not placed)  # searches for medians that may lie anywhere
     near = placed + (max_iter + 1 if max_iter else 0) + 2 * (of_design and placed)
     return wide * (QUESTIONS + FINER) + FINER * near
 
@@ -202,9 +202,10 @@ def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
 def private_median(
     below: Callable[..., Answer], rank_share: float, n: float, between: Sequence[float] = ()
 ) -> float:
-    """Return about the median; the number of ranks depends on nothing that is read.
+    """Return about the median; the number of rank queries does not depend on the data.
 
-    `between` are two public numbers that it is looked for between; else it may lie anywhere.
+    `between` are two public numbers that the median is expected between; without them it may lie
+    anywhere.
     """
 
     def rank(threshold: float, *, share: float) -> Answer:
@@ -219,25 +220,27 @@ def private_median(
     return find_between(rank, between, FINER, FINER * rank_share)
 
 
-# Steps of a low-rank regression whose records are public: what they make of a move is known.
+# Newton steps of a low-rank regression whose measurement matrices X are public (unit "label").
 #
-# The sum of clipped contributions answers to a move m of M by H m, H public: the inverse of H turns
-# a noisy gradient into a move, whatever the design is, where otherwise its mean must do.
+# A change m of M changes the sum of clipped contributions by about H m, where the curvature H
+# depends on X alone and is public. So the inverse of H turns a noisy gradient into a step, whatever
+# the distribution of X is. With private X only the average curvature is known.
 
 
 class PublicCurvature(Protocol):
-    """What public records make of a move of U S V': the sum of b z z' and the median length."""
+    """A function that returns the public curvature at U S V' (`queries.curvature`)."""
 
     def __call__(
         self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
     ) -> tuple[FloatArray, float] | None:
-        """Return both for contributions cut at `radius` deviations; None where it is not known."""
+        """Return the sum of b z z' and the median norm for this clip radius; None if unknown."""
 
 
 class CurvedStep(NamedTuple):
-    """A linear map of noisy gradients to moves, and the variance of a number of the move by each.
+    """A linear map from noisy gradients to steps, and the variance of an entry of the step.
 
-    `by_noise` is for noise of scale 1, `by_sampling` for residuals of variance 1.
+    `by_noise` is the variance due to noise of scale 1, `by_sampling` that due to residuals of
+    variance 1.
     """
 
     matrix: FloatArray
@@ -248,11 +251,11 @@ class CurvedStep(NamedTuple):
 def curved_step(
     H: FloatArray, length: float, facts: TraceFacts, *, noise: float, sd: float
 ) -> CurvedStep:
-    """Return the step for a known curvature H of records that are about `length` long.
+    """Return the damped Newton step for a public curvature H of records of median norm `length`.
 
-    The error of M has at most the deviation `sd` of residuals, so that its q numbers are about
-    sd / length: directions in which the noise is larger are damped (Wiener). r^2 of the coordinates
-    are none.
+    The error of M explains at most the residuals' standard deviation `sd`, so its q coordinates are
+    about sd / length each. Directions in which the noise exceeds that are damped (Wiener filter).
+    The tangent coordinates are redundant: r^2 of them are always zero.
     """
     q = facts.tangent_size
     w, Q = np.linalg.eigh(H)
@@ -272,7 +275,10 @@ def curved_step(
 
 @dataclass(frozen=True)
 class Point:
-    """A public estimate U diag(values) V' and an intercept; what it has of the start's noise."""
+    """A public estimate U diag(values) V' and an intercept.
+
+    `of_start` is the fraction of the noise of the initial estimate that is still in it.
+    """
 
     U: FloatArray
     values: FloatArray
@@ -291,7 +297,7 @@ class Point:
 
 
 class _Descent:
-    """One run: the state is public throughout."""
+    """The state of one descent; all of it is public."""
 
     def __init__(self, ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None) -> None:
         self.ask = ask
@@ -306,7 +312,7 @@ class _Descent:
         self.sampling = self.start_noise = 0.0
 
     def start(self) -> None:
-        """Shrunk spectral estimate from the clipped sum of y X."""
+        """Compute the initial estimate: the shrunk truncated SVD of the clipped sum of y X."""
         facts, (d1, d2) = self.facts, self.facts.shape
         size, bias = d1 * d2, facts.bias
         products = self.ask.products()
@@ -328,18 +334,21 @@ class _Descent:
         self.start_noise = noise
         U, values, V = _truncated_svd(full, facts.rank)
         self.point = Point(U, shrink(values, noise, facts.shape), V, intercept)
-        # The start is a step from the zero matrix: taken back if it makes residuals longer.
+        # The initial estimate counts as a step from zero: it is undone if residuals grow.
         self.last = Point(U, np.zeros(facts.rank), V, 0.0, 0.0)
         self.median = self.first_sd * facts.length(facts.tangent_size)
 
-    def look(self, index: int) -> None:
-        """Release how long contributions are here; go back to try half a step if it is too far."""
+    def release_median(self, index: int) -> None:
+        """Release the median norm of contributions at this point; undo the step if it grew much.
+
+        After that the pace is halved.
+        """
         facts = self.facts
         self.tangent = self.ask.tangent(*self.point.factors, self.point.intercept)
         between = [end * self.median for end in _EXPECTED]
         found = private_median(self.tangent.scores_below, facts.rank_share, facts.n, between)
         self.sds.append(found / facts.length(facts.tangent_size))
-        if found * _open_factor() > between[1]:  # they may be of any length
+        if found * _median_uncertainty() > between[1]:  # maybe out of range
             self.point, self.pace = self.last, self.pace / 2
             self.variances[-1:] = [math.inf] * bool(index)
             self.tangent = self.ask.tangent(*self.point.factors, self.point.intercept)
@@ -347,19 +356,19 @@ class _Descent:
             self.median, self.last = found, self.point
 
     def step(self, index: int) -> None:
-        """One clipped gradient step and a retraction."""
+        """Make one clipped gradient step and retract the result to rank r."""
         before = self.last
-        self.look(index)
+        self.release_median(index)
         facts, point = self.facts, self.point
         c = clip_multiplier(facts, facts.tangent_size, facts.gradients)
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
         if before is not self.last:
-            self._look_back(before, move)
+            self._adapt_pace(before, move)
         move = self.pace * move
-        # Of smaller steps each adds less noise, and the points have more in common: the mean is as
-        # noisy.
+        # Smaller steps add less noise each, but the points are more correlated: their mean is as
+        # noisy as with full steps.
         r, (d1, d2) = facts.rank, facts.shape
         right, left, _ = np.split(move, [r * d1, r * (d1 + d2)])
         intercept = point.intercept + (float(move[-1]) if facts.bias else 0.0)
@@ -367,18 +376,18 @@ class _Descent:
         self.point = Point(*moved, intercept, (1 - self.pace) * point.of_start)
         self.points.append(self.point)
 
-    def _look_back(self, before: Point, move: FloatArray) -> None:
-        """Change the pace where the step that led here had twice, or half, the best length."""
+    def _adapt_pace(self, before: Point, move: FloatArray) -> None:
+        """Change the pace if the last step was more than twice, or less than half, the best one."""
         point, D = self.point, self.point.matrix() - before.matrix()
         left = point.U.T @ D
         led = np.append(D @ point.V, left - left @ point.V @ point.V.T)
         size, onward = float(np.linalg.norm(led)), float(move[: led.size] @ led)
-        if abs(onward) > CLEAR * math.sqrt(self.variances[-1]) * size:  # clear of its noise
+        if abs(onward) > CLEAR * math.sqrt(self.variances[-1]) * size:  # significant
             length = 1 - self.pace * (onward / size / size)
             self.pace = min(1.0, self.pace / (1.0 if 0.5 < length < 2 else max(length, 0.5)))
 
     def _move(self, gradient: FloatArray, noise: float, c: float) -> FloatArray:
-        """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
+        """Return the step for a noisy gradient; store its variance due to noise and to sampling."""
         facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
         known = self.public and self.public(*self.point.factors, radius=_Z * c)
         sd = self.median / facts.length(q)
@@ -393,15 +402,15 @@ class _Descent:
         return np.asarray(rate * gradient)
 
     def finish(self) -> None:
-        """Average the points whose residuals are smallest, and shrink; both are free."""
+        """Average the points with the smallest residuals and shrink the singular values."""
         facts = self.facts
         if not self.points:
             return
-        self.look(facts.max_iter)
+        self.release_median(facts.max_iter)
         sds = np.array(self.sds[1:])
-        # These residuals differ by noise alone.
-        kept = (sds <= _open_factor() * min(self.sds)) & np.isfinite(self.variances)
-        if not kept.any():  # no step made them smaller: `look` went back
+        # Residuals within this factor of the smallest ones differ only by the noise of the search.
+        kept = (sds <= _median_uncertainty() * min(self.sds)) & np.isfinite(self.variances)
+        if not kept.any():  # all steps were undone
             return
         weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
         variance = 1 / float(weights.sum())
@@ -410,7 +419,7 @@ class _Descent:
         U, values, V = _truncated_svd(mean, facts.rank)
         if facts.shrink:
             start = float(weights @ np.array([point.of_start for point in self.points]))
-            # Residuals have fewer degrees of freedom than records: their scale is seen too short.
+            # Fitted residuals underestimate the noise of y: n - q degrees of freedom for n records.
             free = max(1 - facts.tangent_size / facts.n, 1e-9)
             variance += self.sampling**2 / free + (start * self.start_noise) ** 2
             noise = math.sqrt(variance)
@@ -449,7 +458,7 @@ def zero_fit(
 def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None = None) -> TraceFit:
     """Return the estimate, from an initial release and `max_iter` gradient releases.
 
-    `public` says what records that are public make of a step.
+    `public` returns the curvature if X is public; then steps are Newton steps (`curved_step`).
     """
     run = _Descent(ask, facts, public)
     try:

@@ -1,4 +1,4 @@
-"""All that passed the gate in a block: recorded, replayed on a neighbour, or replaced.
+"""Tools that record all releases in a block, replay them on a neighbour, or replace them.
 
 All hooks replace methods of `PrivacySession`, `Grant` and `SystemSource` while a ``with`` block
 runs. They act on the whole process: use them in tests, one at a time, never in production.
@@ -99,7 +99,7 @@ def fixed_noise(seed: int, *, scale_free: bool = False):
 
         return words
 
-    # A fit says nothing of the fits before it: what two fits give is compared.
+    # The warning about several epsilons depends on earlier fits, so it is off: fits are compared.
     alone = replaced(BaseDPEstimator, "_warn_of_search", lambda _: lambda *_: None)
     with alone, replaced(SystemSource, "words", make_words):
         yield
@@ -219,7 +219,7 @@ class Transcript:
 
 
 class _Recorder:
-    """Records every opening; with a script, hands out the answers of an earlier transcript."""
+    """Records every release; with a script, returns the answers of an earlier transcript."""
 
     def __init__(self, script: Transcript | None = None) -> None:
         self.transcript = Transcript()
@@ -233,7 +233,7 @@ class _Recorder:
 
     @contextmanager
     def _noise(self):
-        """Mark words that are drawn now as noise: they are no public start."""
+        """Mark words that are drawn inside this block as noise, as opposed to public starts."""
         self._in_noise = True
         try:
             yield

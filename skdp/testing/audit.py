@@ -1,4 +1,4 @@
-"""Audits of a fit by its transcript: everything that became public, next to what it was exactly.
+"""Audits of a fit by its transcript: all released values, together with the exact private ones.
 
 `transcript_audit` compares, for one pair of neighbours, the exact change of every release with the
 noise it was given: no sampling, one fit. `audit` repeats fits and bounds the privacy parameter
@@ -165,7 +165,7 @@ def as_fit(fit) -> Fit:
     def run(data):
         data = data if isinstance(data, FitData) else FitData(data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what warnings show is for `check_null_release`
+            warnings.simplefilter("ignore")  # `check_null_release` tests that warnings are public
             return data.fit(copy.copy(template))  # a clone takes as long as a small fit
 
     return run
@@ -273,7 +273,7 @@ def _step_audit(first: RecordedRelease, second: RecordedRelease) -> StepAudit:
 
 
 def _integer_faults(transcript: Transcript) -> list[str]:
-    """Noise must be added to integers: a float sum has gaps that tell the exact value."""
+    """Return faults of non-integer sums: a float sum has gaps that reveal the exact value."""
     faults = []
     for opening in transcript:
         if opening.step == 0.0 or opening.total is None:

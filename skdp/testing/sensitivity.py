@@ -1,4 +1,4 @@
-"""Sensitivity fuzz: does a query change by at most what it claims? Deterministic, no noise.
+"""Attacks on the claimed sensitivity of a query, deterministic and without noise.
 
 The gate adds noise for the change that `Bound.l2_steps` (or `l1_steps`, or `linf`) claims, in
 integer steps. Here that claim is attacked, in the same integers, with hostile neighbours and hill
@@ -65,9 +65,10 @@ _SIZES = np.array([1.0, 1e-154, -1.0, -1e-154, 1e150, 1e-4, 5e-324, 1e162, 1e-16
 
 
 def mixed_sizes(n, d):
-    """Return rows whose entries are of sizes that products lose.
+    """Return rows with entries of extreme sizes.
 
-    Squares and products vanish or overflow, and LAPACK gives up on some moments of such rows.
+    Their squares and products overflow or underflow, and LAPACK fails for some of their Gram
+    matrices.
     """
     rows = _SIZES[np.add.outer(np.arange(n), np.arange(d)) % len(_SIZES)]
     rows[:3] = np.eye(1, d)  # one direction, and changes whose squares vanish next to it

@@ -1,4 +1,4 @@
-"""What can be said before a fit: plans on made data, records needed, lower bounds."""
+"""Predictions before a fit: plans on synthetic data, required sample sizes, error bounds."""
 
 from skdp.theory._plan import FitPlan, PlanData, PlannedRelease, PlansMixin
 from skdp.theory._power import (

@@ -1,4 +1,4 @@
-"""Made data: rows, histories, graphs and matrices drawn from stated facts and a seed alone."""
+"""Synthetic data for plans: rows, interactions, graphs and matrices from facts and a seed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from skdp.data.blocks import dense
 from skdp.solvers.linalg import leading_pairs
 
 FloatArray = NDArray[np.float64]
-# Of made columns: a deviation in half-widths of public bounds, and how far logarithms vary.
+# Synthetic columns: standard deviation in half-widths of public bounds, and that of the logarithms.
 FILLED, _SKEW = 0.3, 0.6
-# Of histories that plans are made with: between blocks of factors and popularity alone.
+# Synthetic user-item rows, between the extremes of disjoint factors and of popularity alone.
 _FACTORS, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
 
 def bare_copy(estimator: Any) -> Any:
-    """Return a copy whose `bounds` by column name stand in their order: here are no names."""
+    """Return a copy whose `bounds` are a list instead of a dict: synthetic data have no names."""
     copy = type(estimator)(**estimator.get_params(deep=False))
     if isinstance(bounds := getattr(copy, "bounds", None), Mapping):
         copy.bounds = [tuple(np.ravel(pair).tolist()) for pair in bounds.values()]
@@ -34,7 +34,7 @@ def bare_copy(estimator: Any) -> Any:
 
 
 def fill_bounds(estimator: Any, X: Any) -> Any:
-    """Return dense rows in public bounds, of which they fill a usual part; without them as is."""
+    """Scale dense rows so that they fill a typical part of the public bounds, if there are any."""
     if getattr(estimator, "bounds", None) is None:
         return X
     low, high = column_bounds(bare_copy(estimator), "bounds", X.shape[1])
@@ -43,10 +43,10 @@ def fill_bounds(estimator: Any, X: Any) -> Any:
 
 
 def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
-    """Return the shares of the squared length in d directions, the largest first.
+    """Return the variance fractions of d directions, the largest first.
 
-    They are the `spectrum`, or fall like the power of 1/i with which k of them hold `signal`; like
-    1/i if neither is stated.
+    They are given by `spectrum`, or decay as the power of 1/i with which the first k hold the
+    fraction `signal`; as 1/i if neither is given.
     """
     if signal is not None and spectrum is not None:
         raise ValueError("plan takes 'signal' or 'spectrum', not both. Got both.")
@@ -73,16 +73,16 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
 
 
 def exponent(held: Callable[[float], float], share: float, most: float) -> float:
-    """Return the exponent from 0 to `most` at which a rising share is held, or the nearer end."""
+    """Return the exponent in [0, most] at which increasing `held` comes nearest to `share`."""
     if not held(0.0) < share < held(most):
         return 0.0 if held(0.0) >= share else most
     return float(brentq(lambda a: held(a) - share, 0.0, most, xtol=0.01))
 
 
 def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArray:
-    """Draw normal rows of mean square length 1 with a spectrum.
+    """Draw normal rows of mean squared norm 1 with a given spectrum.
 
-    The directions have no zeros: signs and cosines turn them, twice.
+    Random signs and cosine transforms rotate the directions, so that they have no zero entries.
     """
     X = rng.standard_normal((n, len(shares))) * np.sqrt(rng.permutation(shares))
     for _ in range(2):
@@ -91,16 +91,16 @@ def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArra
 
 
 def skewed(rng: np.random.Generator, X: FloatArray) -> FloatArray:
-    """Bend normal columns to log-normal ones of the same deviation, each as far as it is drawn.
+    """Turn normal columns into log-normal ones of the same deviation, with a random skewness each.
 
-    A few rows hold much of some columns of a table, so that to bound rows costs something.
+    In real tables a few rows hold much of some columns, so that clipping has a cost.
     """
     bent = np.expm1(scale(X) * (_SKEW * np.abs(rng.standard_normal(X.shape[1]))))
     return np.asarray(scale(bent) * X.std(axis=0))
 
 
 def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> FloatArray:
-    """Return rows of median length about 1 whose logarithms of length have this deviation."""
+    """Scale rows to log-normal norms of median about 1; `spread` is the deviation of their log."""
     lengths = np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     logs = np.log(lengths / np.median(lengths))
     own = max(float(logs.std()), 1e-300)
@@ -118,7 +118,7 @@ def made_histories(
     """
     popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
     activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
-    for _ in range(8):  # what the longest rows cannot hold goes to the others
+    for _ in range(8):  # items that the longest rows cannot hold are given to other rows
         lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
     draw = apart_histories if apart else partial(drawn_histories, spread=_SPREAD)
@@ -154,7 +154,7 @@ def made_blocks(
 
 
 def captured(X: Any, *, centred: bool = False) -> Callable[[Any], float]:
-    """Return what scores components: what they hold of rows, over the most that so many could."""
+    """Return the score of components: the variance they capture over the largest possible."""
     X = X - X.mean(axis=0) if centred else X
     smaller = min(X.shape)
 
@@ -226,7 +226,7 @@ def apart_histories(
 
 
 def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the user of each draw: more than a history has, as some items are drawn again."""
+    """Return the user of each draw; a user gets more draws than items, as some items repeat."""
     return np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
 
 

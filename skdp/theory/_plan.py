@@ -1,4 +1,4 @@
-"""A plan is fits on made data: the real fit, on data drawn from what is stated, again and again."""
+"""Plans: the accuracy of a fit, measured by fitting synthetic data drawn from stated facts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from skdp.theory._made import bare_copy
 from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
-N_FITS, N_FEW = 5, 3  # fits at the stated size; of large data, or beside fits without noise
-_MORE = (4.0, 16.0)  # times as many samples: three fits, then two, until half as much is lost
-_LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of made rows: more are thinned, the noise with them
-USUAL_ONES = 10  # of a made row of ones
-_SEEN = 0.01  # a smaller loss is not halved
+N_FITS, N_FEW = 5, 3  # fits at the stated size; fewer for large data, or if a noiseless fit is made
+_MORE = (4.0, 16.0)  # multiples of the sample size, tried to halve the error: 3 fits, then 2
+_LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of synthetic data; more are thinned, with less noise
+USUAL_ONES = 10  # ones in a synthetic binary row
+_SEEN = 0.01  # for a smaller error the required sample size is not computed
 
 
 class PlanData(NamedTuple):
-    """Made data: how a copy is fitted to them, and how good the fitted one is.
+    """Synthetic data, with functions that fit a copy of the estimator to them and score it.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class PlanData(NamedTuple):
     plain: Callable[[], Any] | None = None
 
     def lost_fraction(self, score: float) -> float:
-        """Return the share of what a fit without noise gains that a score lacks."""
+        """Return the fraction that a score lacks of a noiseless fit's gain over a trivial model."""
         gain = self.best - self.trivial
         return max(0.0, self.best - score) / gain if gain > _SEEN * abs(self.best) else math.nan
 
@@ -237,7 +237,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, PlanData, Any]] = []
-    few = once = 2 * n * size > MOST_NUMBERS  # most of what differs between large fits is noise
+    few = once = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
     for seed in range(N_FITS):
         if seed == N_FEW and few:
             break
@@ -282,9 +282,9 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
 
 
 def fitted_copy(estimator: Any, made: PlanData, params: Mapping[str, Any]) -> Any:
-    """Return a bare copy that is fitted to made data: nobody is charged, and nothing is warned of.
+    """Return a copy that is fitted to synthetic data, without a charge and without warnings.
 
-    People are numbered.
+    A `group_column` is left out: groups of synthetic data are given as numbers.
     """
     if "group_column" in estimator.get_params(deep=False):
         params = {**params, "group_column": None}
@@ -295,7 +295,7 @@ def fitted_copy(estimator: Any, made: PlanData, params: Mapping[str, Any]) -> An
 
 
 def fit_rows(model: Any, X: Any, y: Any = None) -> Any:
-    """Fit rows, each of which is one person's where people are protected."""
+    """Fit rows; for the unit "group" each row is a group of its own."""
     people = {"groups": np.arange(X.shape[0])} if unit_of(model).of_groups else {}
     return model.fit(X, y, **people)
 
@@ -306,36 +306,37 @@ def rows_of(n: int, d: int) -> int:
 
 
 def histories_of(n: int, nnz: int) -> tuple[int, int]:
-    """Return how many of n histories with `nnz` ones are drawn, and with how many ones.
+    """Return the numbers of synthetic user-item rows and of their ones, for n rows with `nnz` ones.
 
-    A stored one costs a fit more than a number of an array: half as many are drawn.
+    A stored entry takes more time than a number of a dense array, so half as many are drawn.
     """
     rows = min(n, max(500, n * MOST_NUMBERS // (2 * nnz)))
     return rows, max(nnz * rows // n, 1)
 
 
 def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
-    """Return the epsilon and delta at which noise is smaller by so much as there are fewer rows.
+    """Return the epsilon and delta with `behind` times the mu, for data with fewer rows.
 
-    That is their mu alone. One draw of the sampler, whose error is priced e^epsilon, serves a large
-    mu at a small epsilon and a delta near 1; more than one, as for a huge epsilon, take long.
+    Noise depends on mu alone, so any epsilon and delta with that mu will do. A small epsilon with a
+    delta near 1 is used: for a huge epsilon several draws of the sampler would be needed, which
+    take long.
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
         epsilon *= behind
     elif behind != 1 and not budget.exact:
-        mu = min(budget.mu * behind, 14.0)  # of which a delta near 1 is still told from 1
+        mu = min(budget.mu * behind, 14.0)  # for a larger mu, delta would round to 1
         epsilon = losses.epsilon_from_mu_delta(mu, delta)
         if epsilon > 30:
             epsilon, delta = 28.0, losses.delta_from_mu_epsilon(mu, 28.0)
     return {"epsilon": epsilon, "delta": delta}
 
 
-_COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are numbers of something
+_COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are counts
 
 
 def _whole(size: Any) -> Any:
-    """Return the int that a float such as 1e6 is."""
+    """Convert floats such as 1e6 to int; return other values unchanged."""
     return int(size) if isinstance(size, float) and size.is_integer() else size
 
 
@@ -383,11 +384,11 @@ def check_share(name: str, signal: Any) -> float:
 
 
 def _needed(n: int, error: float, middle: list[PlanData], fit: Callable[..., Any]) -> float:
-    """Return about the number of samples that loses half as much."""
+    """Return about the number of samples at which the error is half as large."""
     before, last, goal = 1.0, error, min(error, 1.0) / 2
     for times, made in zip(_MORE, (middle, middle[-2:]), strict=True):
         again = [x.lost_fraction(x.score(fit(x, seed, times))) for seed, x in enumerate(made)]
-        # A loss falls like 1/n^2 at the fastest: less is the chance of a few fits.
+        # Errors fall like 1/n^2 at most; a faster fall is chance, with so few fits.
         now = max(float(np.median(again)), last * (before / times) ** 2)
         if now <= goal:
             part = math.log(last / goal) / math.log(last / now)

@@ -1,4 +1,4 @@
-"""Products with noise, or one release of flipped cells: what each would find, before any data."""
+"""Detection limits of iterated noisy products and of randomized response, from public numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 
-_STANDS_OUT = 1.7  # times the noise: of power iteration and deflation, measured in six shapes
+_STANDS_OUT = 1.7  # detection limit of power iteration over the noise, measured for six shapes
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
-    """Return the singular value from which the iteration rises out of the noise of one answer."""
+    """Return the smallest singular value that power iteration finds under this noise."""
     return _STANDS_OUT * noise_scale * math.sqrt(size)
 
 
 def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
-    """Return the smallest singular value that answers of so many rows find; inf of none."""
+    """Return the smallest singular value that these noisy products find; inf without products."""
     scales = [answer.noise_scale for answer in answers] or [math.inf]
     mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
     return iteration_threshold(mean, size)
@@ -33,16 +33,17 @@ def is_small(shape: tuple[int, int]) -> bool:
 
 
 def flipped_threshold(noise_scale: float, m: int, n: int) -> float:
-    """Return the smallest singular value that one answer of m x n independent cells finds."""
+    """Return the smallest singular value that one release of m x n independent entries finds."""
     return iteration_threshold(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), n)
 
 
 def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
-    """Return the singular value found by products with k columns that are spread over their rows.
+    """Return the smallest singular value that products with k incoherent columns find.
 
-    The sizes of the matrix cancel: shorter rows of the query against more numbers in the answer.
+    It does not depend on the size of the matrix: in a larger one the rows of the k columns are
+    shorter, which lowers the sensitivity, but the product has more entries with noise.
     """
-    rows = 2 if unit.kind.pair else 1  # that a unit moves
+    rows = 2 if unit.kind.pair else 1  # rows of the product that a unit changes
     if session.budget.pure:
         scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
     else:
@@ -51,10 +52,10 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
 
 
 def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
-    """Return the edge of the noise of flipped cells; inf where they are too many.
+    """Return the noise level of randomized response; inf if too many cells would be flipped.
 
-    A singular value at the edge is found with cosine .87: all there is of it, where iterations
-    average more answers. So the edge is what compares with their threshold.
+    A singular value at this level is found with a cosine of .87, which cannot be improved, while an
+    iteration averages several releases. So this level is compared with their detection limit.
     """
     deviation = flip_deviation(session.budget.pure_epsilon)
     cells = m * (m - 1) // 2 if unit.kind.pair else m * n
@@ -64,7 +65,7 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
 
 
 def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
-    """Return the edge of Laplace noise on all entries of a matrix; inf where they are too many."""
+    """Return the noise level of Laplace noise on all entries; inf if the matrix is too large."""
     if not is_small((m, n)):
         return math.inf
     scale = math.sqrt(2.0) * unit.alpha / session.budget.pure_epsilon
@@ -80,7 +81,7 @@ def choose_one_shot(
     *,
     moments: Mapping[str, float] | None = None,
 ) -> tuple[str, str]:
-    """Return (name, reason) of a route: "one_shot", or another one that takes products.
+    """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def choose_one_shot(
     k, session = estimator.n_components, estimator._checked_session()
     theirs = _iterated_threshold(session, unit, k, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
-    # Cells of so little noise need no rounded weights.
+    # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise.
     enough = 0.0 if whole else unit.high * math.sqrt(k)
     name = "one_shot" if ours < theirs and theirs > enough else other
     return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"

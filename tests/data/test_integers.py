@@ -297,7 +297,7 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
             np.array([(G >> 20) - 5, (G & (2**20 - 1)) + 5 * 2**20]).astype(np.int64)
             for G in (before, before + new)
         ]
-        first, second = (matrix.seen(G, ratio, longest).astype(object) for G in limbs)
+        first, second = (matrix.projected(G, ratio, longest).astype(object) for G in limbs)
         assert np.array_equal(first, first.T)
         change, whole = (
             (integers.T @ G @ integers).astype(float) * ratio * matrix.unit**2
@@ -311,12 +311,12 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
     allowed = wider * ratio * longest * matrix.norms[0] ** 2 + steps
     assert max(far) <= allowed
     assert max(far) >= 0.1 * steps or ratio < 0.1  # then a row adds less than a step
-    assert matrix.seen(limbs[0], 1e9 / longest * 2**32, longest) is None
+    assert matrix.projected(limbs[0], 1e9 / longest * 2**32, longest) is None
 
 
 def test_a_moment_of_many_columns_is_not_looked_at_again():
     matrix = PublicMatrix(np.eye(5000, 1))
-    assert matrix.rounding == (0, 0) and matrix.seen(np.zeros((2, 1, 1), int), 1.0, 1.0) is None
+    assert matrix.rounding == (0, 0) and matrix.projected(np.ones((2, 1, 1), int), 1, 1) is None
 
 
 @pytest.mark.parametrize("e", [-19, 0, 5, 16])

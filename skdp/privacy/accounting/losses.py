@@ -65,14 +65,17 @@ def mills(x: FloatArray) -> FloatArray:
 
 
 def _place(mu: FloatArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return x = epsilon/mu - mu/2 and the normal density there."""
+    """Return x = epsilon/mu - mu/2 and the normal density at x."""
     with np.errstate(over="ignore"):
         x = np.minimum(epsilon / mu, mu / 2 + 40.0) - mu / 2  # phi(40) is 0 in floats
         return x, np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
 def _narrow(mu: FloatArray, x: FloatArray, density: FloatArray) -> FloatArray:
-    """For mu <= 1. R' = x R - 1: the integral of 1 - t R(t) > 0 does not cancel."""
+    """Return delta for mu <= 1, as an integral that has no cancellation.
+
+    R(x) - R(x + mu) is the integral of -R'(t) = 1 - t R(t), which is positive.
+    """
     half = 0.5 * mu[:, None]
     t = x[:, None] + half * (_NODES + 1.0)
     return np.asarray(density * (half[:, 0] * ((1.0 - t * mills(t)) @ _WEIGHTS)))
@@ -118,7 +121,7 @@ def log_ratio(delta: float, target: float) -> float:
 
 
 def nudge(curve: Curve, target: float, value: float, side: int) -> float:
-    """Move value by ulps to the given side until the curve is at most target."""
+    """Move a value by units in the last place, up or down, until the curve is at most target."""
     step = math.ulp(value)
     while curve(value) > target:
         value, step = value + side * step, 2.0 * step
@@ -242,7 +245,7 @@ class SketchMixture:
 
 
 def whole_mixtures(values: Iterable[SketchMixture]) -> list[SketchMixture]:
-    """Put the parts of a group together again; a part without its fellows counts as the whole."""
+    """Merge the parts of each group of sketches; an incomplete group counts as a whole one."""
     values = list(values)
     groups = Counter(value.terms for value in values if value.part is None)
     parts = Counter((value.terms, value.part) for value in values if value.part is not None)
@@ -260,7 +263,7 @@ def renyi_delta(divergence: FloatArray, epsilon: float) -> float:
     return min(1.0, math.exp(best) * WIDER)
 
 
-@lru_cache(maxsize=1024)  # many servers of one group ask the same
+@lru_cache(maxsize=1024)  # all servers of a group compute the same
 def _mixture_delta(terms: Terms, epsilon: float) -> float:
     if epsilon == math.inf:
         return 0.0
@@ -492,11 +495,11 @@ def _separate(parts: tuple[Loss, ...]) -> tuple[float, list[float], float]:
 
 
 def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
-    """Return epsilon -> delta where there are sketches: theirs alone, else by Renyi divergences.
+    """Return the function epsilon -> delta of losses that contain sketches; None if there are none.
 
-    A change may depend on earlier releases, and then a later sketch on them too: only bounds that
-    hold for every change, as the Renyi divergence of each order does, can be added up. Deltas are
-    left out: they are added to the result.
+    A single group of sketches has its own curve. In a composition the change that a sketch has to
+    hide may depend on earlier releases. Only bounds that hold for every change can be added up
+    then, such as Renyi divergences. Losses of kind "delta" are not included: callers add them.
     """
     sketches = [part.value for part in losses if part.kind == "sketch"]
     if not sketches:
@@ -587,7 +590,7 @@ def delta_from_losses(losses: Iterable[tuple[str, Any]], epsilon: float) -> floa
 
 
 def as_text(losses: Iterable[tuple[str, Any]]) -> str:
-    """Return losses in words, for messages: mu of Gaussian ones, epsilon of pure ones."""
+    """Return losses as text for messages, such as "mu=0.5" or "epsilon=1"."""
     names = {"gaussian": "mu=", "pure": "epsilon="}
     said = (names.get(kind, f"{kind} ") + f"{value:.4g}" for kind, value in losses)
     return ", ".join(said) or "nothing"
@@ -619,7 +622,7 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
     return _epsilon_of(mu, values, delta) if values else _gaussian_epsilon(mu, delta)
 
 
-@lru_cache(maxsize=256)  # the fits of a search are alike
+@lru_cache(maxsize=256)  # the fits of a search have the same losses
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     return _epsilon_of(mu, [], delta)
 

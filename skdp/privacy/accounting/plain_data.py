@@ -1,7 +1,8 @@
-"""Losses and arrays as plain bytes: a JSON text, then the arrays. Nothing that runs.
+"""Losses and arrays as bytes without executable content (unlike pickles): JSON, then raw arrays.
 
-The length of the text (eight bytes, the lowest first), the text, and the arrays in their order. Of
-an array the text has dtype and shape. Floats come back bit by bit.
+The bytes are the length of the JSON text (eight bytes, little-endian), the text, and the data of
+the arrays in order. The text holds the dtype and the shape of each array. Floats are restored
+exactly.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Arrays:
         self._data, self._at, self._count = data, start, 0
 
     def decoded(self, value: dict[str, Any]) -> Any:
-        """Return the array that a part of the text stands for, or the part."""
+        """Return the array that a JSON object stands for, or the object if it stands for none."""
         if "__array__" not in value:
             return value
         dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])

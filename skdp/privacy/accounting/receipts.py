@@ -1,4 +1,4 @@
-"""Receipts: what a fit spent, said so that a person and a program can read it."""
+"""Receipts: objects that state what a fit spent, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skdp.units import unit_named
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows of equal length as lines whose columns stand below each other."""
+    """Return the rows of a table as lines of text with aligned columns."""
     table = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
@@ -72,7 +72,7 @@ def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:
     return dp_event.ComposedDpEvent([event(loss) for loss in compose(losses)])
 
 
-# What a fit spent, said so that a person and a program can read it.
+# Receipts and privacy reports of fits.
 
 
 def rho_of(losses: Iterable[Loss]) -> float | None:
@@ -94,9 +94,9 @@ _TRIES = 50
 def joint_epsilon(
     price: Callable[[float], float], delta: float, distance: float, start: float = 0.0
 ) -> float:
-    """Return the epsilon at delta of a mechanism whose noise is not quite that of its law.
+    """Return the epsilon at delta of a mechanism whose sampled noise differs from its distribution.
 
-    A total variation of `distance` costs (1 + e^epsilon) distance of delta; it is paid at an
+    A total variation of `distance` costs (1 + e^epsilon) distance of delta, which is computed at an
     epsilon that is no smaller than the result.
 
     Parameters
@@ -214,11 +214,11 @@ class PrivacySpent:
         return f"{self!r}, by {self.scope}"
 
 
-_MUCH = 20.0  # e^20: what one unit makes likelier by so much, tells of it
+_MUCH = 20.0  # an epsilon with which one unit may change probabilities by e^20: hardly private
 
 
 def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple[str, ...]:
-    """Say what is weak about a promise, from public numbers alone.
+    """Return warnings about a weak guarantee (a huge epsilon or delta), from public numbers alone.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What is known before anything is read: bounds of statistics, and what one fit may spend.
+"""What is fixed before private data are read: sensitivity bounds of releases, and the budget.
 
-A query returns `Bounded`: a public `Bound` and an unread answer. `Ask` is all that a solver
-sees of private data.
+A query returns `Bounded`: a public `Bound` and a function that computes the private answer later.
+Solvers access private data through `Ask` objects only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from skdp.privacy.noise import integers as noise
 
 
 FloatArray = NDArray[np.float64]
-_MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most
+_MAX_ROUNDING = 1 / 4  # largest fraction of the noise that may serve to cover rounding
 
 
 class Bound(NamedTuple):
-    """What the public knows of a statistic before any data is touched.
+    """The public description of a release, with its sensitivity, before any data is read.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ def _check_positive(name: str, sensitivity: float) -> None:
 def _checked_step(
     bound: Bound, step: float, change: Callable[[float], float], allowed: float
 ) -> float:
-    """Return the step if it is an ordinary float for which the claim holds; else refuse."""
+    """Return the step if it is a normal float at which the change is at most `allowed`."""
     if not (sys.float_info.min <= step < math.inf and change(step) <= allowed):
         raise PrivacyError(
             f"the scale of {bound.name!r} is beyond floating point; use a 'clip_norm' nearer to 1"
@@ -138,7 +138,7 @@ def _checked_step(
 
 
 def _room(bound: Bound, slack: float, noise_steps: float) -> float:
-    """Return what rounding leaves of the noise (in steps, for one unit of loss); else refuse."""
+    """Return the noise (in steps, for one unit of loss) minus the slack for rounding, or raise."""
     room = noise_steps - slack
     if not room > 0 or slack > _MAX_ROUNDING * noise_steps:
         raise ValueError(
@@ -176,14 +176,14 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
     return _checked_step(bound, step, bound.l1_steps, epsilon * noise.LAPLACE_SCALE)
 
 
-# The public face of a query, which is all that a solver sees of private data.
+# `Ask`: the interface through which solvers make releases, without access to the data.
 
 
 Path: TypeAlias = "tuple[tuple[str, tuple[Any, ...]], ...]"
 
 
 class _Answers(Protocol):
-    """Who pays, reads and adds noise for an `Ask`: a session, here or elsewhere."""
+    """What makes the releases of an `Ask`: the session of a fit, or of a federated fit."""
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any: ...
 
@@ -191,11 +191,11 @@ class _Answers(Protocol):
 
 
 class Ask:
-    """The public face of a query: every method is one release, or a restricted `Ask`.
+    """A proxy of a query for solvers: each method makes a release, or returns a restricted `Ask`.
 
-    Solvers get an `Ask` and see public answers only: ``ask.gram(share=1.0)`` pays, reads, adds
-    noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
-    `path` are the methods and public arguments that led here.
+    ``ask.gram(share=1.0)`` pays, reads, adds noise and returns the public `Answer`;
+    ``ask.clipped(2.0)`` returns an `Ask` for the clipped query. `path` lists the methods and public
+    arguments of all restrictions so far.
     """
 
     def __init__(self, session: _Answers, query: object, path: Path = ()) -> None:
@@ -204,7 +204,7 @@ class Ask:
         self._path = path
 
     def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
+        """Pay a share without a release, so that the total cost does not depend on the data."""
         self._session.forfeit(share)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -227,20 +227,20 @@ class Ask:
 
 # What one fit may spend: a validated (epsilon, delta), and the numbers that noise needs.
 #
-# *Copies.* The sampler's own error is priced e^epsilon, so that one draw serves epsilons up to 37
-# or so (delta 1e-6). A budget beyond it may be split into r copies, each (epsilon/r, delta/r) with
-# its sampler's error: a release is then the mean of r releases of one integer answer, which all
-# copies choose together. Interactive mechanisms that run side by side compose as if one came after
-# the other (Lyu 2022; Vadhan and Zhang 2023), and basic composition gives (epsilon, delta). As a
-# law it is Gaussian of sqrt(r) times the mu of a copy.
+# *Copies.* The error of the noise sampler costs (1 + e^epsilon) times its size in delta, so one
+# draw is enough only for epsilons up to about 37 (delta 1e-6). A larger budget may be split into r
+# copies, each an (epsilon/r, delta/r) mechanism with a sampler of its own. A release is then the
+# mean of r noisy releases of the same integer answer. Interactive mechanisms that run side by side
+# compose as if one came after the other (Lyu 2022; Vadhan and Zhang 2023), so basic composition
+# gives (epsilon, delta). The mean of the noise is Gaussian, with sqrt(r) times the mu of one copy.
 
 
-# Every fit is charged for this many noise draws, whatever it uses: a public constant that no
-# fit reaches (half a terabyte of noise), so the charge depends on nothing.
+# Every fit is charged for this many noise draws, however many it uses. No fit reaches it (half a
+# terabyte of noise), and a constant charge reveals nothing.
 MAX_DRAWS = 2**36
-SAMPLER_DISTANCE = MAX_DRAWS * noise.DELTA_PER_DRAW  # of all its noise from its law
+SAMPLER_DISTANCE = MAX_DRAWS * noise.DELTA_PER_DRAW  # total variation of a fit's sampled noise
 
-# Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
+# Noise is calibrated to this epsilon at most: the guarantee for it implies that for larger ones.
 MAX_EPSILON = 64.0
 _MOST_COPIES = 32
 
@@ -258,7 +258,7 @@ def _calibration_epsilon(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)  # the fits of a search have few budgets
 def _best_copies(epsilon: float, delta: float) -> int:
-    """Return into how many copies a budget is split for the least noise: 1 unless it is huge."""
+    """Return the number of copies with the least noise: 1 unless epsilon is huge."""
     whole = _calibration_epsilon(epsilon, delta)
     if epsilon <= whole:
         return 1

@@ -1,10 +1,10 @@
 """The gate: the one place where private data become public. Pay, then read, then add noise.
 
-A query hands over a `Bounded`: a public `Bound` and an unread answer. `PrivacySession` has three
-verbs (`release`, `accumulate` and `choose`); each is a `grant`, which checks the budget, writes the
-ledger line and fixes the public noise scale, followed by a read through `PrivacySession._read`, the
-only line of the package that runs a query's closure. What is paid once for many releases, or is
-calibrated together, pays here too (`PrivacySession.pay`), and lives in `skdp.privacy.streams`.
+A query returns a `Bounded`: a public `Bound` and a function that computes the answer.
+`PrivacySession` has three methods that release something (`release`, `accumulate` and `choose`).
+Each first makes a `grant`, which checks the budget, writes the ledger line and fixes the public
+noise scale. Then it reads through `PrivacySession._read`, the only line of the package that runs
+the function of a query. Streams and groups of sketches (`skdp.privacy.streams`) pay here too.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from skdp.privacy.noise.integers import (
 )
 from skdp.privacy.noise.words import NoiseSource
 
-# How private code is run: nothing of it comes out but its answer.
+# Running private code so that only its answer leaves it.
 #
-# Warnings and exceptions of a closure hold private values (a shape, a number, a line that only some
-# rows reach). Which of two fits warns, or how it fails, would be a release that nobody paid for.
+# Warnings and exceptions of private code may hold private values (a shape, a number, a line that
+# only some rows reach). So whether it warns, or how it fails, would be a release without a charge.
 
 
 _state: dict[str, Any] = {"lock": threading.Lock(), "running": set(), "before": None}
@@ -62,8 +62,8 @@ _state: dict[str, Any] = {"lock": threading.Lock(), "running": set(), "before": 
 class no_warnings:
     """Show no warning while private code runs, in this thread or in others.
 
-    Filters belong to the process: the first of several that overlap sets them aside, and the last
-    one brings them back. Were each to set back what it found, none would ever be shown again.
+    Warning filters belong to the process. If blocks overlap, the first replaces the filters and the
+    last restores them. If each restored what it found, one could hide all warnings for good.
     """
 
     def __enter__(self) -> None:
@@ -74,7 +74,7 @@ class no_warnings:
                     before.__enter__()
                     _state["before"] = before
                 _state["running"].add(self)
-        except BaseException:  # whoever was interrupted above
+        except BaseException:  # an interrupt inside the lines above
             self.__exit__()
             raise
 
@@ -92,7 +92,7 @@ def _bring_back() -> None:
 
 
 def _start_anew() -> None:
-    """Whoever set them aside when the process was forked may be a thread that is not there."""
+    """Restore the filters in a forked process: threads that replaced them do not exist there."""
     _state.update(lock=threading.Lock(), running=set())
     _bring_back()
 
@@ -102,21 +102,21 @@ if hasattr(os, "register_at_fork"):
 
 
 _FAILED = (
-    "the answer of {!r} could not be computed; why is withheld, as it may tell of private values. "
-    "Nothing was released by this step, and what was paid stays paid. Is there memory enough? If "
-    "so, fit made data with epsilon=inf: errors are then shown as they are."
+    "the answer of {!r} could not be computed. The error is not shown, as it may hold private "
+    "values. Nothing was released by this step, and its budget stays charged. Check that there is "
+    "enough memory. If so, fit synthetic data with epsilon=inf, which shows the error."
 )
 
 
 def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) -> NDArray[Any]:
-    """Run private code, or raise a `PrivacyError` of fixed text: why it failed stays here.
+    """Run private code; if it fails, raise a `PrivacyError` of fixed text in place of its error.
 
-    Zeros in place of the whole answer would tell as much, and nobody would ever see a mistake in a
-    query; so queries make sure that no unit can fail, and this ends what is left. A text of our own
-    about a source of rows passes (a `PrivacyError` holds no value); of any other exception neither
-    text, type nor context does. Lack of memory is one of them: its text says how many rows there
-    are. What ends a program (KeyboardInterrupt, SystemExit) comes from outside, and passes. Where
-    epsilon is infinite (step 0) nothing is promised, and errors are shown.
+    Queries make sure that no row of a unit can make them fail; this function handles all other
+    errors. (An answer of zeros instead would reveal as much, and would hide mistakes in queries.)
+    A `PrivacyError` passes with its text, which is ours and holds no private value. Of any other
+    exception neither text, type nor context passes; even the text of a MemoryError would give the
+    number of rows. KeyboardInterrupt and SystemExit do not come from the data, and pass. At step 0
+    (epsilon is infinite) nothing is protected, and all errors pass.
     """
     quiet = no_warnings()
     try:
@@ -127,23 +127,23 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
             raise
         reason = str(error) if isinstance(error, PrivacyError) else _FAILED.format(name)
     finally:
-        quiet.__exit__()  # an interrupt may have come as it was left
-    raise PrivacyError(reason)  # outside the except block: a context would hold the values
+        quiet.__exit__()  # once more, in case an interrupt came while the block was left
+    raise PrivacyError(reason)  # outside the except block, or __context__ would hold the error
 
 
-# What was paid for: the right to open a statistic once, at once or after adding data in parts.
+# Grants: the paid right to release a statistic once, at once or after adding data in parts.
 
 
 IntArray = NDArray[np.int64]
 
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
-    """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
+    """Add modulo 2**64: wrapping is post-processing, while an overflow error would reveal data."""
     return np.asarray(np.add(exact.view(np.uint64), drawn.view(np.uint64)).view(np.int64))
 
 
 def symmetrise(value: NDArray[Any]) -> None:
-    """Replace a square matrix by its symmetric part, in place: a second one may be large."""
+    """Replace a square matrix by its symmetric part, in place to save memory."""
     n_rows = max(1, CACHED // max(1, len(value)))
     for start in range(0, len(value), n_rows):
         rows = slice(start, start + n_rows)
@@ -165,7 +165,7 @@ def squares(total: int) -> list[int]:
 
 
 class Grant:
-    """Permission, already paid for, to open one statistic a fixed number of times."""
+    """A paid permission to release one statistic a fixed number of times."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Grant:
         self._session = session
         self._levels = levels
         self._copies = session.budget.copies
-        self._pure = session.budget.pure  # now: a session may have another stage when it is opened
+        self._pure = session.budget.pure  # stored now, as the session may change it (`take_delta`)
         self._left = 1
         self.bound = bound
         self.mechanism = mechanism
@@ -188,7 +188,7 @@ class Grant:
         self.serial = len(session.ledger)
 
     def use(self) -> None:
-        """Take one opening; a second one would be a second release."""
+        """Use up one of the paid releases, or raise if all were used."""
         with self._session.lock:
             if self._left <= 0:
                 raise PrivacyError(
@@ -198,7 +198,7 @@ class Grant:
             self._left -= 1
 
     def nothing(self) -> NDArray[Any]:
-        """Return the answer of no data."""
+        """Return the answer for no data: zeros."""
         return np.zeros(self.bound.shape, np.int64 if self.step else np.float64)
 
     def fits(self, answer: NDArray[Any]) -> bool:
@@ -213,7 +213,7 @@ class Grant:
     def draw(self, *index: int) -> IntArray:
         """Draw the integer noise of one opening (zeros if epsilon is infinite).
 
-        `index` tells apart the openings of a stream, where noise is seeded.
+        `index` identifies one of several releases of a stream, for seeded noise.
         """
         bound = self.bound
         if self.step == 0.0:
@@ -247,7 +247,7 @@ class Grant:
         return exact if self.step == 0.0 else self.joined(exact, self.draw())
 
     def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return what becomes public of an exact answer and its noise."""
+        """Return the sum of an exact answer and its noise, which is public."""
         return wrapping_sum(exact, drawn)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
@@ -256,7 +256,7 @@ class Grant:
 
 
 class Accumulator:
-    """Noise first, data later: the state is noisy from its birth and is opened once."""
+    """A sum to which data are added in parts; it starts with the noise, and is released once."""
 
     def __init__(self, grant: Grant) -> None:
         self.grant = grant  # what was paid for: its bound, step and noise scale are public
@@ -296,7 +296,7 @@ class Accumulator:
         raise PrivacyError("an open accumulator cannot be copied or pickled; open it first.")
 
 
-# Permission to see a binary array through flips of its cells.
+# Grants of randomized response: each cell of a binary array is flipped with a known probability.
 
 
 class FlipGrant(Grant):
@@ -319,7 +319,7 @@ class FlipGrant(Grant):
         super().__init__(session, bound, mechanism, scale, scale)
 
     def nothing(self) -> NDArray[Any]:
-        """Return the answer of no data: there are no ones."""
+        """Return the answer for no data: no ones."""
         return np.zeros(0, np.int64)
 
     def fits(self, answer: NDArray[Any]) -> bool:
@@ -351,16 +351,16 @@ CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousa
 
 
 class Observer:
-    """Hears what a session pays; this one lets everything pass."""
+    """A listener that may refuse the charges of a session; this base class accepts all."""
 
     def unplanned(self, losses: tuple[Loss, ...], *, shared: bool) -> None:
-        """Hear that losses of another kind than the budget's are about to be granted, or refuse.
+        """Accept or refuse losses of another kind than the budget's, before they are granted.
 
         `shared`: other sessions have the same random sketch.
         """
 
     def paid(self, name: str) -> None:
-        """Hear the name of what was paid for."""
+        """Receive the name of a release that was paid for."""
 
 
 @dataclass
@@ -409,10 +409,10 @@ class PrivacySession:
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Held while a grant is paid for or used; refused in a fork.
+        """The lock that is held while a grant is paid for or used; a forked process is refused.
 
-        Whoever holds it is not there; a copy of a grant would repeat its noise, and differences
-        would be exact.
+        In a fork the thread that holds the lock does not exist. And a copy of a grant would repeat
+        the noise of the original: the difference of the two releases would be exact.
         """
         self._check_process()
         return self._lock
@@ -430,7 +430,7 @@ class PrivacySession:
         if (grant.step == 0.0) != self.budget.exact:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
         exact = answered(answer, grant.step, grant.bound.name)
-        self._check_process()  # once more: reading may have forked, and each would add noise
+        self._check_process()  # again: the read may have forked, and both would add noise
         if not grant.fits(exact):
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact
@@ -443,7 +443,7 @@ class PrivacySession:
     def affordable(
         self, bound: Bound, share: float, kind: str = "gaussian", draws: int = 1
     ) -> float:
-        """Return the share, cut to what is left if it exceeds that by rounding alone; or refuse."""
+        """Return the share, lowered to what is left if rounding made it larger; else raise."""
         left = self.left(kind)
         if not 0 < share <= left + NEGLIGIBLE:
             raise BudgetExceededError(
@@ -463,7 +463,7 @@ class PrivacySession:
             self.spending.draws += number
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
-        """Pay a share that was found affordable, and so many draws; write the line."""
+        """Charge an affordable share and a number of draws, and write the ledger line."""
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
@@ -535,8 +535,8 @@ class PrivacySession:
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
 
-        A solver that stops early because of what was released must pay for the releases that it
-        leaves out: how much is spent may not depend on the data, not even through public answers.
+        A solver that stops early because of what was released must still pay for the releases that
+        it skips: the cost may not depend on the data, not even through public answers.
         """
         kind = self.budget.kind
         with self.lock:
@@ -546,17 +546,19 @@ class PrivacySession:
             self.pay(line, share, kind)
 
     def forfeit_rest(self) -> None:
-        """Pay what is left, so that the receipt is that of the whole budget."""
+        """Pay all that is left, so that the receipt always states the whole budget."""
         if self.left() > NEGLIGIBLE and not self.budget.exact:
             self.forfeit(self.left())
 
     def leave_open(self, delta: float) -> None:
-        """Let what a pure session releases first say whether the rest of it takes a delta.
+        """Allow a pure session to decide, after its first releases, whether to use a delta.
 
-        (epsilon, delta)-DP whoever decides. Where first answers lost l <= epsilon_1, pure ones add
-        nothing to the divergence at e^epsilon, as all they lose is epsilon_2 <= epsilon - l; and
-        Gaussian ones add at most what they would if they always followed. With other fits neither
-        composes by itself: the receipt is that of any (epsilon, delta)-DP mechanism.
+        The whole is (epsilon, delta)-DP however that is decided. Let the first releases have a
+        privacy loss l <= epsilon_1. If pure releases follow, their loss is at most epsilon_2 <=
+        epsilon - l, so they add nothing to the divergence at e^epsilon. If Gaussian releases
+        follow, they add at most what they would add if they always followed. The kind of the second
+        part is not known beforehand, so in a composition with other fits the receipt counts as that
+        of any (epsilon, delta)-DP mechanism.
         """
         if not self.budget.pure or self.ledger:
             raise PrivacyError("only a pure session that has spent nothing may be left open.")
@@ -564,7 +566,7 @@ class PrivacySession:
         self.observer.unplanned(self.open, shared=False)
 
     def take_delta(self) -> None:
-        """Go on with Gaussian releases, next to pure ones so far: of half of epsilon at most."""
+        """Use the delta: the next releases are Gaussian, after pure ones of at most epsilon / 2."""
         used = (shares := self.spending.shares)["pure"] * self.budget.pure_epsilon
         self.budget = PrivacyBudget(self.budget.epsilon, self.open[-1].value, used)
         shares.update(pure=1.0, gaussian=shares["gaussian"] + (used > self.budget.pure_epsilon))
@@ -620,7 +622,7 @@ class PrivacySession:
 
     @property
     def law(self) -> str:
-        """Law of the noise: "gaussian", "laplace" (delta is 0) or "exact" (epsilon is infinite)."""
+        """Noise distribution: "gaussian", "laplace" (delta is 0) or "exact" (infinite epsilon)."""
         return "exact" if self.budget.exact else "laplace" if self.budget.pure else "gaussian"
 
     def random_start(self, n: int, k: int, *, ones_first: bool = False) -> NDArray[np.float64]:
@@ -648,14 +650,15 @@ class PrivacySession:
         return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)
 
     def ask(self, query: object) -> Ask:
-        """Return the public face of a query: what solvers are handed."""
+        """Return the `Ask` of a query, which solvers get in place of the query."""
         return Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
     def _snapped(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
-        """Return losses with the budget's own mu where all of it was spent.
+        """Return losses with exactly the budget's mu if all of it was spent.
 
-        The last bits of a sum of squares depend on the cuts, which may follow released values.
+        The last bits of the sum of squares would depend on how the budget was split, and hence on
+        released values.
         """
         mu = self.budget.mu
         whole = Loss("gaussian", mu)

@@ -1,4 +1,4 @@
-"""What the fits of a ledger cost together, in parts that no unit shares, and room for more."""
+"""The total cost of the fits of a ledger, with parallel composition over parts of the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skdp.privacy.ledger.filters import (
 from skdp.privacy.ledger.fits import LedgerFit, Part, planned
 from skdp.units import ADJACENCIES, UNITS, unit_named
 
-# Parts of the data that no unit shares: together they cost as much as the dearest of them.
+# Parallel composition: disjoint parts of the data cost together as much as the most expensive one.
 #
 # *Proof.* A public rule that looks at one unit alone puts it in one part at most. Let neighbours
 # differ in a unit of part p. A fit in another part gets the same rows from both, so given the
@@ -36,17 +36,17 @@ from skdp.units import ADJACENCIES, UNITS, unit_named
 # unit are those of p and those outside all parts. A filter that affords them for every p affords
 # all.
 #
-# *Where it is false.* A replaced unit may leave one part and enter another: it touches both. An
-# edge joins two nodes that may lie in two parts. A change of bounded norm reaches every part. The
-# rows of a group are in one part only if the rule is a rule of groups.
+# *Where it is false.* A replaced unit may leave one part and enter another, and so changes both. An
+# edge joins two nodes that may lie in two parts. A change of bounded norm may change every part.
+# The rows of a group lie in one part only if the rule assigns whole groups.
 
 
 class _Open:
-    """A part whose block has not ended: what was started in it may go on after it."""
+    """The state of a ``with`` block for one part; threads started in it may outlive the block."""
 
     def __init__(self, ended: list[bool]) -> None:
         self.part: Part | None = None
-        self.ended = ended  # not empty once all parts of the rule have
+        self.ended = ended  # becomes non-empty when the `partition` block of the rule ends
         self.at_end: list[Callable[[], object]] = []
 
 
@@ -62,7 +62,7 @@ def part_of(token: str) -> Part | None:
 
 
 def at_end_of_part(token: str, action: Callable[[], object]) -> None:
-    """Do something when the block ends that this context is in, if it is in one."""
+    """Run an action at the end of the part that this context is in, if it is in one."""
     if (chosen := (_PARTS.get() or {}).get(token)) is not None:
         chosen.at_end.append(action)
 
@@ -87,7 +87,7 @@ def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> 
             raise PrivacyError(f"{name!r}: a part has no parts of its own; leave the first one.")
         chosen = _Open(ended)
         before = _PARTS.set({**(_PARTS.get() or {}), token: chosen})
-        try:  # interrupted before or after, it is no part, and fits cost more
+        try:  # if an interrupt skips this block, fits count as on all data, which costs more
             chosen.part = Part(key, tuple(sorted(names)), name, whole_groups)
             yield
         finally:
@@ -103,7 +103,7 @@ def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> 
 
 
 def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part]) -> None:
-    """Refuse a fit that has no place in a part."""
+    """Raise if parallel composition does not hold for a fit inside a part."""
     unit = unit_named(fit.unit)
     if factor != 1.0 or fit.adjacency not in unit.stays:
         raise PrivacyError(
@@ -125,10 +125,11 @@ def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part])
 
 
 def one_part_each(sums: Mapping[Part | None, Sum]) -> Iterator[Sum]:
-    """Yield what the fits of a unit come to, for each way in which it can lie in the parts.
+    """Yield the total of the fits that one unit is in, for each choice of one part for each rule.
 
-    Of parts with Gaussian fits alone, the dearest stands for all. In every way, as much noise is
-    drawn as in the parts that draw most: elsewhere it answers for both neighbours.
+    Among parts with Gaussian fits alone, only the most expensive one is tried. The number of noise
+    draws is always that of the parts that draw most, since the sampler's error in the other parts
+    counts too.
     """
     rules: dict[str, list[Sum]] = {}
     for part, fits in sums.items():
@@ -141,7 +142,7 @@ def one_part_each(sums: Mapping[Part | None, Sum]) -> Iterator[Sum]:
 
 
 def _dear(parts: Iterable[Sum]) -> list[Sum]:
-    """Return parts that cover all others."""
+    """Return parts such that no other part is more expensive than all of these."""
     found = {(part.gaussian, frozenset(part.others.items())): part for part in parts}
     plain = [part for part in found.values() if not part.others]
     mixed = [part for part in found.values() if part.others]
@@ -200,9 +201,10 @@ class Terms:
 
 
 class Balance:
-    """The fits of a ledger under its terms, oldest first, and what they come to.
+    """The fits of a ledger under its terms, oldest first, and their total cost.
 
-    A change costs the same however many there are: sums are kept, one for each part of the data.
+    The sum of each part of the data is cached, so adding a fit takes the same time for any number
+    of fits.
     """
 
     def __init__(self, terms: Terms, entries: Mapping[int, LedgerFit]) -> None:
@@ -214,7 +216,7 @@ class Balance:
             self.put(key, fit)
 
     def copy(self) -> Balance:
-        """Return the same, which does not change any more."""
+        """Return a copy that later changes of this balance do not affect."""
         copied = Balance(self.terms, {})
         copied.entries, copied._sums = dict(self.entries), dict(self._sums)
         return copied
@@ -235,9 +237,10 @@ class Balance:
 
     @contextmanager
     def changing(self) -> Iterator[dict[int, LedgerFit | None]]:
-        """Yield what fits were before they are changed inside; an error takes these changes back.
+        """Yield a dict of the former states of fits that the block changes; undo after an error.
 
-        Others may have come between: of a signal, or after an interrupt whose traceback lives on.
+        Only the fits in this dict are restored: a signal handler, or code after an interrupt, may
+        have changed others meanwhile.
         """
         outer, before = self._before, dict[int, LedgerFit | None]()
         self._before = before
@@ -263,7 +266,7 @@ class Balance:
 
     # -- costs -----------------------------------------------------------------------------
     def _seen(self, *more: LedgerFit) -> Iterator[Seen]:
-        """Yield the fits of a unit, for each way in which it can lie in disjoint parts."""
+        """Yield the fits that one unit is in, for each choice of one part for each rule."""
         sums = reduce(_with, more, self._sums)
         oldest = next(iter((*islice(self.entries.values(), 1), *more)), None)
         first = None if oldest is None or oldest.part is not None else oldest  # before any answer
@@ -273,7 +276,7 @@ class Balance:
             yield Seen(losses, later, whole.drawn)
 
     def affords(self, *more: LedgerFit) -> bool:
-        """Whether everything, and `more` next to it, stays within the budget."""
+        """Return whether all fits so far and `more` stay within the budget."""
         return all(map(self.terms.cap.affords, self._seen(*more)))
 
     def remaining(self, delta: float | None = None, part: Part | None = None) -> float:
@@ -301,7 +304,7 @@ class Balance:
 
     # -- what a fit protects ---------------------------------------------------------------
     def check_kind(self, fit: LedgerFit) -> None:
-        """Refuse fits without noise, or with noise that somebody knows."""
+        """Raise for fits without noise, or with seeded noise."""
         if any(math.isinf(loss.value) for loss in fit.losses):
             raise PrivacyError(
                 f"{fit.estimator} has epsilon=inf: it adds no noise, which no PrivacyLedger can "
@@ -322,7 +325,10 @@ class Balance:
         return first.unit, given or ("replace" if first.factor > 1 else first.adjacency)
 
     def factor(self, fit: LedgerFit) -> float:
-        """How many neighbours of the fit one neighbour of the ledger is; an error if unknown."""
+        """Return the factor of the fit's loss in this ledger: 2 for add_remove in a replace ledger.
+
+        Raise if the unit or the adjacency of the fit does not go with the ledger.
+        """
         unit, adjacency = self._meaning()
         if unit is not None and unit not in (fit.unit, fit.unit.partition(" ")[0]):
             raise PrivacyError(

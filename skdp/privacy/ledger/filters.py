@@ -1,4 +1,4 @@
-"""What a ledger may spend, when each fit is chosen after the answers of those before."""
+"""Privacy filters: the total cost of fits that are chosen after the results of earlier ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from skdp.privacy.accounting.receipts import joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import MAX_DRAWS, MAX_EPSILON, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise import integers as noise
 
-# What many fits cost together when each is chosen after the answers of those before.
+# Fully adaptive composition: each fit is chosen after the results of earlier ones.
 #
-# A curve of what was spent on one path of choices need not bound the whole tree of choices: who
-# looks at an answer and then takes a Laplace fit or a Gaussian one, whichever fits its luck, gets
-# the best of two curves. What is summed here bounds every tree.
+# The privacy curve of the fits that were made need not bound the whole tree of possible choices: a
+# user who looks at a result and then takes a Laplace fit or a Gaussian one, depending on it, mixes
+# two curves. The sums below bound every tree.
 #
 # *Gaussian parts.* If the squares of the mu on every path sum to at most M^2, with each mu fixed by
 # the answers so far, the whole is M-GDP (Smith and Thakurta, Koskela et al. 2022), also where
@@ -50,9 +50,9 @@ from skdp.privacy.noise import integers as noise
 
 Losses: TypeAlias = tuple[Loss, ...]
 
-_UP = 1 + 2.0**-40  # above the rounding of the special functions
+_UP = 1 + 2.0**-40  # factor that covers the float error of the special functions
 _LATE = (
-    "{} beside earlier fits cannot be added up, since what is charged may depend on their answers. "
+    "{} after other fits cannot be added up, since its charge may depend on their results. "
     "Fit it first in its PrivacyLedger, or in a ledger of its own."
 )
 _LATE_KINDS = {
@@ -62,7 +62,7 @@ _LATE_KINDS = {
 
 
 def late_kind(losses: Iterable[Loss]) -> str:
-    """Say why parts that came too late cannot be added up; empty if they can."""
+    """Return why these losses cannot be added unless they come first; "" if they can."""
     kinds = {loss.kind for loss in losses}
     return next((_LATE.format(text) for kind, text in _LATE_KINDS.items() if kind in kinds), "")
 
@@ -79,7 +79,7 @@ def dominating_mu(loss: Loss) -> float:
 
 
 class Sum(NamedTuple):
-    """What fits come to, in any order: exact, so that a fit can be taken out again.
+    """The sum of the losses of fits, in exact arithmetic, so that a fit can be subtracted again.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Sum(NamedTuple):
         return _as_float(total)
 
     def losses(self) -> Losses:
-        """Return losses that come to the same; Gaussian ones as one."""
+        """Return losses with this sum, in which all Gaussian ones are merged."""
         others = (loss for loss, count in self.others.items() for _ in range(count))
         return (Loss("gaussian", _root(self.gaussian)), *others)
 
@@ -298,14 +298,14 @@ USUAL_DELTA = 1e-6  # of estimators, and of a report whose cap has no delta
 
 
 class Seen(NamedTuple):
-    """The fits that one unit is in: the first, later ones, and how many draw Gaussian noise."""
+    """The fits that one unit is in: the first, the sum of later ones, and how many draw noise."""
 
     first: Losses
     later: Sum
     drawn: int
 
     def distance(self) -> float:
-        """Return the total variation between all their noise and its law."""
+        """Return the total variation between the sampled noise of all fits and its distribution."""
         return self.drawn * SAMPLER_DISTANCE
 
     def whole(self) -> Sum:
@@ -318,7 +318,7 @@ class Cap(Protocol):
 
     @property
     def delta(self) -> float:
-        """The delta of a report, and of one more fit, where nobody says another one."""
+        """The default delta of reports, and of the next fit in `remaining`."""
 
     @property
     def ceiling(self) -> float:
@@ -331,7 +331,7 @@ class Cap(Protocol):
         """Return the epsilon of fits at a delta."""
 
     def text(self) -> str:
-        """Say it."""
+        """Return the budget as text."""
 
 
 @dataclass(frozen=True)
@@ -359,12 +359,12 @@ class EpsilonDelta:
         return self.budget.epsilon, self.budget.delta
 
     def limits(self, fits: int) -> tuple[float, float]:
-        """Largest epsilon to claim after Gaussian fits, and the delta left by the sampler."""
+        """Return the epsilon and delta left for the fits themselves after the sampler's error."""
         epsilon, delta = self._whole
         if fits == 0 or delta == 0:
             return epsilon, delta
         distance = fits * SAMPLER_DISTANCE  # total variations add up
-        room = delta / (2 * distance) - 1  # their price is set by the total epsilon
+        room = delta / (2 * distance) - 1  # a distance costs (1 + e^epsilon) times itself in delta
         limit = min(epsilon, math.log(room)) if room > 1 else 0.0
         return limit, math.nextafter(delta - noise.sampler_delta(limit, fits * MAX_DRAWS), -1.0)
 
@@ -384,7 +384,7 @@ class EpsilonDelta:
         return min(epsilon, limit) if self.affords(seen) else epsilon
 
     def text(self) -> str:
-        """Say it."""
+        """Return the budget as text."""
         return f"epsilon={self.ceiling:.4g}, delta={self.delta:.3g}"
 
 
@@ -424,7 +424,7 @@ class _Divergence(ABC):
         return _epsilon_at(seen, delta, (self.ceiling, delta))  # it has no sketches
 
     def text(self) -> str:
-        """Say it."""
+        """Return the budget as text."""
         return f"{self.name}={self.limit:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""One fit as a PrivacyLedger sees it, and the token that says which process made it."""
+"""The record of one fit in a PrivacyLedger, and tokens that name ledgers and their processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.units import unit_named
 
-# One fit, as a PrivacyLedger sees it.
+# The record of one fit in a PrivacyLedger.
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class LedgerFit:
-    """One fit, as its ledger sees it: every field is public.
+    """The record of one fit in a ledger; every field is public.
 
     `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
     was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
@@ -49,9 +49,9 @@ class LedgerFit:
     factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
     sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
     promised: tuple[Loss, ...] = ()  # what was charged at first: a filter may not depend on answers
-    parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
+    parts: float = 1.0  # above 1 if several servers hold parts of one unit (`charge_parts`)
     part: Part | None = None
-    note: str = ""  # of the ledger: who fits, and what for
+    note: str = ""  # the ledger's note: who fits, and for what purpose
 
     def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
         """Return what a ledger is charged for what the fit was granted."""
@@ -59,7 +59,10 @@ class LedgerFit:
         return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
 
     def fixed(self) -> tuple[Loss, ...]:
-        """Return the losses, with all that was promised next to Gaussians, which may not shrink."""
+        """Return the losses, but with the original charge of pure, range and delta parts.
+
+        In a filter these may not become smaller because of what a fit released.
+        """
         kept = ("gaussian", "sketch")
         others = (loss for loss in self.promised if loss.kind not in kept)
         return accounting.compose([*others, *(loss for loss in self.losses if loss.kind in kept)])
@@ -79,7 +82,7 @@ def multiplied(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
         return tuple(losses)
     parts = accounting.compose(losses)
     kinds = {part.kind for part in parts}
-    growth = math.inf  # a delta next to noise is never seen: a search is one or the other
+    growth = math.inf  # no fit has a delta next to Gaussian or sketch losses
     if factor == 2.0 and not kinds & {"gaussian", "sketch"}:
         epsilon = math.fsum(part.value for part in parts if part.kind in ("pure", "range"))
         growth = 1.0 + math.exp(min(epsilon, 700.0))
@@ -103,10 +106,10 @@ def new_token() -> str:
 
 
 def adopt(token: str) -> None:
-    """Say that this process has a ledger of this name, which may be older than the process."""
+    """Register the name of a ledger as made by this process; the ledger itself may be older."""
     _MADE[token] = os.getpid()
 
 
 def is_ours(token: str) -> bool:
-    """Whether it was made by this process, not by one that it was forked from."""
+    """Return whether this process made or adopted the name, not one that it was forked from."""
     return _MADE.get(token) == os.getpid()

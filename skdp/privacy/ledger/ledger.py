@@ -24,7 +24,7 @@ from skdp.privacy.ledger.routes import COUNTERS, RUN, charged
 from skdp.privacy.ledger.scope import OPEN, LedgerFile, OpenLedger, announce, around
 from skdp.privacy.ledger.store import Book, Dataset, FileBook, Registry, read_registry
 
-# A ledger for people: tables as text and HTML, and what happened as records.
+# Reports of a ledger: tables as text and HTML, and the history as records.
 
 
 _COLUMNS = ("fit", "estimator", "unit", "adjacency", "epsilon", "loss", "state", "note")
@@ -88,8 +88,8 @@ def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in columns} for row in sorted(records, key=itemgetter("at"))]
 
 
-# Where all fits fail, in whatever process, scikit-learn quotes their errors at the end of its own,
-# which says that the model is misconfigured.
+# If all fits of a search fail, scikit-learn raises an error of its own, "the model is
+# misconfigured", which quotes the errors of the fits. These types are recognised in its text.
 _KINDS = {kind.__name__: kind for kind in (PrivacyError, BudgetExceededError)}
 _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n-----|\Z)")
 
@@ -254,7 +254,7 @@ class PrivacyLedger:
                 OPEN[self._token] = OpenLedger(self._book, RUN.get(), file, os.getpid())
             return self
         except BaseException:
-            if mine:  # nobody else would close it
+            if mine:  # otherwise nothing would close it
                 self._leave()
             raise
 
@@ -271,7 +271,7 @@ class PrivacyLedger:
             if not self._is_open():
                 return
             self._leave()
-        except BaseException:  # an interrupt: nobody else would close it
+        except BaseException:  # on an interrupt nothing else would close it
             if self._is_open() or self._token not in OPEN:
                 self._leave()
             raise

@@ -1,8 +1,8 @@
-"""How a fit finds whom it has to pay: every ledger that is open around it, or a reservation.
+"""How a fit finds the ledgers that it is charged to, or the reservation that was paid for it.
 
-A plain fit pays all ledgers that are open in its process, whatever its thread, and all that the
-processes before it hold open. A clone or a pickle carries a key: it draws on the reservation
-that somebody paid for by name (`PrivacyLedger.charge`), or is refused.
+A plain fit is charged to all ledgers that are open in its process, in any thread, and to those that
+its parent processes hold open. A clone or a pickle that was made inside a ledger carries a key. It
+may only be fitted from a reservation, which is paid for by `PrivacyLedger.charge`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from skdp.privacy.ledger.scope import around, is_over
 from skdp.privacy.ledger.store import FileBook
 from skdp.privacy.store import connect
 
-# What was paid for by name, before it is fitted: reservations, and who may draw on them.
+# Reservations: budget that `PrivacyLedger.charge` paid in advance, for clones to draw on.
 #
-# Inside a ledger a clone or a pickle has a `ReservationKey`. A clone is made by other code, which
-# may fit it on rows that were chosen by looking at other rows, or keep what scored best. So it is
-# fitted only if somebody said what that code does, and paid: a key to no reservation is refused.
+# Inside a ledger a clone or a pickle has a `ReservationKey`. Other code made the clone; it may fit
+# it on rows that were chosen by looking at other rows, or keep the clone that scored best. So a
+# clone is fitted only if the user declared what that code does, and paid for it in advance.
 #
 # *Folds.* A search whose folds are functions of public sizes, or of one unit each, fits t_j
 # training sets that hold a unit; its cost is counted beforehand
@@ -60,7 +60,7 @@ ENDED = (
 
 
 def refused(text: str, kind: type[PrivacyError] = PrivacyError) -> PrivacyError:
-    """Return a refusal; the ledgers of this process meet whoever swallows it."""
+    """Return an error that the ledgers of this process note; on exit they raise if it is hidden."""
     error = kind(text)
     for ledger in around()[0].values():
         ledger.book.note_refusal(error)
@@ -68,7 +68,7 @@ def refused(text: str, kind: type[PrivacyError] = PrivacyError) -> PrivacyError:
 
 
 class Reservation:
-    """What somebody paid for by name, as long as it lasts."""
+    """Budget that was paid in advance by name, while it may be used."""
 
     def __init__(self, covers: Iterable[str] = ()) -> None:
         self.token = new_token()
@@ -79,14 +79,14 @@ class Reservation:
 
 
 class WholeFits(Reservation):
-    """Leave to fit clones, each of which pays the ledgers in full."""
+    """Permission to fit clones, each of which is charged in full to the ledgers."""
 
 
 CALLERS_WORD = "all rows as they are, by the caller's word"
 
 
 class Prepaid(Reservation, ABC):
-    """What was paid for in advance: its fits draw on it, and not on the ledgers that paid."""
+    """A reservation whose fits are charged to it, and not to the ledgers that paid for it."""
 
     def __init__(self, covers: Iterable[str] = ()) -> None:
         super().__init__(covers)
@@ -116,7 +116,7 @@ class Prepaid(Reservation, ABC):
 
 
 class RunLimit(Prepaid):
-    """What one run of a private search may spend; `next_run` fills it up again."""
+    """The budget of one run of a private search; `next_run` renews it."""
 
     def __init__(self, unit: str, adjacency: str, run: Loss) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class SearchReservation(Prepaid):
     def __init__(self, path: str, covers: Iterable[str] = ()) -> None:
         super().__init__(covers)
         self.path = path
-        self._drawn_on = True  # of a file that is gone before its end, nobody knows better
+        self._drawn_on = True  # the safe assumption if the file disappears before the end
         self._calls = iter((True,))
 
     @classmethod
@@ -231,7 +231,7 @@ class SearchReservation(Prepaid):
         """Take away what was not used, from all processes; return whether anything was."""
         if Path(self.path).exists():
             with contextlib.closing(connect(self.path)) as file:
-                file.execute("DELETE FROM reserved")  # nobody draws on it between these two
+                file.execute("DELETE FROM reserved")  # no fit can draw on it from here on
             self._drawn_on = self.used()
             Path(self.path).unlink(missing_ok=True)
         return self._drawn_on
@@ -257,10 +257,10 @@ def _take(file: sqlite3.Connection, kind: str) -> bool:
 
 @dataclass(frozen=True)
 class ReservationKey:
-    """What a clone or a pickle that was made inside ledgers, or a part of a search, may draw on.
+    """The key of a clone or pickle that was made inside ledgers, or of a part of a search.
 
-    `ledgers` are those that were open; `reservation` is empty if nobody paid; `file` is there as
-    long as the reservation, which is of `kind` "search", "whole" (fits) or "word" (the caller's).
+    `ledgers` are those that were open; `reservation` is empty if nothing was paid; `file` exists as
+    long as it; its `kind` is "search", "whole" (clones get all rows) or "word" (the caller's).
     """
 
     ledgers: tuple[str, ...]
@@ -270,7 +270,7 @@ class ReservationKey:
 
 
 def handed_on(key: ReservationKey | None) -> ReservationKey | None:
-    """Return the key of a clone or a pickle that is made now, of what has this one."""
+    """Return the key of a clone or pickle that is made now of an object with this key."""
     if key is not None and not all(map(is_over, key.ledgers)):
         return key
     run = RUN.get()
@@ -281,8 +281,8 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 
 
 _UNPAID = (
-    "was cloned or pickled inside a PrivacyLedger by code that nobody paid for by name, so that "
-    "which rows it gets, and how often, is not known. Write\n"
+    "was cloned or pickled inside a PrivacyLedger by code that nobody paid for in advance, so that "
+    "it is not known on which rows it is fitted, and how often. Write\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...), and call "
@@ -301,7 +301,7 @@ _SHARED = (
 
 
 class _Payer(Protocol):
-    """What a fit can be charged to: a ledger, or something that was paid for in advance."""
+    """What a fit can be charged to: a ledger or a reservation."""
 
     token: str
 
@@ -321,13 +321,13 @@ _RESERVATIONS: dict[str, Reservation] = {}
 
 
 class Account(Observer):
-    """Whom a session is charged to; the session tells it what is granted, before it is."""
+    """The payers of a session, which informs this object of each loss before it is granted."""
 
     def __init__(self) -> None:
         self.charges: Charges = []
-        self.scope = ""  # what its receipt says that it covers, where that rests on a word
-        self.of_made_data = False  # which a plan drew: nobody pays
-        self._shares_sketch = False  # a random one, with other sessions
+        self.scope = ""  # the scope in the receipt, if it rests on the caller's word
+        self.of_made_data = False  # whether a plan drew the data, so that nothing is charged
+        self._shares_sketch = False  # whether other sessions use the same random sketch
 
     def unplanned(self, losses: Losses, *, shared: bool) -> None:
         """Change planned charges to a loss of another kind, or refuse."""
@@ -338,7 +338,7 @@ class Account(Observer):
             payer.recharge(key, losses)
 
     def check_own_sketch(self) -> None:
-        """Refuse to stand in a ledger with a random sketch that other sessions have too."""
+        """Raise if the random sketch is shared with other sessions: ledgers cannot add that up."""
         if self._shares_sketch:
             raise refused(_SHARED)
 
@@ -349,10 +349,10 @@ _ON_MADE_DATA: ContextVar[object] = ContextVar("skdp_on_made_data", default=None
 
 @contextmanager
 def on_made_data(copy: object) -> Iterator[None]:
-    """Charge nobody for what this one object fits inside.
+    """Fit this one object without a charge inside the block.
 
-    Only a plan opens this door: it makes the object, hands it data that it drew itself, and no
-    other object that is fitted meanwhile (by a callback, say) is let through.
+    Only a plan does this, with an object and synthetic data of its own. Any other object that is
+    fitted meanwhile (by a callback, say) is charged as usual.
     """
     token = _ON_MADE_DATA.set(copy)
     try:
@@ -371,7 +371,7 @@ def _charges(session: PrivacySession) -> Charges:
 
 
 def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
-    """Return what a key draws on, or refuse."""
+    """Return the reservation of a key (None if it needs none), or raise."""
     if (run := RUN.get()) is not None:
         return run
     if key is None:
@@ -386,7 +386,7 @@ def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
 
 
 def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
-    """Return whom a fit has to pay, or refuse."""
+    """Return the ledgers and the reservation that a fit is charged to, or raise."""
     reservation = _reservation(key, name)
     covers = frozenset() if reservation is None else reservation.covers
     own, before = around()
@@ -394,7 +394,7 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
         own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
     payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
     for token, file in before.items():
-        # A copy of a file has its token, and is another ledger.
+        # Compare paths too: a copy of a ledger file has the same token, but is another ledger.
         if token not in covers and (token not in own or own[token].file.path != file.path):
             if not file.path:
                 raise refused(f"{name} {_ELSEWHERE}")
@@ -403,7 +403,7 @@ def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
 
 
 def _charge_all(payers: Iterable[_Payer], fit: LedgerFit, charges: Charges) -> None:
-    """Charge all or none; `charges`: those of whoever settles them if it is stopped."""
+    """Charge all payers or none; each charge is added to `charges`, so that it can be settled."""
     before = len(charges)
     try:
         for payer in payers:
@@ -416,7 +416,7 @@ def _charge_all(payers: Iterable[_Payer], fit: LedgerFit, charges: Charges) -> N
 
 
 def _covered_by(charges: Charges) -> frozenset[str]:
-    """Return the ledgers that were charged: others may have been opened since."""
+    """Return the ledgers that were charged; ledgers opened later are not among them."""
     return frozenset(t for p, _ in charges for t in (p.token, *getattr(p, "covers", ())))
 
 
@@ -426,7 +426,7 @@ def charge(
     key: ReservationKey | None = None,
     sensitivity: object = None,
 ) -> None:
-    """Charge the whole budget of a session to all who pay for it, or to none and raise.
+    """Charge the whole budget of a session to all its payers, or raise and charge none.
 
     Once charged, it is charged again only to ledgers that were opened since.
     """
@@ -466,7 +466,7 @@ def charge_rows(
 
 
 def _owed(session: PrivacySession) -> Losses:
-    """Return what a session was granted so far, and with it all that it may still be granted."""
+    """Return the losses that a session was granted so far, and all that it may still be granted."""
     granted = [entry.loss for entry in session.ledger]
     rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
     left = {kind: share for kind in rest if (share := session.left(kind)) > NEGLIGIBLE}
@@ -477,10 +477,10 @@ def _owed(session: PrivacySession) -> Losses:
 
 
 def charge_parts(sessions: Sequence[PrivacySession]) -> None:
-    """Charge p sessions for shares of one sum, each with a part of one unit, or refuse.
+    """Raise the charges of p sessions that contribute parts of one unit to one secure sum.
 
-    The noise is there once, so that their losses add up: p times one. A ledger that has j of the
-    charges adds up squares: each counts as p / sqrt(j).
+    The noise is in the sum only once, so the losses add linearly: together they are p times one. A
+    ledger that holds j of the charges adds their squares, so each is charged p / sqrt(j) times.
     """
     held: dict[_Payer, list[int]] = {}
     for session in sessions:
@@ -517,16 +517,16 @@ def settle_charges(charges: Iterable[tuple[_Payer, int]], granted: Losses, state
         payer.settle(key, granted, state)
 
 
-# -- paid in advance ------------------------------------------------------------------------------
+# -- payments in advance --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Payment:
-    """What is paid for by name: a search with its whole cost, or whole fits (no `fit`).
+    """A payment in advance: for a whole search, or for fits of all rows (`fit` is None).
 
-    `parts` are the estimators and scorers whose clones and copies draw on it: while a method of
-    `caller` runs, or, if there is none, to the end of the block, which is the caller's word.
-    ``changed(args, kwargs)`` says why a call is not what was paid for, or refuses it.
+    Clones of `parts` (estimators and scorers) draw on it while a method of `caller` runs. Without a
+    `caller` they do so to the end of the block, and the user guarantees what they are fitted on.
+    ``changed(args, kwargs)`` returns why a call differs from what was paid for, or raises.
     """
 
     parts: tuple[Any, ...]
@@ -541,13 +541,13 @@ class Payment:
         return opened() if self.caller is None else _in_calls(self, opened)
 
 
-# Functions that count the cost of a search, and of what else fits clones: this layer knows neither.
+# Functions that compute the `Payment` of an object; `model_selection`, a higher layer, adds them.
 COUNTERS: list[Callable[..., Payment]] = []
 
 
 @contextmanager
 def charged(payment: Payment) -> Iterator[None]:
-    """Charge what is paid for by name, and let its parts draw on it while it is fitted."""
+    """Charge a payment in advance, and let its parts draw on it inside the block."""
     if (fit := payment.fit) is None:
         with payment.in_calls(lambda: _whole_fits(payment)):
             yield
@@ -563,13 +563,13 @@ def charged(payment: Payment) -> Iterator[None]:
         _charge_all(_payers(None, fit.estimator), fit, charges)
         covers = _covered_by(charges)
         reservation = SearchReservation.write(payment.fits, payment.refits, covers)
-        for token in covers:  # in another part of the data it would be a fit that nobody paid for
+        for token in covers:  # the payment holds for one part of the data: it ends with that part
             at_end_of_part(token, reservation.end)
         with payment.in_calls(lambda: _one_search(payment, reservation, charges)):
             yield
         state = "fitted"
         settle()
-    except BaseException:  # also of whoever is stopped before, or while, it is settled
+    except BaseException:  # an interrupt too, which may come before or during `settle`
         settle()
         raise
 
@@ -588,7 +588,7 @@ def _whole_fits(payment: Payment) -> Iterator[None]:
 def _one_search(
     payment: Payment, reservation: SearchReservation, charges: Charges
 ) -> Iterator[None]:
-    """Let parts draw on what was paid for, once."""
+    """Let the parts draw on the reservation, once."""
     for payer, number in charges:
         payer.check_same_part(number)
     if not reservation.begin():
@@ -604,7 +604,7 @@ def _one_search(
 
 
 class _PaidCall:
-    """A method of the object that was paid for: what it clones while it runs is paid."""
+    """A wrapped method of the object that was paid for; clones that it makes use the payment."""
 
     def __init__(self, caller: Any, name: str, during: Callable[..., Any]) -> None:
         self._caller, self._name, self._during = caller, name, during
@@ -616,7 +616,7 @@ class _PaidCall:
             return self._method(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        return getattr, (self._caller, self._name)  # of a copy: its own method, which is not paid
+        return getattr, (self._caller, self._name)  # a copy gets its plain method, without payment
 
 
 _CALLS = ("fit", "fit_transform", "fit_predict", "partial_fit")
@@ -652,7 +652,7 @@ def _in_calls(
         vars(caller).update(paid)
         yield
         restore()
-    except BaseException:  # also of whoever is stopped while it is restored
+    except BaseException:  # an interrupt too, which may come during `restore`
         restore()
         raise
 

@@ -1,13 +1,14 @@
 """Which ledgers are open around this process: its own, and those of processes that started it.
 
-A fit pays all of them, whatever thread or task it runs in: what a context did not inherit cannot be
-told from what it left on purpose.
+A fit is charged to all of them, in any thread or task: a context that did not inherit a ledger
+cannot be distinguished from one that left it on purpose.
 
-Other processes learn of a ledger by a file with its name, held locked while it is open. They look
-for files of the processes that they descend from, so workers that were there before count too, and
-for those that their environment names, so one that cut itself off counts too, and one that outlives
-its parent: who was started inside stays inside until the ledger is closed. Elsewhere a lock ends
-with its process: what a killed process left behind is no open ledger.
+Other processes learn of a ledger from a file, named after it, that is locked while the ledger is
+open. A process looks for the files of its ancestors, which covers workers that were started before
+the ledger was opened. It also looks for files named in its environment, which covers processes that
+were detached or outlive their parent: they count as inside until the ledger is closed. A lock ends
+with its process, so the file of a killed process counts as an open ledger only if it is named in
+the environment.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ class LedgerFile(NamedTuple):
     note: str = ""
 
 
-OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
+OPEN: dict[str, OpenLedger] = {}  # strong references: a ledger that is never closed is charged too
 _VARIABLE = "SKDP_LEDGERS"
-# The first that can be used tells of a ledger, and all are looked into: no variable decides, as
-# TMPDIR would, which a program may set anew while its workers go on.
+# Folders for these files: the first usable one is written to, and all are read. TMPDIR is not used,
+# as a program may change it while its workers go on.
 _PLACES = (
     ("/tmp", "/var/tmp", "/dev/shm")
     if os.name == "posix"
     else (os.path.join(os.path.expanduser("~"), "AppData", "Local"),)
 )
-_SEEN: dict[tuple[int, int | None], frozenset[str]] = {}  # of a process, what it once came from
+_SEEN: dict[tuple[int, int | None], frozenset[str]] = {}  # a process -> its ancestors at first look
 
 
 def is_over(token: str) -> bool:
@@ -59,15 +60,15 @@ def is_over(token: str) -> bool:
 
 def around() -> tuple[dict[str, OpenLedger], dict[str, LedgerFile]]:
     """Return the open ledgers of this process, and those of its ancestors (token -> its file)."""
-    here = os.getpid()  # a forked child has copies of what is open in another process
-    now = OPEN.copy()  # at once: other threads open and close theirs
+    here = os.getpid()  # a forked child holds copies of its parent's ledgers
+    now = OPEN.copy()  # a snapshot: other threads open and close ledgers meanwhile
     own = {token: ledger for token, ledger in now.items() if ledger.process == here}
     inherited = {token: ledger.file for token, ledger in now.items() if token not in own}
     return own, inherited | dict(_announced())
 
 
 def announce(token: str, ledger: LedgerFile) -> Callable[[], None]:
-    """Tell descendants of this process that a ledger is open; return how to take it back."""
+    """Announce an open ledger to descendants of this process; return a function to end that."""
     name = _own_folder() / f"{os.getpid()}-{token}"
 
     def withdraw() -> None:
@@ -118,12 +119,12 @@ def _is_own(folder: str | Path) -> bool:
 
 
 def _announced() -> Iterator[tuple[str, LedgerFile]]:
-    """Yield (token, file) of ledgers that processes before this one hold open."""
+    """Yield (token, file) of the ledgers that ancestors of this process hold open."""
     folders = list(filter(_is_own, _folders()))
     files = [(folder, file) for folder in folders for file in os.listdir(folder)]
     ancestors = _among_ancestors({file.partition("-")[0] for _, file in files})
     own = {Path(folder, file) for folder, file in files if file.partition("-")[0] in ancestors}
-    named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
+    named = set(map(Path, _named()))  # even if their process was killed, which closed no ledger
     for name in named | own:
         process, _, token = name.name.partition("-")
         if process == str(os.getpid()):
@@ -138,11 +139,12 @@ def _named() -> list[str]:
 
 
 def _among_ancestors(processes: set[str]) -> set[str]:
-    """Return those of some processes that this one descends from.
+    """Return which of some processes are ancestors of this one.
 
-    Who loses its parent falls to one of its other ancestors, so that none is ever added, and the
-    list of processes, which takes ten times as long as all else, is read again only where one of
-    those of the first look is named: killed processes, and this one, leave files here too.
+    A process whose parent ends is adopted by another ancestor, so it never gains one. Reading the
+    ancestors takes ten times as long as all else. So they are read again only if a given process
+    was among them at the first reading; the files of killed processes, and our own, need no
+    reading.
     """
     processes = processes - {str(os.getpid())}
     if not processes:
@@ -157,8 +159,8 @@ def _among_ancestors(processes: set[str]) -> set[str]:
 def _ancestors() -> set[str]:
     found, process = {os.getppid()}, os.getpid()
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
-        found.add(parent.pid)  # a fork server stands in between
-    # Where there is no /proc, or not all of it is shown, the parent is all we know.
+        found.add(parent.pid)  # a fork server may be the direct parent
+    # If /proc does not exist or is restricted, only the parents are known.
     with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):
         while process > 1:
             with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
@@ -171,7 +173,7 @@ def _lock(file: IO[str], *, exclusive: bool) -> bool:
     """Try to lock a file, to the end of its opening; False if somebody has it."""
     try:
         import fcntl
-    except ImportError:  # no such locks here: a file counts as held
+    except ImportError:  # this system has no such locks: a file counts as locked
         return exclusive
     try:
         fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)

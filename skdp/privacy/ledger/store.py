@@ -1,8 +1,8 @@
-"""The book of a ledger, in memory or in a file: a change happens whole, or not at all.
+"""The entries of a ledger, in memory or in a file; each change is atomic.
 
-A charge is on the disk before any data are read. Who is killed between the charge and the release
-leaves an open entry, which counts with its whole budget. Writers wait for each other, so that check
-and charge are one step. What a file promises is said, and kept, in `skdp.privacy.store`.
+A charge is on the disk before any data are read. A process that is killed between the charge and
+the release leaves an open entry, which counts with its whole budget. Writers wait for each other,
+so that check and charge are one step. `skdp.privacy.store` describes the guarantees of files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Losses: TypeAlias = tuple[Loss, ...]
 class Book:
     """Entries in the memory of this process.
 
-    Whatever keeps entries elsewhere replaces `held`: nobody else changes them inside it, they are
-    kept when it is left without an error, and as they were before with one.
+    Subclasses that store entries elsewhere override `held`. Inside its block nothing else may
+    change the entries; at its end changes are stored, or undone after an error.
     """
 
     def __init__(self, terms: Terms, note: str = "") -> None:
@@ -50,7 +50,7 @@ class Book:
 
     @contextmanager
     def held(self) -> Iterator[Balance]:
-        """Hold what stands in the book, to look at it or to change it."""
+        """Lock the entries, and yield their balance to read or change it."""
         with self._lock, self._now.changing():
             yield self._now
 
@@ -121,12 +121,12 @@ class Book:
             if not balance.affords():
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for {as_text(losses)}, which costs more than a Gaussian "
-                    "release beside other fits. The data were not touched. Use a smaller "
+                    "release after other fits. The data were not touched. Use a smaller "
                     "'epsilon' or a larger ledger."
                 )
 
     def _check_recharge(self, balance: Balance, key: int, losses: Losses) -> None:
-        """Refuse to choose another way of adding up once there are answers."""
+        """Raise if the losses would need another rule of composition after other fits released."""
         entries = balance.entries
         oldest = next(iter(entries))
         sketched = any(loss.kind == "sketch" for loss in entries[oldest].promised)
@@ -149,8 +149,8 @@ class Book:
                 )
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
-        """Replace a reservation by what was granted; nothing granted is nothing spent."""
-        if self._process != os.getpid():  # a fork leaves a fit that goes on in its parent
+        """Replace a reservation by what was granted; if nothing was granted, remove it."""
+        if self._process != os.getpid():  # in a forked copy; the fit goes on in the parent
             return
         with self.held() as balance:
             fit = balance.entries[key]
@@ -161,7 +161,7 @@ class Book:
             balance.put(key, replace(fit, losses=losses, state=state))
             grown = fit.state != "open" and losses != fit.losses
             exceeded = grown and not balance.affords()
-        if exceeded:  # it was released: it stays in the book
+        if exceeded:  # the release has happened, so the entry stays
             error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")
             self.note_refusal(error)
             raise error
@@ -287,7 +287,7 @@ class Registry:
         for dataset in self.datasets.values():
             if dataset.token == token:
                 return dataset
-        raise PrivacyError(f"{self.name} has not the dataset that is open around this process.")
+        raise PrivacyError(f"{self.name} lacks the dataset that a parent process has opened.")
 
     def export(self) -> str:
         """Return everything as JSON; `read_registry` reads and verifies it."""
@@ -332,7 +332,7 @@ def read_registry(path: str | os.PathLike[str]) -> Registry:
         lines = [dict(line) for line in json.loads(Path(name).read_text("utf-8"))["lines"]]
         rows = [(line.pop("hash"), line_as_record(line)) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PrivacyError(f"{name} is no PrivacyLedger, and no exported one.") from error
+        raise PrivacyError(f"{name} is neither a PrivacyLedger file nor an export.") from error
     verify(((i, record, written) for i, (written, record) in enumerate(rows, 1)), name)
     for written, record in rows:
         registry.take(record, written)
@@ -342,7 +342,7 @@ def read_registry(path: str | os.PathLike[str]) -> Registry:
 def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms | None) -> Dataset:
     """Return a dataset of a file, which is added if it is not there; other terms are refused."""
     if not registry.datasets and terms is None:
-        raise PrivacyError(f"{registry.name} is no PrivacyLedger.")
+        raise PrivacyError(f"{registry.name} is not a PrivacyLedger.")
     known = bool(registry.datasets) if name is None else name in registry.datasets
     if terms is not None and not known:
         if not registry.lines:

@@ -530,7 +530,7 @@ def flip_rate(epsilon: float) -> int:
     """
     rate = math.ceil(LAPLACE_SCALE * math.log1p(math.exp(-epsilon)) * _SLACK)
     if not chance_of_flip(rate) < 0.5:
-        raise ValueError("The budget of a cell is too small to tell a flipped one from another.")
+        raise ValueError("The budget of a cell is too small: it would be flipped half of the time.")
     return rate
 
 

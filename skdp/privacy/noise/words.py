@@ -1,4 +1,4 @@
-"""Random words: a generator that the system seeds by default, a keyed stream only on request.
+"""Random 64-bit words: from the operating system by default, from a seeded stream on request.
 
 A *source* hands out *words*: a callable whose ``words(n)`` is an array of ``n`` uniform 64-bit
 integers. The samplers of :mod:`skdp.privacy.noise.integers` consume words and know no generator.
@@ -188,9 +188,10 @@ class _KeyedWords:
         return joined[:n]
 
     def _further(self, n: int) -> WordArray:
-        """Return the next words of a block: n, or some more, or those that are left of it.
+        """Return the next words of a block: at least n of them, or all that are left of it.
 
-        A digest begins with every shorter one, and most releases are of one number.
+        Shorter digests are prefixes of longer ones. As most releases need one number, the first
+        digest is short.
         """
         if self._made == _BLOCK_WORDS:
             self._block, self._made = self._block + 1, 0

@@ -1,9 +1,9 @@
-"""Streams that survive being killed: acts are durable before they are acknowledged.
+"""Checkpoints of streams: each call is written to disk before it returns.
 
-A checkpoint is as secret as the data. From the moment it is made, each act of the group is
-durable before the call returns, so that after a crash `restore` returns the stream as it was
-acknowledged: no act is lost, and no step is released a second time with other noise, since
-noisy sums are stored before anybody sees them.
+A checkpoint is as secret as the data. Once it is made, every later call on the group is durable
+before it returns. So after a crash `restore` returns the stream after its last completed call: no
+data are lost, and no step is released a second time with other noise, since noisy sums are stored
+before they are published.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from skdp.privacy.streams.continual import (
 )
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 
-# Streams that advance together: one act at a time, durable before it is acknowledged.
+# Streams that advance together: one call at a time, durable before it returns.
 
 
 class StreamGroup:
     """Streams of one session that advance together, as one transaction at a time.
 
-    Each act (adding data, closing the step, or both) reads and draws first, is then made durable if
-    it is kept in a file, and changes the state last. When a call returns it has been acknowledged.
+    Each call (adding data, closing the step, or both) first reads data and draws noise, then writes
+    to the file if there is one, and changes the state last.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class StreamGroup:
     def check_running(self) -> None:
         """Raise unless data may be added here and now."""
         if self.interrupted:
-            close(self)  # else it would be in use for who restores it
+            close(self)  # otherwise `restore` would find the file in use
             raise PrivacyError(
                 "an earlier call on this stream was interrupted while it was made durable; go on "
                 "from its checkpoint with restore()."
@@ -145,7 +145,7 @@ class StreamGroup:
             return self.answers()
 
     def answers(self) -> dict[str, Answer]:
-        """Return the last releases again, the same bits."""
+        """Return the last releases again, unchanged."""
         return {name: stream.answer() for name, stream in self.streams.items()}
 
     def _act(self, answers: Mapping[str, Read], *, closes: bool, notes: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class StreamGroup:
         return SketchSource.from_secret(self.session, self.notes["sketches"], seeded=seeded)
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Do what a record says: first time, or again after a restore."""
+        """Apply a record of a call to the state: now, or again when a checkpoint is restored."""
         for name, part in record["parts"].items():
             self.streams[name].take(part)
         for name, noised in record["noised"].items():
@@ -186,8 +186,8 @@ class StreamGroup:
         )
 
 
-# Groups in files: a snapshot, and the acts since. What a file promises is said, and kept, in
-# `skdp.privacy.store`. A file is as secret as the data.
+# Groups in files: a snapshot, and the calls since then. `skdp.privacy.store` describes the
+# guarantees of files. A file is as secret as the data.
 
 
 _FORM: Final = int.from_bytes(b"skS2")
@@ -311,17 +311,18 @@ def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
         with keeper.store.closed_by_errors():
             with keeper.store.change(create=True) as chain:
                 chain.begin(keeper.snapshot(group))
-                group.interrupted = True  # a file that can be resumed is the stream now
-                if old is not None:  # killed after this, the stream is lost, not doubled
+                group.interrupted = True  # the file can be resumed now: this object must stop
+                if old is not None:  # a crash after this loses the stream, but never doubles it
                     old.append(_MOVED)
                     old.store.close()
             group.keeper, group.interrupted = keeper, False
 
 
 def restore(path: str | os.PathLike[str], observer: Observer | None = None) -> StreamGroup:
-    """Go on from a checkpoint: the group as it was acknowledged, its session heard by `observer`.
+    """Return the group of a checkpoint, as it was after its last completed call.
 
-    Raises PrivacyError if the file is damaged, in use, or older than what was acknowledged.
+    `observer` is the observer of its session. Raises PrivacyError if the file is damaged, in use,
+    or an older copy.
     """
     missing = FileNotFoundError(f"there is no checkpoint {os.fspath(path)!r}")
     if not os.path.exists(path):
@@ -351,7 +352,7 @@ def _restored_group(state: dict[str, Any], observer: Observer | None) -> StreamG
 
 
 def close(group: StreamGroup) -> None:
-    """Give the files of a group free; the group itself can no longer go on."""
+    """Release the files of a group; the group object can no longer be used."""
     with group.session.lock:
         if group.keeper is not None:
             group.keeper.store.close()

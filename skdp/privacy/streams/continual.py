@@ -24,7 +24,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
 from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
-# Correlated noise for running sums: which sums of steps get noise, and how much it adds up to.
+# Correlated noise for running sums: the two mechanisms and the proof of their sensitivity.
 #
 # Notation: step j of T contributes X_j, an integer array. One unit changes X_j by D_j, and the
 # contract of every stream is that the *sum over time* of the norms ||D_j|| is at most the bound. (A
@@ -124,7 +124,7 @@ class StreamSchedule:
 
     @property
     def note(self) -> str:
-        """Words for the ledger."""
+        """The note in the ledger."""
         name = "square-root" if self.mechanism == "sqrt" else "tree"
         window = "" if self.window is None else f" of the last {self.window} steps"
         return f", {name} stream of {self.horizon} releases{window}"
@@ -139,7 +139,7 @@ class StreamSchedule:
     def widened(self, bound: Bound, touches: int) -> Bound:
         """Return the bound of all y_i together.
 
-        One unit touches at most so many steps, and rounding that the bound of a step leaves out
+        One unit is in at most `touches` steps, and rounding that the bound of a step leaves out
         (`slack`, `cross`) comes with each.
         """
         times = self.factor * touches
@@ -305,7 +305,7 @@ def unpack_sums(packed: Mapping[str, Array]) -> Sums:
 
 
 class Stream:
-    """Sums of steps, paid for, that may be opened a fixed number of times.
+    """Running sums over steps that may be released a fixed number of times, paid in advance.
 
     Made by `paid_stream`. It has the interface of an `Accumulator` that can be opened
     more than once.
@@ -414,7 +414,7 @@ class Stream:
             return self.answer()
 
     def answer(self) -> Answer:
-        """Return the last release again, the same bits: it is public."""
+        """Return the last release again, unchanged: it is public."""
         window = self.schedule.window
         return self._span(self.steps if window is None else min(window, self.steps))
 

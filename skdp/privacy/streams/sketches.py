@@ -48,7 +48,7 @@ def gaussian_scale(divisor: int) -> float:
 
 
 class SketchSource:
-    """Draws sketches. They count as noise: their draws are charged, a seed makes them public."""
+    """A source of random sketches. They count as noise: draws are charged, seeds are flagged."""
 
     def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
         self._session = session
@@ -250,7 +250,7 @@ def _grant(
     return grant
 
 
-# Sketches that are noisy from their birth, take data in parts, and are opened once.
+# Sketches that start with their noise, receive data in parts, and are released once.
 
 
 class NoisyGroup:
@@ -407,7 +407,7 @@ def _block_losses(block: Sequence[Sequence[Receipt]], clipped_rows: bool) -> tup
 
 
 def _largest(parts: Sequence[tuple[Loss, ...]]) -> tuple[Loss, ...]:
-    """Return losses that cover each of several."""
+    """Return losses that dominate each of several sets of losses."""
     if all(part == parts[0] for part in parts):
         return parts[0]
     parts = [part for part in parts if part]

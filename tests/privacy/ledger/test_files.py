@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
         ledger._refused.clear()
     path += " of another"
     open(path, "w").close()
-    with pytest.raises(PrivacyError, match="is no PrivacyLedger"):
+    with pytest.raises(PrivacyError, match="a PrivacyLedger"):
         FileBook(path)
 
 

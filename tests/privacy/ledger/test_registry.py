@@ -67,7 +67,7 @@ def test_a_dataset_is_named_wherever_it_could_be_another(path, both):
         PrivacyLedger(3, 1e-6, path=path, dataset="patients")
     with pytest.raises(ValueError, match="give its 'path'"):
         PrivacyLedger(3, 1e-6, dataset="patients")
-    with pytest.raises(PrivacyError, match="open around this process"):
+    with pytest.raises(PrivacyError, match="a parent process has opened"):
         FileBook(path, token="another")
 
 
@@ -196,7 +196,7 @@ def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
     with pytest.raises(PrivacyError, match=r"line 3 of .* was changed"):
         read_registry(exported)
     exported.write_text("{}", encoding="utf-8")
-    with pytest.raises(PrivacyError, match="no exported"):
+    with pytest.raises(PrivacyError, match="nor an export"):
         read_registry(exported)
 
 

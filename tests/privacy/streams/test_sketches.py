@@ -207,7 +207,7 @@ def test_an_answer_that_fails_leaves_all_as_they_were():
     _, once = closed([{"a": ones, "b": twos}])
     with fixed_noise(0):
         group = new_group()
-        with pytest.raises(PrivacyError, match="memory enough"):
+        with pytest.raises(PrivacyError, match="enough memory"):
             group.add({"a": ones, "b": fails}, rows=1)
         assert group.notes["rows"] == 0
         group.add({"a": ones, "b": twos}, rows=1)
