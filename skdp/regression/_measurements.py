@@ -105,11 +105,12 @@ def judged(ask, fit, facts, design, stage, centre, share):
     show how well the fit predicts, whatever the distribution of X is: coefficients are scaled
     accordingly, or set to zero.
     """
-    failure, slope, shift, far, means = "", 1.0, 0.0, math.inf, stage and stage.columns()
+    failure, slope, shift, means = "", 1.0, 0.0, stage and stage.columns()
+    far = math.inf if means or fit.values.any() else 0.0
     if fit.zero_because:
         what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
         failure = f"{what}: {fit.zero_because}"
-    if facts.unit_noise and share and (means or fit.values.any()):
+    if facts.unit_noise and share and far:
         squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
         radius = float(np.clip(math.sqrt(squared), *_RADII))
         # With few steps and shrinkage, a matrix has about a third of its degrees of freedom.

@@ -184,8 +184,8 @@ IN_BLOCKS = [
         1, matrix_shape=(2, 2), measurement_covariance=1.0, epsilon=25.0,
         shrink_singular_values=False,
         budget_split={
-            "initialization": 0.1, "gradient_clip": 0.4, "gradients": 0.3, "center": 0.1,
-            "count": 0.05,
+            "initialization": 0.1, "gradient_clip": 0.4, "gradients": 0.2, "center": 0.1,
+            "count": 0.05, "calibration": 0.1,
         },
     ),
 ]  # fmt: skip
