@@ -369,14 +369,16 @@ def rotate_by_ritz(project, V, share, k=None):
     return ritz_of(values[:k], V @ Q[:, :k], answer.noise_scale)
 
 
-def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING):
+def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):
     """Return Ritz values and vectors of a subspace, and the total of all rows; warn of what it is.
 
-    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`.
+    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`, whose
+    sum of squares is too large by `beyond`.
     """
     ritz = rotate_by_ritz(rows.projected_gram, V, shares["spectrum"])
     each = shares["total_variance"] / (1 if rows is ask else 2)
     whole = ask.square_sum(share=each)
+    whole = whole._replace(value=whole.value - beyond)
     total = whole if rows is ask else rows.square_sum(share=each)
     least = max(float(total.value), total.noise_scale, 1e-300)
     longer = max(1.0, float(whole.value) / least)
@@ -448,7 +450,7 @@ def located(session, ask, noise, shares, d, level):
     for _ in range(3):
         means = means / 2
         step = shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
-        if float(np.linalg.norm(step)) < _NEARER**2 * clip_norm:  # about as long as measured
+        if is_near(step, clip_norm):
             break
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
@@ -464,6 +466,11 @@ def located(session, ask, noise, shares, d, level):
     return place, clip_norm, means + searches + last, rows
 
 
+def is_near(step, clip_norm):
+    """Whether rows about a point so near have about the lengths that were measured."""
+    return float(np.linalg.norm(step)) < _NEARER**2 * clip_norm
+
+
 class Centre(NamedTuple):
     """Rows about a released mean.
 
@@ -475,11 +482,14 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     noise : RowNoise
         With it, how long they may be.
+    beyond : float
+        How much the sum of squares that these rows are asked for exceeds that about the mean.
     """
 
     mean: Any
     rows: Any
     noise: spectral.RowNoise
+    beyond: float = 0.0
 
 
 def centred(session, ask, noise, shares, d, level):
@@ -497,7 +507,12 @@ def centred(session, ask, noise, shares, d, level):
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
-    return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
+    near = is_near(step, noise.clip_norm)
+    if "center_search" not in shares or noise_scale == 0.0 or not near:
+        return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
+    # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
+    beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
+    return Centre(mean, about.recentered(mean), noise, beyond)
 
 
 # The probabilistic model behind PCA, from released values only.

@@ -373,7 +373,9 @@ class DPPCA(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.iterated_power, n_oversamples="auto",
         )  # fmt: skip
-        values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown, bias)
+        values, vectors, total = _base.held_by(
+            self, ask, rows, V, shares, shown, bias, centre.beyond
+        )
         whole, rank = float(total.value), self._rank(noise.n, d)
         out = subspace_attributes(values, vectors, whole, noise.n, rank)
         return out | {"mean_": centre.mean}

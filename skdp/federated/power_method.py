@@ -37,6 +37,7 @@ _SIGNATURES: dict[type, _clients.Signatures] = {
         "clipped": (_clients.is_scale,),
         "columns": (_clients.is_selection,),
         "centered": (_clients.is_center,),
+        "recentered": (_clients.is_center,),
         "tangent": (_clients.is_subspace, _clients.is_number),
         "count": (),
         "kept_below": (_clients.is_number,),

@@ -75,6 +75,7 @@ class RowQuery(GroupQuery):
         self._norms: Numbers = row_numbers(self._source, measure, n_jobs)
         self._exact_sums: dict[bool, NDArray[Any]] = {}
         self._exact_gram: tuple[float, NDArray[Any]] | None = None
+        self._given = self._source
 
     @property
     def _fine(self) -> float:
@@ -101,9 +102,23 @@ class RowQuery(GroupQuery):
 
     def centered(self, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> RowQuery:
         """Return the rows, cut to public bounds if any, minus a public centre; then clipped."""
+        rows = self._moved(self._source, center, between)
+        query = self._alike(RowQuery, rows, clip_norm=self.clip_norm)
+        return query if between else query._with(_given=self._source)
+
+    def recentered(self, center: FloatArray) -> RowQuery:
+        """Return the rows about another centre close to the present one.
+
+        `norms_above` and `square_sum` go on using the cached norms about the first centre: a row's
+        norm depends on that row alone, so their bounds hold. All other releases clip the rows about
+        the new centre.
+        """
+        rows = self._moved(self._given, center)
+        return self._with(_source=rows, _exact_sums={}, _exact_gram=None)
+
+    def _moved(self, rows: Any, center: FloatArray, between: tuple[FloatArray, ...] = ()) -> Any:
         view = partial(views.centered, center=center, between=between)
-        rows = restricted(self._source, view, self.n_features)
-        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
+        return restricted(rows, view, self.n_features)
 
     def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""

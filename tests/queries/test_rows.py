@@ -34,6 +34,10 @@ def seen(q):
     return q
 
 
+def recentered(q):
+    return q.centered(np.ones(D)).recentered(np.full(D, 1 + 1e-7))
+
+
 HALVES = RowScale(np.zeros(D), np.full(D, 2.0), -16.0, 16.0)
 UNITS = RowScale(CENTER, np.full(D, 2.0), np.linspace(-16.0, -8.0, D), 16.0)
 ROWS = {
@@ -52,9 +56,11 @@ ROWS = {
     "tangent_sizes": lambda q: q.tangent(V, 3.0).sizes_above(0.2),
     "some_columns": lambda q: q.columns(np.array([0, 3])).gram(),
     "centered": lambda q: q.centered(np.ones(D)).gram(),
-    "sums": lambda q: q.sums(), "positive_sums": lambda q: q.positive_sums(),
-    "kept_below": lambda q: q.kept_below(1.0), "norms_above": lambda q: q.norms_above(0.5),
-    "trace": lambda q: q.square_sum(), "trace_seen": lambda q: seen(q).square_sum(),
+    "recentered": lambda q: recentered(q).gram(),
+    "recentered_trace": lambda q: recentered(q).square_sum(), "sums": lambda q: q.sums(),
+    "positive_sums": lambda q: q.positive_sums(), "kept_below": lambda q: q.kept_below(1.0),
+    "norms_above": lambda q: q.norms_above(0.5), "trace": lambda q: q.square_sum(),
+    "trace_seen": lambda q: seen(q).square_sum(),
     "count": lambda q: q.count(),
 }  # fmt: skip
 ONCE = ("sums", "positive_sums")  # rounded to steps after the sum
@@ -355,6 +361,20 @@ def test_narrowed_queries():
     assert np.allclose(full.columns(kept).gram().answer(0.0), (X.T @ X)[np.ix_(kept, kept)])
     clipped = full.clipped(0.5).gram().answer(0.0)
     assert np.trace(clipped) <= 50 * 0.25 + 1e-9
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+def test_rows_about_another_centre_keep_their_lengths_and_nothing_else(by_group):
+    X, (first, second) = np.random.default_rng(8).standard_normal((40, D)), np.eye(2, D)
+    X = GroupRows(X, {}, np.repeat(np.arange(20), 2)) if by_group else X
+    rows = RowQuery(X, clip_norm=1.0, by_group=by_group, adjacency="replace")
+    before, after = rows.centered(first), rows.centered(second)
+    of = {"gram": after, "sums": after, "kept_below": before, "square_sum": before}
+    for name, like in of.items():
+        moved = seen(rows.centered(first)).recentered(second)
+        public = (1.5,) if name == "kept_below" else ()
+        answers = (getattr(q, name)(*public).answer(1e-6) for q in (moved, like))
+        np.testing.assert_array_equal(*answers, err_msg=name)
 
 
 def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
