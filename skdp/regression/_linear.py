@@ -147,7 +147,7 @@ def moment_size(n, share, unit_noise):
 _LOOSE = 0.01
 _USUAL = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
-MUCH = 0.5  # of the explainable variance: what may lose more says so
+_MUCH = 0.5  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.6
@@ -402,7 +402,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     def _warn_unseen(self, solution):
         """Say that a regression is noise alone, or may have lost much: from released numbers."""
         seen, lost = solution.seen, float(np.mean(solution.lost))
-        if seen.all() and lost <= MUCH:
+        if seen.all() and lost <= _MUCH:
             return
         of = base.listed(self, ~seen, "targets")
         said = f"sees nothing of {of} above noise and chance"
