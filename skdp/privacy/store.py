@@ -409,8 +409,12 @@ class Store:
 
     def _connected(self) -> sqlite3.Connection:
         connection = connect(self.path)
-        for setting in self._settings:
-            connection.execute(f"PRAGMA {setting}")
+        try:
+            for setting in self._settings:
+                connection.execute(f"PRAGMA {setting}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 
@@ -419,11 +423,11 @@ class CacheStore(Store):
 
     # One sync a change, of a database that stays open.
     _settings = "locking_mode = EXCLUSIVE", "synchronous = EXTRA", "journal_mode = WAL"
+    _connection: sqlite3.Connection | None = None
 
     def __init__(self, path: str | os.PathLike[str], form: int) -> None:
         super().__init__(path, form)
         self._lock = _Lock(self.path)
-        self._connection: sqlite3.Connection | None = None
         with _TURN, self.closed_by_errors():
             _KEPT.add(self)
             self._lock.take(0.0)
@@ -453,6 +457,9 @@ class CacheStore(Store):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def __del__(self) -> None:
+        self.disconnect()  # a connection that is left open warns, from Python 3.13 on
 
     def close(self) -> None:
         """Release the file; this object can no longer change it."""

@@ -518,9 +518,12 @@ def test_one_stream_at_a_time(path):
     with pytest.raises(PrivacyError, match="closed"):
         this.step()  # the first one has lost its file
     again.step()
+    connection = again.group.keeper.store._connection
     del again, this
     gc.collect()
     assert others(path) == ["taken", "taken"]  # whoever is gone holds nothing
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
