@@ -14,6 +14,7 @@ Examples
 from __future__ import annotations
 
 import argparse
+import html
 import os
 import sys
 from collections.abc import Sequence
@@ -97,7 +98,8 @@ def _show(given: argparse.Namespace) -> str:
     registry, datasets = _chosen(given)
     if given.html:
         return "\n".join(
-            f"<h2>{d.name}</h2>{as_html(d.balance(), delta=given.delta)}" for d in datasets
+            f"<h2>{html.escape(d.name)}</h2>{as_html(d.balance(), delta=given.delta)}"
+            for d in datasets
         )
     parts = [
         "\n".join([f"[{d.name}]", *as_lines(d.balance(), delta=given.delta)]) for d in datasets

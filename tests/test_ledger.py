@@ -37,21 +37,22 @@ def test_help_is_text_for_people(capsys):
 def test_add_show_history(file, run):
     budget = ("--epsilon", "2", "--delta", "1e-6")
     assert "epsilon=2, delta=1e-06" in run("add", file, "patients", *budget, "--unit", "row")
-    run("add", file, "visits", *budget)
+    run("add", file, "A & B", *budget)
     assert "no fits yet" in run("history", file)
     with PrivacyLedger.open(file, "patients", note="Anna: Q4 report"):
         pca().fit(X)
     shown = run("show", file)
-    assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[visits]")
-    assert "[visits]" not in run("show", file, "--dataset", "patients")
-    assert "<h2>patients</h2><table>" in run("show", file, "--html")
+    assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[A & B]")
+    assert "[A & B]" not in run("show", file, "--dataset", "patients")
+    page = run("show", file, "--html")
+    assert "<h2>patients</h2><table>" in page and "<h2>A &amp; B</h2>" in page
     head, *lines = run("history", file, "--dataset", "patients").splitlines()
     assert head.split()[:4] == ["at", "dataset", "fit", "estimator"]
     assert [line.split()[-4:] for line in lines] == [
         [state, "Anna:", "Q4", "report"] for state in ("open", "fitted")
     ]
     assert "no dataset 'visit'" in run("show", file, "--dataset", "visit", code=1)
-    assert "other terms" in run("add", file, "visits", "--epsilon", "3", "--delta", "0", code=1)
+    assert "other terms" in run("add", file, "A & B", "--epsilon", "3", "--delta", "0", code=1)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
