@@ -126,13 +126,13 @@ def judged(ask, fit, facts, design, stage, centre, share):
         answer = sums.prediction_moments(unit, cut, radius, share=share)
         slope, shift, kept = calibration(answer, n_free, placed)
         # Rows with far targets are shortened: the others vary less than all targets, not more.
-        seen, doubt = answer.value, CLEAR * math.sqrt(2.0) * answer.noise_scale
+        seen, error = answer.value, CLEAR * math.sqrt(2.0) * answer.noise_scale
         if not kept.exceeds(0.0):
             slope, shift, means = 0.0, 0.0, None
             failure = f"{_ZERO}: {_UNCLEAR} {'the mean of the targets' if placed else 0}"
         elif kept.share < _LITTLE:
             failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
-        elif seen[1, 1] > (1 + _LITTLE) * seen[2, 2] + doubt:
+        elif seen[1, 1] > (1 + _LITTLE) * seen[2, 2] + error:
             failure = failure or _FAR
         far = slope * cut * unit
     middle, (left, right) = centre.value + shift * centre.sd, design[:2] if design else (None, None)

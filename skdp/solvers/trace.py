@@ -375,7 +375,7 @@ class _Descent:
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
         error = self.sampling * math.sqrt(facts.tangent_size)
-        self.settled = CLEAR**2 * np.linalg.norm(move) < error
+        self.settled = bool(facts.unit_noise and CLEAR**2 * np.linalg.norm(move) < error)
         if before is not self.last:
             self._adapt_pace(before, move)
         move = self.pace * move
