@@ -20,6 +20,7 @@ from skdp._inputs import (
     in_blocks,
     mapped,
 )
+from skdp._limits import CLEAR
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
@@ -49,13 +50,15 @@ from skdp.units import unit_of
 
 # Fraction of the budget of the gradients (or of the initial estimate) for first biases.
 _FIRST = 0.06
+_STEPS = 8  # gradient steps where records are few
 # For the release that calibrates predictions, in standard deviations of the targets. _RADII: range
 # of the clip norm of its rows; within it, the noise is at most _BLUR of the sum of squares. _CUT:
 # smallest radius at which predictions are clipped.
 _RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
 _LITTLE = 0.1  # a fit that explains less of the variance of the targets warns
 _ZERO = "returns the zero matrix"
-_UNCLEAR = "its predictions are not clearly better than the mean of the targets"
+_UNCLEAR = "its predictions are not clearly better than"
+_FAR = "hardly sees the largest targets: they lie far beyond the scale of most"
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -113,17 +116,25 @@ def judged(ask, fit, facts, design, stage, centre, share):
     if facts.unit_noise and share and far:
         squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
         radius = float(np.clip(math.sqrt(squared), *_RADII))
-        # With few steps and shrinkage, a matrix has about a third of its degrees of freedom.
-        cut, n_free = max(radius, _CUT), facts.tangent_size / 3 * bool(fit.values.any())
+        # After few steps, a matrix has about a third of its degrees of freedom.
+        free = min(max(facts.max_iter, _STEPS) / (3 * _STEPS), 1.0) * bool(fit.values.any())
+        cut, n_free = max(radius, _CUT), free * facts.tangent_size
         n_free += stage.means.n_free if means else 0.0
         sums = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
-        answer = sums.prediction_moments(centre.sd, cut, radius, share=share)
-        slope, shift, kept = calibration(answer, n_free)
+        placed = centre.sd > 0  # else there is no intercept
+        unit = centre.sd or fit.target_sd
+        answer = sums.prediction_moments(unit, cut, radius, share=share)
+        slope, shift, kept = calibration(answer, n_free, placed)
+        # Rows with far targets are shortened: the others vary less than all targets, not more.
+        seen, error = answer.value, CLEAR * math.sqrt(2.0) * answer.noise_scale
         if not kept.exceeds(0.0):
-            slope, shift, means, failure = 0.0, 0.0, None, f"{_ZERO}: {_UNCLEAR}"
+            slope, shift, means = 0.0, 0.0, None
+            failure = f"{_ZERO}: {_UNCLEAR} {'the mean of the targets' if placed else 0}"
         elif kept.share < _LITTLE:
             failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
-        far = slope * cut * centre.sd
+        elif seen[1, 1] > (1 + _LITTLE) * seen[2, 2] + error:
+            failure = failure or _FAR
+        far = slope * cut * unit
     middle, (left, right) = centre.value + shift * centre.sd, design[:2] if design else (None, None)
     attributes = trace_attributes(fit, left, right, means)
     for name in ("coef_", "singular_values_"):
@@ -291,30 +302,32 @@ def check_parameters(estimator):
 
 def default_shares(estimator):
     """Return the budget fraction of each release."""
-    shares = {"initialization": 0.15, "gradient_clip": 0.0365}
+    shares = {"initialization": 0.15, "gradient_clip": 0.0365, "calibration": 0.08}
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
     if searches_of_design(estimator):
         shares |= {"covariance": 0.05, "mean": 0.03}
     if estimator.fit_intercept:
-        shares |= {"center": 0.03, "calibration": 0.08}
+        shares["center"] = 0.03
     if estimator.solver == "spectral_init":
         shares["initialization"] = 1 - math.fsum(shares.values()) + shares["initialization"]
         return shares
     return shares | {"gradients": 1 - math.fsum(shares.values())}
 
 
-def descent_facts(estimator, shape, n, unit_noise):
-    """Public numbers of a descent, for entries of variance 1."""
+def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
+    """Public numbers of a descent, for entries of variance 1; `needed` records are of use."""
     shares, factor = estimator._shares(), estimator.gradient_clip_factor
-    max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
+    # Many records bear the noise of more steps.
+    steps = min(estimator.max_iter, max(_STEPS, int(_STEPS * n / (4 * max(needed, 1)))))
+    max_iter = 0 if estimator.solver == "spectral_init" else steps
     of_design = searches_of_design(estimator)
-    steps = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
+    medians = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["initialization"], gradients=shares.get("gradients", 0.0),
-        rank_share=shares["gradient_clip"] / steps, max_iter=max_iter,
-        shrink=estimator.shrink_singular_values,
+        rank_share=shares["gradient_clip"] / medians, max_iter=max_iter,
+        shrink=estimator.shrink_singular_values, useful=needed,
         clip_level=None if factor == "auto" else float(factor),
     )  # fmt: skip
 

@@ -64,8 +64,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     matrix_shape : tuple of two ints or None, default=None
         (d1, d2), the shape of a measurement matrix that arrives as a row of X. None means that of
         a 3-D X or of factors, else (n_features, 1): an ordinary linear regression.
-    max_iter : int, default=8
-        Gradient steps; each is a release, so more is not better.
+    max_iter : int, default=24
+        Gradient steps at most: 8 (or fewer) where records are few, as each is a release. A step
+        that is small next to the sampling error is the last.
     gradient_clip_factor : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
@@ -84,8 +85,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     fit_intercept : bool, default=True
         Learn an intercept, so that a shift of y does not matter, nor one of dense X whose design is
-        learnt: 3% of the budget finds a private centre of y, and 8% compare predictions with
-        targets. False is for y and X that are centred by public numbers, and goes without both.
+        learnt: 3% of the budget finds a private centre of y. False is for y and X that are centred
+        by public numbers.
     fit_biases : bool, default=True
         Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
         entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
@@ -163,7 +164,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         matrix_shape: tuple[int, int] | None = None,
-        max_iter: int = 8,
+        max_iter: int = 24,
         gradient_clip_factor: float | str = "auto",
         measurement_covariance: Any = "private",
         solver: str = "riemannian",
@@ -236,16 +237,18 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         spare = 0.0 if session.budget.exact else session.left()
-        if self.fit_intercept and spare > shares["center"]:  # no matrix was fitted: a better centre
+        idle = spare > shares.get("center", math.inf) and not attributes["coef_"].any()
+        if idle:  # no matrix was fitted: a better centre
             centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
+            attributes["prediction_bounds_"] = np.full(2, centre.value)
         if not centre.found:
             attributes["failure"] = "could not find the scale of the targets"
         session.forfeit_rest()
         return attributes | {
             "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),
-            "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
+            "n_iter_": max(1, len(attributes["gradient_clip_norms_"]) - 1),
         }
 
     # -- parameters ------------------------------------------------------------------------
@@ -262,7 +265,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
         """Learn the covariance of X, then biases and the matrix; return the fitted attributes."""
         shape = query.shape
-        facts = _measurements.descent_facts(self, shape, n, unit_noise)
+        needed = self._records_needed(shape).error_below_half
+        facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)
         try:
             if not centre.found:
                 raise NoSignalError
@@ -274,8 +278,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             return _measurements.judged(None, fit, facts, *unseen)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
-        useful = self._records_needed(shape).error_below_half
-        facts = facts._replace(bias=bias, useful=useful, target_sd=centre.sd, **learnt)
+        facts = facts._replace(bias=bias, target_sd=centre.sd, **learnt)
         stage = _measurements.first_means(ask, facts, design, centre) if means else None
         if stage is not None and stage.alone:
             fit = stage.fit(ask)
@@ -286,7 +289,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             known = _measurements.public_steps(query, design, centre.value, bias)
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts, known)
-        share = shares.get("calibration", 0.0)
+        share = shares["calibration"]
         found = _measurements.judged(ask, fit, facts, design, stage, centre, share)
         found["intercept_"] -= float(place.at @ found["coef_"].ravel())
         return found

@@ -133,6 +133,7 @@ class TraceFit:
     clip_levels: tuple[float, ...]
     noise_sd: float
     zero_because: str = ""
+    target_sd: float = 0.0  # as the first median says
 
 
 # -- pieces -------------------------------------------------------------------------------
@@ -310,6 +311,7 @@ class _Descent:
         self.first_sd = self.median = math.inf
         self.pace = 1.0
         self.sampling = self.start_noise = 0.0
+        self.settled = False
 
     def start(self) -> None:
         """Compute the initial estimate: the shrunk truncated SVD of the clipped sum of y X."""
@@ -331,8 +333,16 @@ class _Descent:
             answer.noise_scale * scale, 1.1 * self.first_sd / math.sqrt(facts.information * facts.n)
         )
         intercept = float(answer.value[-1]) / (b * bias**2 * facts.n) if bias else 0.0
-        self.start_noise = noise
         U, values, V = _truncated_svd(full, facts.rank)
+        # Matrices of blocks, as those of nested factors, start at a saddle: records of most blocks
+        # have no tangent part there. Noise leads away from it. Where there is little, other numbers
+        # that have nothing to do with the records take its place.
+        least = float(values[-1]) / (math.sqrt(d1) + math.sqrt(d2))
+        if facts.max_iter and least > noise:
+            other = math.sqrt(2) * np.sin(np.arange(1.0, size + 1) ** 2).reshape(d1, d2)
+            full, noise = full + math.sqrt(least**2 - noise**2) * other, least
+            U, values, V = _truncated_svd(full, facts.rank)
+        self.start_noise = noise
         self.point = Point(U, shrink(values, noise, facts.shape), V, intercept)
         # The initial estimate counts as a step from zero: it is undone if residuals grow.
         self.last = Point(U, np.zeros(facts.rank), V, 0.0, 0.0)
@@ -364,6 +374,8 @@ class _Descent:
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
+        error = self.sampling * math.sqrt(facts.tangent_size)
+        self.settled = bool(facts.unit_noise and CLEAR**2 * np.linalg.norm(move) < error)
         if before is not self.last:
             self._adapt_pace(before, move)
         move = self.pace * move
@@ -432,7 +444,8 @@ class _Descent:
         if reason:
             return zero_fit(self.facts.shape, self.facts.rank, reason, levels, sd)
         point = self.point
-        return TraceFit(point.U, point.values, point.V, point.intercept, levels, sd)
+        found = point.U, point.values, point.V, point.intercept
+        return TraceFit(*found, levels, sd, target_sd=self.first_sd)
 
 
 def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -465,6 +478,8 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
         run.start()
         for index in range(facts.max_iter):
             run.step(index)
+            if run.settled:
+                break
         run.finish()
     except NoSignalError:
         return run.result(_NO_SIGNAL)

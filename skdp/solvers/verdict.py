@@ -45,15 +45,15 @@ def share_kept(held: Answer, total: Answer) -> Kept:
     return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
 
 
-def calibration(moments: Answer, n_free: float) -> tuple[float, float, Kept]:
+def calibration(moments: Answer, n_free: float, shifts: bool = True) -> tuple[float, float, Kept]:
     """Return the best line ``slope * prediction + shift`` for targets, and what it explains.
 
     `moments` are those of (prediction, target, 1), in one unit. A fit of p free numbers to the same
-    n records has p/n of the rest by chance.
+    n records has p/n of the rest by chance. Without an intercept the line goes through 0.
     """
     G, noise = moments.value, max(moments.noise_scale, 1e-300)
     rows = max(float(G[2, 2]), noise)
-    mean = G[:2, 2] / rows
+    mean = G[:2, 2] / rows * shifts
     centred = G[:2, :2] - rows * np.outer(mean, mean)
     predicted, whole = np.maximum(np.diagonal(centred), noise)
     joint, rest = float(centred[0, 1]), whole

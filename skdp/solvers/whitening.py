@@ -20,6 +20,7 @@ from skdp.solvers.trace import FINER, TraceFit, private_median
 
 FloatArray = NDArray[np.float64]
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
+_LEAST = 0.02  # of the mean variance: directions that vary less are not enlarged to it
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
 
@@ -59,7 +60,7 @@ def _whitener(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray
     signal = _signal(float(np.sum(centred**2)), noise**2 * size)
     drawn = middle + signal * centred
     values, P = (drawn, None) if diagonal else np.linalg.eigh(drawn)
-    values = np.maximum(values, min(max(NEGLIGIBLE * mean, signal * edge), mean))
+    values = np.maximum(values, min(max(_LEAST * mean, signal * edge), mean))
     roots = np.sqrt(values.min() / values)
     return roots if P is None else (P * roots) @ P.T, float(values.min())
 

