@@ -113,7 +113,6 @@ def choose_one_shot(
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
     # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
     # matrices that are no graphs are not rounded then.
-    rounds = unit.kind.symmetric or not is_small(shape)
-    enough = unit.high * math.sqrt(k) if rounds else 0.0
+    enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0
     name = "one_shot" if ours < theirs and theirs > enough else other
     return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"
