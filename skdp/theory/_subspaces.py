@@ -111,7 +111,8 @@ def choose_one_shot(
     k, session = estimator.n_components, estimator._checked_session()
     theirs = _iterated_threshold(session, unit, k, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
-    # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise.
-    enough = 0.0 if whole else unit.high * math.sqrt(k)
+    # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
+    # matrices that are no graphs are not rounded then.
+    enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0
     name = "one_shot" if ours < theirs and theirs > enough else other
     return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"

@@ -325,7 +325,7 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((3000, 500), epsilon=8.0, **unit) == "one_shot"
     assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == "one_shot"
     assert route((3000, 500), privacy_unit="entry") == "screened"
-    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == "one_shot"
+    assert {route((300, 200), privacy_unit="entry", epsilon=e) for e in (4, 200)} == {"one_shot"}
     assert route((500, 120), privacy_unit="frobenius", epsilon=0.5) == "one_shot"
     assert route((5000, 4000), privacy_unit="frobenius") == "alternating"
 
