@@ -481,7 +481,7 @@ def solve_normal_equations(
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
-    rho2, *seen = evidence(released, g, m, few, pooled=flat)
+    rho2, seen, likely = evidence(released, g, m, few, pooled=flat)
     noises = released.cross_noise**2
     of_prior = noises / np.where(rho2, rho2, np.inf)
     filters = _filter(m[:, None], len(m) * released.noise**2 + of_prior)
@@ -496,7 +496,7 @@ def solve_normal_equations(
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
         noises = noises + released.noise**2 * np.sum(along**2, axis=0)
-        fitted = float(np.sum(filters * (g**2 - noises) * seen[0]))
+        fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found = length * filters * g
@@ -508,7 +508,7 @@ def solve_normal_equations(
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, *seen, lost, filters.sum(axis=0))
+    return Solution(coefficients, intercepts, seen, likely, lost, filters.sum(axis=0))
 
 
 def _without_directions(
