@@ -378,6 +378,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
                 f"like the data. {self._publish}"
             )
             warn_caller(message, PrivacyWarning)
+        if isinstance(self.epsilon, int | float) and not hasattr(self, "privacy_spent_"):
+            _TRIED.get(self, set()).add(self.epsilon)  # a clone that is sent is fitted elsewhere
         state = {k: v for k, v in super().__getstate__().items() if k != "_reservation_key"}
         key = handed_on(self._reservation_key)
         return dict(state, _reservation_key=key) if key else state

@@ -486,6 +486,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+            if np.isinf(scaling.limit).all():  # no column has shown in which units rows are short
+                model = model._replace(coef=np.zeros_like(model.coef), seen=False)
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view)
         if self.head_selection == "private_vote":

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from skdp._validation import Seed, Split, check_classes
 from skdp.base import warn_unseen
@@ -249,12 +250,9 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             In the order of `classes_`.
         """
         eta = self._linear(X, groups)
-        if len(self.classes_) == 1:
-            return np.ones((len(eta), 1))
-        if eta.shape[1] == 1:
+        if len(self.classes_) == 2:
             eta = np.hstack([np.zeros_like(eta), eta])
-        shifted = np.exp(eta - eta.max(axis=1, keepdims=True))
-        return shifted / shifted.sum(axis=1, keepdims=True)
+        return softmax(eta, axis=1)
 
     def predict_log_proba(self, X: Any, groups: Any = None) -> Any:
         """Return the logarithms of the probabilities of the classes.

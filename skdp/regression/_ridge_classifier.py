@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
+from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_kind
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
@@ -20,7 +21,6 @@ from skdp.regression._linear import LinearBase
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
-from skdp.solvers.verdict import Kept
 
 # Weights of classes, checked and made numbers.
 
@@ -107,7 +107,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes. Zeros where they would be
+        Coefficients of the decision function; one row for two classes. Zeros where they are rather
         noise or chance, and one class has more than half of the records.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
@@ -178,7 +178,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    _bias = 0.45  # class means are made of the sums of all rows: these need less noise
+    _bias = 0.6  # totals and means of classes are made of sums over all rows: these need less noise
     _sums = 0.8  # most classes of texts differ in many columns, a little in each
 
     @atomic
@@ -216,10 +216,11 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         released = self._release(session, placed, form, TargetScale.in_ball(1.0, codes.shape[1]))
         solution = self._solve(released.moments, classes, codes)
         W, b, attributes = self._fitted(session, released, solution)
+        shift = 2 / len(b) - 1 if len(b) > 1 else 0.0  # of centred codes: scikit-learn's are +-1
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
-            "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
+            "intercept_": factor * b + shift if self.fit_intercept else np.zeros_like(b),
         }
 
     def _solve(self, released, classes, codes):
@@ -234,23 +235,25 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
                 weights = np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
             released = reweighted(released, found, weights, centered=self.fit_intercept)
         solution = solve(released._replace(square=found.square(weights)))
-        shares, seen = found.shares(weights), solution.seen.all()
-        if not seen and self.fit_intercept and shares.max() > 0.5:
+        shares = found.shares(weights)
+        if not solution.likely.all() and self.fit_intercept and shares.max() > 0.5:
             # Scores of noise are right for fewer than the label of more than half of all is.
             none = np.zeros_like(solution.coefficients)
             return solution._replace(coefficients=none, intercepts=released.target_mean)
-        if seen and released.noise:
+        if solution.seen.all() and released.noise:
             self._warn_one_class(found, shares, right_labels(released, found, solution, weights))
         return solution
 
     def _warn_one_class(self, found, shares, right):
-        """Say that predictions are next to constant, or hardly better, from released moments alone.
+        """Say that predictions are hardly better than a constant, from released moments alone.
 
-        In as many records the largest class would have its share up to this standard error.
+        Of what the label of the largest class gets wrong they should get a part right; of many
+        records as much as stands clear of the standard error of its share is enough.
         """
-        error = math.sqrt(shares.max() * (1 - shares.max()) * (shares @ (shares / found.totals)))
-        if not Kept(shares @ right, error).exceeds(shares.max()) or np.sort(right)[-2] < 0.1:
-            remedy = "class_weight='balanced', " if shares.max() > 0.5 else ""
+        top = shares.max()
+        error = math.sqrt(top * (1 - top) * (shares @ (shares / found.totals)))
+        if shares @ right - top <= min(CLEAR * error, 0.15 * (1 - top)) or np.sort(right)[-2] < 0.1:
+            remedy = "class_weight='balanced', " if top > 0.5 else ""
             warn_caller(
                 f"{type(self).__name__} may predict one class for nearly all rows (less than a "
                 "tenth of each other class with its label), or be hardly better than that. "
@@ -315,9 +318,3 @@ def label_codes(n_classes, *, centered):
 def best_label(scores, classes):
     """Return the label of the best class, from one column (of the second class) or from many."""
     return classes[np.argmax(scores, axis=1) if scores.shape[1] > 1 else np.intp(scores[:, 0] > 0)]
-
-
-def intercepts(b, factor):
-    """Undo the shift of centred codes: scikit-learn's are +1 and -1."""
-    shift = 2 / len(b) - 1 if len(b) > 1 else 0.0
-    return factor * b + shift

@@ -433,6 +433,8 @@ class Solution(NamedTuple):
         What is predicted at 0.
     seen : array of bool, shape (q,)
         Whether the released moments show more of a target than noise and chance would.
+    likely : array of bool, shape (q,)
+        Whether they are likelier so than if there were nothing to see.
     lost : array of shape (q,)
         About what share of the variance that is linear in the rows this map does not explain, or
         intercepts take away again. 0 for `flat` maps, which are for the largest of several scores:
@@ -445,6 +447,7 @@ class Solution(NamedTuple):
     coefficients: FloatArray
     intercepts: FloatArray
     seen: NDArray[np.bool_]
+    likely: NDArray[np.bool_]
     lost: FloatArray
     traces: FloatArray
 
@@ -478,7 +481,7 @@ def solve_normal_equations(
     values, W = scipy.linalg.eigh(A, check_finite=False)
     g, few = W.T @ B, released.cross[len(A) :]
     m = true_forms(values, released.noise) + alpha
-    rho2, seen = evidence(released, g, m, few, pooled=flat)
+    rho2, seen, likely = evidence(released, g, m, few, pooled=flat)
     noises = released.cross_noise**2
     of_prior = noises / np.where(rho2, rho2, np.inf)
     filters = _filter(m[:, None], len(m) * released.noise**2 + of_prior)
@@ -505,7 +508,7 @@ def solve_normal_equations(
     coefficients = W @ found
     coefficients = np.vstack([coefficients, along - ahead @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, seen, lost, filters.sum(axis=0))
+    return Solution(coefficients, intercepts, seen, likely, lost, filters.sum(axis=0))
 
 
 def _without_directions(

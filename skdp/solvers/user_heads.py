@@ -26,6 +26,7 @@ from skdp.solvers.personalization import (
     SumMessage,
     View,
 )
+from skdp.solvers.postprocess import released_count
 
 FloatArray = NDArray[np.float64]
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
@@ -319,7 +320,7 @@ class HeadNorms(NumberMessage):
 
 @dataclass(frozen=True)
 class ClassMeans(SumMessage):
-    """The shares of each user's rows that lie in the p classes: a norm of at most 1."""
+    """The shares of each user's rows in all classes: a norm of at most 1, and a sum of 1."""
 
     p: int
 
@@ -329,12 +330,12 @@ class ClassMeans(SumMessage):
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """One nonnegative vector."""
-        return (((self.p,), 1.0, True),)
+        return (((max(self.p, 2),), 1.0, True),)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the shares."""
-        means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
-        return np.asarray(np.clip(means, 0.0, 1.0))
+        means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None]).clip(0.0, 1.0)
+        return np.hstack([1 - means, means]) if self.p == 1 else np.asarray(means)
 
 
 @dataclass(frozen=True)
@@ -379,9 +380,12 @@ def global_model(
     if heads.view.intercept:
         share /= 2
         shares = ClassMeans(p).asked(ask, share=share)
-        level = count / max(p, 2)  # of classes that are alike
-        gap = _kept(shares.value - level, shares.noise_scale)
-        logits = class_logits((level + gap) / count, 1 / (count + 2))
+        size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
+        # Users whose labels are all alike have no direction to be counted by.
+        count = max(count, released_count(total, math.sqrt(size) * noise))
+        parts = 1 / size + _kept(shares.value - total / size, noise) / count
+        logits = np.log(np.maximum(parts, (1 + noise / 2) / (count + 2)))  # noise takes from some
+        logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
     message = MeanHead(heads, logits, coef_clip_norm)
     released = message.asked(ask, share=share)
     sums = released.value[: k * p]
@@ -411,13 +415,4 @@ def predicts_one_class(model: GlobalModel) -> bool:
 
 def _kept(sums: FloatArray, noise: float) -> FloatArray:
     """Return noisy sums, shortened by what the noise alone adds to their square."""
-    square = float(sums @ sums)
-    return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(square, 1e-300)))
-
-
-def class_logits(shares: FloatArray, least: float) -> FloatArray:
-    """Return the intercepts that predict released shares of the classes: of one, or of each."""
-    kept = np.clip(shares, least, 1 - least)
-    if len(kept) == 1:
-        return np.asarray(np.log(kept / (1 - kept)))
-    return np.asarray(np.log(kept) - np.log(kept).mean())
+    return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(float(sums @ sums), 1e-300)))

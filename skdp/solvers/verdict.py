@@ -100,22 +100,22 @@ def on_their_own(values: FloatArray, unit: Answer, mean_error: Answer) -> int:
 
 def evidence(
     released: Any, g: FloatArray, m: FloatArray, few: FloatArray, *, pooled: bool
-) -> tuple[FloatArray, NDArray[np.bool_]]:
+) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    See `solve_normal_equations`. Next to it whether more than noise and chance was seen: one that
-    is clearly likelier than 0 where products of n records with a target have m_i times what rho
-    leaves of its square by chance (twice that in columns that were chosen by such products); or
-    products with directions (`few`). The same records made these: what that makes of chance
-    follows from sums of columns, and is known to about itself. Of codes, which are no targets of
-    their own, all are looked at together (`pooled`), and next to directions no columns, as scores
-    start from these.
+    See `solve_normal_equations`. Next to it whether more than noise and chance was seen, and
+    whether it is likely at all: one that is clearly likelier than 0, or any likelier, where
+    products of n records with a target have m_i times what rho leaves of its square by chance
+    (twice that in columns that were chosen by such products); or clear products with directions
+    (`few`). The same records made these: what that makes of chance follows from sums of columns,
+    and is known to about itself. Of codes, which are no targets of their own, all are looked at
+    together (`pooled`), and next to directions no columns, as scores start from these.
     """
     # The means of the rows have noise too, which comes with those of the targets.
     noise, of_means = released.noise, released.noise * released.target_mean
     units = np.hypot(released.cross_noise, of_means / (released.bias or math.inf))
     if noise == 0.0:
-        return np.zeros(len(units)), np.ones(len(units), dtype=bool)
+        return np.zeros(len(units)), *np.ones((2, len(units)), dtype=bool)
     ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))
     P, parts, chosen = released.directions, np.zeros((3, len(units))), 1 + bool(len(few))
     taken = _GRID * (ratio.sum() / max(released.weight, 1.0))
@@ -128,6 +128,7 @@ def evidence(
     parts[2] = released.chance * released.square
     if pooled:
         losses[1], parts[:] = losses[1].sum(axis=0), parts.sum(axis=1, keepdims=True)
-    # By a factor of e; the smallest stands for 0.
-    clear = (losses[1, :, 0] - losses[1].min(axis=1) > 2) & (not (pooled and len(few)))
-    return rho2, clear | Kept(parts[0], np.sqrt(parts[1] + parts[2] ** 2)).exceeds(parts[2])
+    shown = Kept(parts[0], np.sqrt(parts[1] + parts[2] ** 2)).exceeds(parts[2])
+    # Clearly is by a factor of e; the smallest stands for 0.
+    gain = (losses[1, :, 0] - losses[1].min(axis=1)) * (not (pooled and len(few)))
+    return rho2, shown | (gain > 2), shown | (gain > 0)

@@ -121,6 +121,9 @@ def test_a_search_over_epsilon_outside_a_ledger_says_once_that_fits_add_up(step)
         search(model, {f"{step}epsilon": [0.1, 0.2, 2.0]}).fit(X)
     assert sum("clones of one DPPCA" in str(text.message) for text in said) == 1
     search(clone(model), {f"{step}n_components": [1, 2]}).fit(X)
+    clone(model := pca()).__getstate__()  # sent to another process
+    with pytest.warns(PrivacyWarning, match="clones of one DPPCA"):
+        clone(model).set_params(epsilon=3.0).fit(X)
 
 
 @pytest.mark.parametrize("what", TOTALS)

@@ -439,8 +439,7 @@ def test_unknown_users_get_the_global_model():
     with pytest.warns(UserWarning, match="without users"):
         assert np.allclose(model.predict(SMALL.X), expected)
     assert np.allclose(model.predict(SMALL.X, SMALL.groups + 1000), expected)
-    mixed = np.where(SMALL.groups < 30, SMALL.groups, -1)
-    rows = SMALL.groups < 30
+    mixed = np.where(rows := SMALL.groups < 30, SMALL.groups, -1)
     whole = model.predict(SMALL.X, mixed)
     assert np.allclose(whole[rows], model.predict(SMALL.X[rows], SMALL.groups[rows]))
     assert np.allclose(whole[~rows], expected[~rows])
@@ -577,12 +576,20 @@ def test_classifier_learns_personal_labels(classes, floor):
     test = X[~train], names[y[~train]], groups[~train]
     assert model.score(*test) > floor
     assert abs(quiet(model.public_copy).score(*test[:2]) - 1 / classes) < 0.1
-    probabilities = model.predict_proba(test[0], groups=test[2])
-    assert np.allclose(probabilities.sum(axis=1), 1)
-    assert np.allclose(np.log(probabilities), model.predict_log_proba(test[0], groups=test[2]))
-    decision = model.decision_function(test[0], groups=test[2])
-    assert decision.shape == ((len(test[0]),) if classes == 2 else (len(test[0]), 3))
+    logs = model.predict_log_proba(test[0], groups=test[2])
+    assert np.allclose(logs, np.log(model.predict_proba(test[0], groups=test[2])))
     assert model.global_coef_.shape == ((8,) if classes == 2 else (3, 8))
+    assert model.decision_function(*test[::2]).shape[1:] == model.global_coef_.shape[:-1]
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_users_whose_labels_are_alike_count_as_others_do():
+    """They have no direction; and rows in units that nobody knows do not make noise certain."""
+    users, X = np.repeat(np.arange(60), 5), 1e6 * np.random.default_rng(0).random((300, 4))
+    for classes, epsilon, near in (2, 50.0, 0.15), (3, 50.0, 0.15), (3, 0.5, 0.35):
+        y, public = np.maximum(users % 6 - 6 + classes, 0), {"classes": range(classes)}
+        model = seeded(DPPersonalizedClassifier, (X, y, users), epsilon=epsilon, **public)
+        assert np.abs(model.predict_proba(X, users + 60) - np.bincount(y) / 300).max() < near
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -590,30 +597,24 @@ def test_classes_are_public():
     X, y, groups = labelled(40)
     with pytest.warns(PrivacyWarning, match="classes"):
         assert list(DPPersonalizedClassifier(epsilon=20.0).fit(X, y, groups).classes_) == [0, 1]
-    known = quiet(seeded, DPPersonalizedClassifier, (X, y, groups), classes=[1, 0])
-    assert list(known.classes_) == [0, 1]
     odd = np.where(groups == 5, 7, y)  # a user with another label contributes nothing
     silent = np.where(groups == 5, 0.0, 1.0)[:, None] * X
-    first = seeded(DPPersonalizedClassifier, (X, odd, groups), classes=[0, 1])
+    first = seeded(DPPersonalizedClassifier, (X, odd, groups), classes=[1, 0])
     second = seeded(DPPersonalizedClassifier, (silent, y, groups), classes=[0, 1])
     assert np.array_equal(first.components_, second.components_)
+    assert list(first.classes_) == [0, 1]
 
 
 # -- parameters ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)),
-        DPPersonalizedClassifier(epsilon=0.01, classes=[0, 1]),
-    ],
-)
-def test_too_few_users_for_the_budget(model):
+@pytest.mark.parametrize("labels", [False, True])
+def test_too_few_users_for_the_budget(labels):
     """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
     X, y, groups = SMALL.all
-    labels = hasattr(model, "classes")
+    given = {"classes": [0, 1]} if labels else {"target_bounds": (-9, 9)}
+    model = (DPPersonalizedClassifier if labels else DPPersonalizedRegressor)(epsilon=0.01, **given)
     with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
         model.fit(X, (y > 0).astype(int) if labels else y, groups)
     rng = np.random.default_rng(0)
@@ -622,9 +623,9 @@ def test_too_few_users_for_the_budget(model):
     with seeded_entropy(0):
         model.set_params(epsilon=2.0, n_components=1)
         model.fit(X, (y > 0).astype(int) if labels else y, groups)  # warnings are errors
-    y = rng.permutation(y)  # what is left is chance, far above the noise
+    # What other rows leave is chance, far above the noise.
     with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
-        model.set_params(epsilon=30.0).fit(X, (y > 0).astype(int) if labels else y, groups)
+        model.set_params(epsilon=30.0).fit(X[::-1], (y > 0).astype(int) if labels else y, groups)
 
 
 def test_targets_far_from_zero_are_learnt_and_bounds_hold():

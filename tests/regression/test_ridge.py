@@ -350,12 +350,12 @@ def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart):
     assert (found < 0.1) == (apart < 1.5)
 
 
-def test_more_right_than_one_class_is_more_than_as_many_records_show_by_chance():
-    """A gain of a tenth; two standard errors are .103, .065, and .102 under weights."""
-    for n, most, said in ((60, 0.8, True), (150, 0.8, False), (150, 0.5, True)):
+def test_how_much_more_right_than_one_class_is_enough():
+    """.15 of what it gets wrong (.03, .075), or two standard errors (.015, .040 under weights)."""
+    for n, most, gain, said in (60, 8, 2, 1), (60, 8, 4, 0), (3000, 8, 2, 0), (1000, 5, 3.5, 1):
         found = ClassMoments(np.zeros((2, 1)), n * np.array([0.8, 0.2]), *np.zeros((3, 1)))
-        shares, right = np.array([most, 1 - most]), np.full(2, most + 0.1)
-        assert bool(messages_of(DPRidgeClassifier()._warn_one_class, found, shares, right)) == said
+        public = found, np.array([most, 10 - most]) / 10, np.full(2, most / 10 + gain / 100)
+        assert bool(messages_of(DPRidgeClassifier()._warn_one_class, *public)) == said
 
 
 def test_how_many_columns_are_kept_follows_from_the_count_over_the_noise():
@@ -402,7 +402,7 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
     for seed, model in enumerate((classifier, regressor), 1):
         with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="sees nothing"):
             model.fit(X, y)
-    assert len(np.unique(classifier.predict(X))) == 1
+    assert np.mean(classifier.predict(X) == y) >= np.mean(~y) - 0.02
     with pytest.warns(NoSignalWarning, match="only a centre"):
         blind = DPRidge(epsilon=0.1).fit(X, 0.0 * y)
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
