@@ -46,7 +46,7 @@ from skdp import (
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_scorer, search_cost
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import record_transcript
-from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
+from tools.ledgers import REPLACE, SCORER, forgiving, grid, mu_of, pca
 from tools.outcomes import messages_of
 
 pytestmark = pytest.mark.filterwarnings(  # noise
@@ -218,6 +218,18 @@ def test_cross_validation_is_paid_for_with_its_folds():
             cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise")
     assert len(result["estimator"]) == 4
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
+
+
+def test_seeded_scores_are_seeded_fits():
+    cv, model, scorer = IndependentKFold(3), pca(epsilon=0.1), replace(SCORER)
+    with forgiving(9, 1e-5) as ledger:
+        with ledger.charge(model, cv=cv, scoring=scorer):
+            scorer.random_state = 0
+            with pytest.raises(BudgetExceededError, match="not among those"):
+                cross_validate(model, X, cv=cv, scoring=scorer, error_score="raise")
+        with pytest.raises(PrivacyError, match="was given a random_state"):
+            ledger.charge(grid(cv, model, scoring=scorer)).__enter__()
+    assert search_cost(model, cv=cv, scoring=scorer).seeded and not ledger.spent.seeded
 
 
 def test_more_than_was_paid_for_is_refused():
