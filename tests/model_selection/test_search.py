@@ -2,6 +2,8 @@
 
 import math
 import pickle
+import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -42,6 +44,7 @@ Y = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 0.05 * RNG.standard_normal(3000)
 RECONSTRUCTION = make_private_scorer("reconstruction", (0.0, 1.0))
 SQUARED = make_private_scorer("squared_error", (0.0, 1.0))
 GRID = {"n_components": [1, 2, 3]}
+RUNS = {"strategy": "random_stopping", "mean_n_runs": 30}
 FLIPPED = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
 
 
@@ -310,11 +313,37 @@ def test_only_the_winner_is_published():
 @pytest.mark.parametrize("strategy", ["random_stopping", "compose"])
 def test_warnings_of_lost_runs_are_dropped(strategy):
     """A warning of a run that was not chosen tells that it ran, or of a model that nobody gets."""
-    runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
-    grid = {"max_iter": [1] if runs else [1, 2, 3]}
-    search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
+    stopped = strategy == "random_stopping"
+    grid = {"max_iter": [1] if stopped else [1, 2, 3]}
+    runs = RUNS if stopped else {"strategy": strategy}
+    search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, **runs)
     (said,) = messages_of(search.fit, X[:50], Y[:50])
     assert said.startswith("DPTraceRegressor")
+
+
+def test_runs_of_two_threads_keep_their_warnings_to_themselves(monkeypatch):
+    """Searches that end in the order in which they began: filters of one hid, or showed, all."""
+    checked, inside, go = DPTraceRegressor._check_parameters, *(threading.Event() for _ in "12")
+    first, second = (
+        DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED, **RUNS) for _ in "12"
+    )
+
+    def meeting(model):
+        if threading.current_thread() is other:
+            inside.set(), go.wait(10)
+        elif other.ident is None:
+            other.start(), inside.wait(10)
+        checked(model)
+
+    def both():
+        first.fit(X[:50], Y[:50])
+        go.set(), other.join()
+        warnings.warn("heard", stacklevel=1)
+
+    other = threading.Thread(target=second.fit, args=(X[:50], Y[:50]))
+    monkeypatch.setattr(DPTraceRegressor, "_check_parameters", meeting)
+    *runs, heard = messages_of(both)
+    assert len(runs) <= 2 and heard == "heard"
 
 
 # -- audits --------------------------------------------------------------------------------------
