@@ -3,6 +3,9 @@
 import copy
 import math
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -296,9 +299,30 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
         assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 20
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_two_threads_cannot_bring_the_same_group(monkeypatch, running):
+    """The second waits for the first, and then knows its groups; a stream is begun once."""
+    pca = DPIncrementalPCA(1, clip_norm=1.0, max_releases=9, privacy_unit="group")
+    if running:
+        pca.partial_fit(X[:3], groups=[1, 2, 3])
+    both, batch = threading.Barrier(2), DPIncrementalPCA._batch
+
+    def slowly(*args, **options):
+        found = batch(*args, **options)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return found
+
+    monkeypatch.setattr(DPIncrementalPCA, "_batch", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(pca.partial_fit, X[:5], groups=np.full(5, 7)) for _ in range(2)]
+    (error,) = filter(None, (one.exception() for one in made))
+    assert "came in an earlier one" in str(error) and pca.n_stream_releases_ == 1 + running
+
+
 def test_a_running_stream_is_secret_and_a_released_model_is_free():
     pca = run(batches()[:5], 2, max_releases=6)
-    for duplicate in (pickle.dumps, copy.deepcopy):
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(PrivacyError, match="copied or pickled"):
             duplicate(pca)
     public = pickle.loads(pickle.dumps(pca.public_copy()))
