@@ -246,6 +246,13 @@ def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
         assert model.n_samples_seen_ == len(np.unique(groups))
 
 
+def test_a_person_who_is_a_date_comes_again_in_any_unit():
+    model, day = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, "M8[D]")
+    model.partial_fit(np.eye(3)[:1], groups=day)
+    with pytest.raises(ValueError, match="came in an earlier one"):
+        model.partial_fit(np.eye(3)[:1], groups=day.astype("M8[ns]"))
+
+
 def test_a_batch_may_hold_nobody():
     X, _, groups = table(40)
     nobody = (np.zeros((0, X.shape[1])), np.zeros(0))

@@ -217,6 +217,8 @@ def resolved_splitter(cv, estimator):
                 "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
             )
         return model_selection.KFold(5 if cv is None else cv)
+    if not hasattr(cv, "split") and type(cv) not in (list, tuple):
+        _refuse(cv, "it may give other sets each time that it is asked; make a list of them")
     return cv if hasattr(cv, "split") else PredefinedSplits(cv)
 
 

@@ -417,16 +417,17 @@ class Runs:
 
     def _run_here(self, held, params, X, y, fit_params):
         """Fit and score one candidate, within the budget of a run."""
-        search, limit = self.search, self.limit
-        kind, value = limit.run.kind, limit.run.value
-        limit.next_run()
-        model = self._fresh(params)
-        for_fit = 1 - search.score_budget_fraction
-        size = value * (math.sqrt(for_fit) if kind == "gaussian" else for_fit)
-        set_budget(dp_parts(model), kind, size, search.delta)
+        self.limit.next_run()
+        model, for_score = self._fresh(params), self.search.score_budget_fraction
+        set_budget(dp_parts(model), *self._part(1 - for_score), self.search.delta)
         model.fit(X, y, **fit_params)
-        total, n = self._score(model, X, y, fit_params, kind, value)
+        total, n = self._score(model, X, y, fit_params, *self._part(for_score))
         return Run(params, model, total, n, held)
+
+    def _part(self, share):
+        """Return the kind and the size of a share of one run."""
+        kind, value = self.limit.run
+        return kind, value * (math.sqrt(share) if kind == "gaussian" else share)
 
     def _fresh(self, params):
         model = candidate_of(self.search.estimator, params)
@@ -437,10 +438,8 @@ class Runs:
             part.set_params(random_state=seed)
         return model
 
-    def _score(self, model, X, y, fit_params, kind, value):
-        share = self.search.score_budget_fraction
-        size = value * (math.sqrt(share) if kind == "gaussian" else share) * (1 - 1e-9)
-        budget = PrivacyBudget(*budget_for(kind, size, self.search.delta))
+    def _score(self, model, X, y, fit_params, kind, size):
+        budget = PrivacyBudget(*budget_for(kind, size * (1 - 1e-9), self.search.delta))
         unit, adjacency = self.limit.meaning
         source = self.source.derive("score", draw_below(self.words, LARGEST))
         session = PrivacySession(

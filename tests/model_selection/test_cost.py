@@ -205,6 +205,7 @@ REFUSED = [
     (grid(KFold(4), pca()), None, "adding one row changes the folds"),
     (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
+    (grid(iter([(np.arange(9), np.arange(9))])), None, "other sets each time"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
     (GridSearchCV(CLASSIFIER, {"n_components": [1]}, cv=3), USERS, "StratifiedKFold"),
