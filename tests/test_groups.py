@@ -139,6 +139,7 @@ def test_what_does_not_protect_persons_is_refused(model):
         (both, groups, "Both 'groups' and"),
         ({}, groups[1:], "how many is private"),
         ({}, [None, *groups[1:]], "missing"),
+        ({}, np.zeros(len(groups), "i8,f8"), "all strings or all numbers"),
         ({}, strange, "strings or all numbers"),
     ):
         with pytest.raises(ValueError, match=match):
