@@ -3,6 +3,7 @@
 import math
 import pickle
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,7 +45,6 @@ Y = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 0.05 * RNG.standard_normal(3000)
 RECONSTRUCTION = make_private_scorer("reconstruction", (0.0, 1.0))
 SQUARED = make_private_scorer("squared_error", (0.0, 1.0))
 GRID = {"n_components": [1, 2, 3]}
-RUNS = {"strategy": "random_stopping", "mean_n_runs": 30}
 FLIPPED = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
 
 
@@ -313,36 +313,32 @@ def test_only_the_winner_is_published():
 @pytest.mark.parametrize("strategy", ["random_stopping", "compose"])
 def test_warnings_of_lost_runs_are_dropped(strategy):
     """A warning of a run that was not chosen tells that it ran, or of a model that nobody gets."""
-    stopped = strategy == "random_stopping"
-    grid = {"max_iter": [1] if stopped else [1, 2, 3]}
-    runs = RUNS if stopped else {"strategy": strategy}
-    search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, **runs)
+    runs = {"mean_n_runs": 30} if strategy == "random_stopping" else {}
+    grid = {"max_iter": [1] if runs else [1, 2, 3]}
+    search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
     (said,) = messages_of(search.fit, X[:50], Y[:50])
     assert said.startswith("DPTraceRegressor")
 
 
 def test_runs_of_two_threads_keep_their_warnings_to_themselves(monkeypatch):
-    """Searches that end in the order in which they began: filters of one hid, or showed, all."""
-    checked, inside, go = DPTraceRegressor._check_parameters, *(threading.Event() for _ in "12")
-    first, second = (
-        DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED, **RUNS) for _ in "12"
-    )
+    """Of two that overlap, the first to begin ends first: warnings were lost from there on."""
+    checked, both = DPTraceRegressor._check_parameters, threading.Barrier(2)
+    one = {"max_iter": [1]}, SQUARED
 
-    def meeting(model):
-        if threading.current_thread() is other:
-            inside.set(), go.wait(10)
-        elif other.ident is None:
-            other.start(), inside.wait(10)
+    def meet(model):
+        time.sleep(0.3 * both.wait(10))  # the second to come goes on last
         checked(model)
 
-    def both():
-        first.fit(X[:50], Y[:50])
-        go.set(), other.join()
+    def search(_):
+        DPGridSearchCV(DPTraceRegressor(1), *one, strategy="compose").fit(X[:50], Y[:50])
+
+    def overlapping():
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(search, "12"))
         warnings.warn("heard", stacklevel=1)
 
-    other = threading.Thread(target=second.fit, args=(X[:50], Y[:50]))
-    monkeypatch.setattr(DPTraceRegressor, "_check_parameters", meeting)
-    *runs, heard = messages_of(both)
+    monkeypatch.setattr(DPTraceRegressor, "_check_parameters", meet)
+    *runs, heard = messages_of(overlapping)
     assert len(runs) <= 2 and heard == "heard"
 
 
