@@ -506,6 +506,8 @@ def groups_of_batch(X, groups, seen):
     any numeric type have the same text.
     """
     labels, codes = np.unique(groups, return_inverse=True)
+    if (kind := labels.dtype.kind) in "mM":  # the next batch may have another unit of time
+        labels = labels.astype(f"{kind}8[us]")
     names = [_name(label) for label in labels.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
         raise ValueError("Groups are text in one batch and numbers in another.")

@@ -430,7 +430,7 @@ def check_labels(labels):
             "User labels are floats beyond which integers merge, so users would too (pandas turns "
             "integers with a missing value into floats). Read them as strings or as Int64."
         )
-    if labels.dtype.kind in "OT":  # numpy's strings of any length may miss some, which it sorts in
+    if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
         if any(map(_is_missing, values)):
             raise ValueError("The user of a row is missing; every row needs its user.")

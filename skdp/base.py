@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
@@ -119,6 +121,12 @@ _OPENED = ContextVar("skdp_opened", default=None)
 # Which budgets clones of one estimator were fitted with, outside of ledgers: one set for all.
 _TRIED: WeakKeyDictionary[BaseEstimator, set[float]] = WeakKeyDictionary()
 
+# A lock for each estimator that fits; a forked process makes its own, as those who hold these may
+# not exist there.
+_AT_WORK: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_AT_WORK.clear)
+
 
 def atomic(fit: _Fit) -> _Fit:
     """Decorate a fit: if it raises, the estimator is left exactly as it was.
@@ -136,30 +144,33 @@ def atomic(fit: _Fit) -> _Fit:
 def run_atomically(fit, estimator, args, kwargs):
     """Run a fit; if it raises, restore the estimator and settle its sessions.
 
-    Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`.
+    Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`. Fits of
+    one estimator wait for each other: they would restore each other's attributes, and batches of a
+    stream would not see each other's groups.
     """
     _refuse_weights(type(estimator).__name__, kwargs)
-    before = vars(estimator).copy()
-    opened = []
-    outer = _OPENED.set(opened)
-    try:
-        stale = vars(estimator).pop("_released_names", ())
-        with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
-            run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
-            fitted = run(estimator, *args, **kwargs)
-        # Attributes that an earlier fit released and this one did not are removed.
-        now = vars(estimator).setdefault("_released_names", stale)
-        for name in set(stale) - set(now):
-            vars(estimator).pop(name, None)
-        return fitted
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        for session in opened:
-            routes.settle(session, "failed")
-        raise
-    finally:
-        _OPENED.reset(outer)
+    with _AT_WORK.setdefault(estimator, threading.RLock()):
+        before = vars(estimator).copy()
+        opened = []
+        outer = _OPENED.set(opened)
+        try:
+            stale = vars(estimator).pop("_released_names", ())
+            with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
+                run = with_callbacks(fit) if vars(estimator).get("_skl_callbacks") else fit
+                fitted = run(estimator, *args, **kwargs)
+            # Attributes that an earlier fit released and this one did not are removed.
+            now = vars(estimator).setdefault("_released_names", stale)
+            for name in set(stale) - set(now):
+                vars(estimator).pop(name, None)
+            return fitted
+        except BaseException:
+            vars(estimator).clear()
+            vars(estimator).update(before)
+            for session in opened:
+                routes.settle(session, "failed")
+            raise
+        finally:
+            _OPENED.reset(outer)
 
 
 def change_of(estimator):
@@ -336,8 +347,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
-        for name, value in attributes.items():
-            setattr(self, name, value)
+        vars(self).update(attributes)
         self.privacy_spent_ = routes.receipt(session)
         self.releases_ = session.ledger
         if session.observer.rows_needed:  # said once, however many searches there were
@@ -372,7 +382,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return vars(self).get("_private") is not None
 
     def __getstate__(self):
-        if self._fit_keeps and self.private_state:  # a running stream refuses by itself
+        vars(self).get("_private").__getstate__()  # a running stream refuses to be copied
+        if self._fit_keeps and self.private_state:
             message = (
                 f"this pickle or copy of {type(self).__name__} holds {self.private_state}: keep it "
                 f"like the data. {self._publish}"

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from contextvars import ContextVar
 
 __all__ = [
     "BudgetExceededError",
@@ -45,8 +46,15 @@ class BudgetExceededError(PrivacyError):
 _WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines a warning does not point to
 
 
+# What a run of a private search warns of: shown if that run is published, and else private.
+HELD: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("skdp_held", default=None)
+
+
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn, and point at the line of the caller's own code, however deep a fit is below it."""
+    if (held := HELD.get()) is not None:
+        held.append((message, category))
+        return
     # This does what `skip_file_prefixes` does from Python 3.12 on. The stack decides only where the
     # warning points: no charge, release or refusal depends on it.
     level, frame = 1, inspect.currentframe()

@@ -139,6 +139,7 @@ def test_what_does_not_protect_persons_is_refused(model):
         (both, groups, "Both 'groups' and"),
         ({}, groups[1:], "how many is private"),
         ({}, [None, *groups[1:]], "missing"),
+        ({}, np.zeros(len(groups), "i8,f8"), "all strings or all numbers"),
         ({}, strange, "strings or all numbers"),
     ):
         with pytest.raises(ValueError, match=match):
@@ -244,6 +245,13 @@ def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
     assert_same_bits(released(model) | {"n_samples_": model.n_samples_seen_}, expected)
     if adjacency == "replace":
         assert model.n_samples_seen_ == len(np.unique(groups))
+
+
+def test_a_person_who_is_a_date_comes_again_in_any_unit():
+    model, day = DPIncrementalPCA(1, clip_norm=1.0, max_releases=2, **GROUP), np.ones(1, "M8[D]")
+    model.partial_fit(np.eye(3)[:1], groups=day)
+    with pytest.raises(ValueError, match="came in an earlier one"):
+        model.partial_fit(np.eye(3)[:1], groups=day.astype("M8[ns]"))
 
 
 def test_a_batch_may_hold_nobody():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
-from skdp.federated.aggregation import AggregationResult
+from skdp.federated.aggregation import AggregationResult, Respond
 from skdp.federated.config import AggregationConfig, InvalidMessageError
 from skdp.federated.noise_parts import PartGrant, distribute
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
@@ -444,8 +444,6 @@ class FederatedClient:
 
 # Sums of integer states of several servers, through the same aggregation.
 
-
-Respond = Callable[[bytes], Words]
 
 _REQUEST = b"skdp states 1\n"
 

@@ -72,9 +72,6 @@ class KeyPair:
             raise InvalidMessageError("A public key is not valid.") from None
         return shared
 
-    def __repr__(self) -> str:
-        return f"KeyPair(public={self.public.hex()})"
-
 
 def derive(secret: bytes, context: bytes, label: bytes) -> bytes:
     """Return a 256-bit key for one purpose (`label`) in one step (`context`): HKDF-SHA256."""
@@ -224,9 +221,9 @@ def circulant(n_clients: int, degree: int, run_id: bytes) -> Graph:
     """
     stream = hashlib.shake_256(b"skdp.federated.graph/1" + run_id).digest(8 * n_clients)
     order = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable").tolist()
-    half = degree // 2
-    steps = range(1, n_clients) if degree == n_clients - 1 else [*range(1, half + 1)]
-    offsets = [*steps] if degree == n_clients - 1 else [*steps, *(-step for step in steps)]
+    near = range(1, degree // 2 + 1)
+    both = [*near, *(-offset for offset in near)]
+    offsets = range(1, n_clients) if degree == n_clients - 1 else both
     neighbours: list[tuple[int, ...]] = [()] * n_clients
     for place, client in enumerate(order):
         neighbours[client] = tuple(order[(place + offset) % n_clients] for offset in offsets)

@@ -602,10 +602,9 @@ def simulated_aggregator(
             f"callbacks must be one for each of {config.n_clients} clients. Got {len(callbacks)}."
         )
     run_id = os.urandom(16)
-    clients = [
-        AggregationClient(run_id, number, config, respond)
+    handlers = {
+        number: AggregationClient(run_id, number, config, respond).handle
         for number, respond in enumerate(callbacks)
-    ]
-    handlers = {client.client_id: client.handle for client in clients}
+    }
     transport = LocalTransport(handlers, lost=lost)
     return SecureAggregator(transport, config, run_id)

@@ -77,7 +77,12 @@ class AggregationConfig:
         """Check that a sum hides whose contribution is whose."""
         for name, low in (("n_clients", 2), ("n_colluders", 0), ("n_dropouts", 0)):
             check_int(self, name, low)  # type: ignore[no-untyped-call]
-        self._check_clients()
+        if self.n_honest < 2:
+            raise ValueError(
+                "n_clients must be at least n_colluders + n_dropouts + 2, so that a sum hides "
+                f"whose contribution is whose. Got {self.n_clients} clients, {self.n_colluders} "
+                f"colluders and {self.n_dropouts} drop-outs. With two clients take n_colluders=0."
+            )
         if self.n_colluders == 0:
             warn_caller(
                 "n_colluders=0: the stated budget holds against outsiders, not against a client, "
@@ -149,11 +154,3 @@ class AggregationConfig:
         """
         known = 0 if self.n_colluders else 1
         return math.sqrt(self.n_honest / (self.n_honest - known))
-
-    def _check_clients(self) -> None:
-        if self.n_honest < 2:
-            raise ValueError(
-                "n_clients must be at least n_colluders + n_dropouts + 2, so that a sum hides "
-                f"whose contribution is whose. Got {self.n_clients} clients, {self.n_colluders} "
-                f"colluders and {self.n_dropouts} drop-outs. With two clients take n_colluders=0."
-            )

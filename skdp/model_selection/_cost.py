@@ -371,9 +371,9 @@ def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, trai
     losses += score * (calls * len(plans))
     losses += _dearest(one_fit) if refit else ()
     lines = [
-        LedgerFit("PrivateScorer", unit, adj, tuple(scorer.private_losses), False)
-        for scorer in scorers
-        if getattr(scorer, "private_losses", ())
+        LedgerFit("PrivateScorer", unit, adj, each.private_losses, each.random_state is not None)
+        for each in scorers
+        if getattr(each, "private_losses", ())
     ]
     fits = [fit for plan in plans for fit in [*plan, *lines * (1 + training)] * n_splits]
     return SearchCost(
@@ -387,7 +387,7 @@ def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, trai
         losses=accounting.compose(losses),
         unit=unit,
         adjacency=adj,
-        seeded=any(fit.seeded for plan in plans for fit in plan),
+        seeded=any(fit.seeded for fit in fits),
         fits=tuple(fits),
         refits=tuple(map(tuple, plans)) if refit else (),
     )

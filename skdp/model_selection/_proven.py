@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, OneHotEncoder
 
 from skdp._limits import CACHED
-from skdp.base import BaseDPEstimator
+from skdp.base import BaseDPEstimator, no_warnings
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
@@ -299,8 +298,7 @@ def _by_block(linear, X):
     """Apply a linear map to X in blocks of rows, without warnings."""
     size = max(1, CACHED // max(1, math.prod(X.shape[1:])))
     blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
-    with warnings.catch_warnings():  # of names, which blocks do not have
-        warnings.simplefilter("ignore")
+    with no_warnings():  # of names, which blocks do not have
         return np.concatenate([linear(_dense(block)) for block in blocks])
 
 
@@ -330,8 +328,7 @@ def each_row(function, X, y):
     Neither errors nor warnings of single rows are shown: they would tell of private values.
     """
     values = np.full(n_rows(X), np.nan)
-    with config_context(assume_finite=True), warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    with config_context(assume_finite=True), no_warnings(), np.errstate(all="ignore"):
         for i in range(len(values)):
             one = slice(i, i + 1)
             with contextlib.suppress(Exception):  # any error would reveal private values

@@ -208,10 +208,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         )
         attributes = results.attributes(spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self.privacy_spent_ = spent
-        self.releases_ = results.ledger()
+        vars(self).update(attributes, privacy_spent_=spent, releases_=results.ledger())
         return self
 
     # -- the model -------------------------------------------------------------------------------

@@ -217,6 +217,8 @@ def resolved_splitter(cv, estimator):
                 "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
             )
         return model_selection.KFold(5 if cv is None else cv)
+    if not hasattr(cv, "split") and type(cv) not in (list, tuple):
+        _refuse(cv, "it may give other sets each time that it is asked; make a list of them")
     return cv if hasattr(cv, "split") else PredefinedSplits(cv)
 
 
@@ -261,11 +263,12 @@ class PredefinedSplits:
 
     def __init__(self, splits):
         self.splits = list(splits)
-        for part in (rows for split in self.splits for rows in split):
-            if np.asarray(part).dtype != bool and len(np.unique(part)) < len(part):
+        for rows in (np.asarray(part) for split in self.splits for part in split):
+            again = len(np.unique(rows)) < len(rows) or rows.min(initial=0) < 0
+            if rows.dtype != bool and again:
                 raise PrivacyError(
-                    "a set of 'cv' has a row more than once: a fit protects rows, and this one "
-                    "would count several times. Give each row once."
+                    "a set of 'cv' has a row more than once, or counts from the end: a fit "
+                    "protects rows, and this one would count several times. Give each row once."
                 )
 
     def get_n_splits(self, X=None, y=None, groups=None):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -14,12 +14,13 @@ from scipy.optimize import minimize_scalar
 from sklearn.pipeline import Pipeline
 
 from skdp._limits import LARGEST
+from skdp.exceptions import HELD, warn_caller
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, html_table
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.session import PrivacySession, no_warnings
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import Words, make_source
 
@@ -392,7 +393,7 @@ class Runs:
             published = [self._best_of_random(X, y, fit_params)]
         best = max(range(len(published)), key=lambda i: published[i].total)
         for said in published[best].warnings:  # warnings of other runs are private
-            warnings.warn_explicit(said.message, said.category, said.filename, said.lineno)
+            warn_caller(*said)
         for part in dp_parts(published[best].model):  # later fits of it are fits of its own
             vars(part).pop("_reservation_key", None)
         return Results(self.plan, published, best, self.search._scorer)
@@ -407,40 +408,40 @@ class Runs:
                 best = run
         return best
 
-    def _run(self, params, X, y, fit_params):
+    def _run(self, *run):
+        """Fit and score one candidate; nobody hears its warnings, whatever other threads do."""
+        context, held = copy_context(), []
+        context.run(HELD.set, held)
+        with no_warnings():
+            return context.run(self._run_here, held, *run)
+
+    def _run_here(self, held, params, X, y, fit_params):
         """Fit and score one candidate, within the budget of a run."""
-        search, limit = self.search, self.limit
-        kind, value = limit.run.kind, limit.run.value
-        limit.next_run()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model = self._fresh(params)
-            for_fit = 1 - search.score_budget_fraction
-            size = value * (math.sqrt(for_fit) if kind == "gaussian" else for_fit)
-            set_budget(dp_parts(model), kind, size, search.delta)
-            model.fit(X, y, **fit_params)
-            total, n = self._score(model, X, y, fit_params, kind, value)
-        return Run(params, model, total, n, caught)
+        self.limit.next_run()
+        model, for_score = self._fresh(params), self.search.score_budget_fraction
+        set_budget(dp_parts(model), *self._part(1 - for_score), self.search.delta)
+        model.fit(X, y, **fit_params)
+        total, n = self._score(model, X, y, fit_params, *self._part(for_score))
+        return Run(params, model, total, n, held)
+
+    def _part(self, share):
+        """Return the kind and the size of a share of one run."""
+        kind, value = self.limit.run
+        return kind, value * (math.sqrt(share) if kind == "gaussian" else share)
 
     def _fresh(self, params):
         model = candidate_of(self.search.estimator, params)
         if self.plan.strategy == "random_stopping":
             _silence(model)
         for part in dp_parts(model):
-            seed = None
-            if self.source.seeded:
-                seed = draw_below(self.words, LARGEST)
+            seed = draw_below(self.words, LARGEST) if self.source.seeded else None
             part.set_params(random_state=seed)
         return model
 
-    def _score(self, model, X, y, fit_params, kind, value):
-        share = self.search.score_budget_fraction
-        size = value * (math.sqrt(share) if kind == "gaussian" else share) * (1 - 1e-9)
-        budget = PrivacyBudget(*budget_for(kind, size, self.search.delta))
+    def _score(self, model, X, y, fit_params, kind, size):
+        budget = PrivacyBudget(*budget_for(kind, size * (1 - 1e-9), self.search.delta))
         unit, adjacency = self.limit.meaning
-        source = self.source
-        if source.seeded:
-            source = source.derive("score", draw_below(self.words, LARGEST))
+        source = self.source.derive("score", draw_below(self.words, LARGEST))
         session = PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
         )

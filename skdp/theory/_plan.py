@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -16,6 +15,7 @@ import numpy as np
 from skdp.privacy.accounting import losses
 from skdp.privacy.accounting.receipts import LedgerEntry, aligned, cautions, html_table
 from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.gate.session import no_warnings
 from skdp.privacy.ledger.routes import on_made_data
 from skdp.theory._made import bare_copy
 from skdp.units import unit_of
@@ -289,8 +289,7 @@ def fitted_copy(estimator: Any, made: PlanData, params: Mapping[str, Any]) -> An
     if "group_column" in estimator.get_params(deep=False):
         params = {**params, "group_column": None}
     copy = bare_copy(estimator).set_params(**params)
-    with on_made_data(copy), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with on_made_data(copy), no_warnings():
         return made.fit(copy)
 
 

@@ -37,12 +37,10 @@ class OverwrittenRows:
 
 
 DECOMPOSITIONS = [
-    DPPCA(2, random_state=0),
-    DPPCA(2, center="none", random_state=0),
-    DPTruncatedSVD(2, random_state=0),
-    DPStandardScaler(random_state=0),
+    DPPCA(2, random_state=0), DPPCA(2, center="none", random_state=0),
+    DPTruncatedSVD(2, random_state=0), DPStandardScaler(random_state=0),
     DPIncrementalPCA(2, random_state=0),
-]
+]  # fmt: skip
 REGRESSIONS = [
     DPRidge(random_state=0),
     DPRidgeClassifier(classes=[0, 1], random_state=0),

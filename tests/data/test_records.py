@@ -227,12 +227,11 @@ MAPS = {
     "pca": (DPPCA(2, whiten=True), None, "transform"),
     "scaler": (DPStandardScaler(bounds=WIDE), None, "transform"),
     "ridge": (DPRidge(clip_norm=9.0), Y[:, 0], "predict"),
-    "ridge-two": (DPRidge(clip_norm=9.0), Y, "predict"),
-    "classes": (CLASSES, LABELS, "predict"),
+    "ridge-two": (DPRidge(clip_norm=9.0), Y, "predict"), "classes": (CLASSES, LABELS, "predict"),
     "scores-of-three": (CLASSES, LABELS, "decision_function"),
     "scores-of-two": (RECORDS["classes"][0], LABELS, "decision_function"),
     "trace": (TRACES["row"], TRACED, "predict"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -3,6 +3,8 @@
 import copy
 import math
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -296,9 +298,23 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
         assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 20
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_two_threads_cannot_bring_the_same_group(monkeypatch, running):
+    """The second waits for the first, and then knows its groups; a stream is begun once."""
+    pca = DPIncrementalPCA(1, clip_norm=1.0, max_releases=9, privacy_unit="group")
+    if running:
+        pca.partial_fit(X[:3], groups=[1, 2, 3])
+    batch, slowly = DPIncrementalPCA._batch, lambda *a, **k: (batch(*a, **k), time.sleep(0.2))[0]
+    monkeypatch.setattr(DPIncrementalPCA, "_batch", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(pca.partial_fit, X[:5], groups=np.full(5, 7)) for _ in range(2)]
+    (error,) = filter(None, (one.exception() for one in made))
+    assert "came in an earlier one" in str(error) and pca.n_stream_releases_ == 1 + running
+
+
 def test_a_running_stream_is_secret_and_a_released_model_is_free():
     pca = run(batches()[:5], 2, max_releases=6)
-    for duplicate in (pickle.dumps, copy.deepcopy):
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(PrivacyError, match="copied or pickled"):
             duplicate(pca)
     public = pickle.loads(pickle.dumps(pca.public_copy()))

@@ -548,15 +548,12 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
 # -- pure epsilon ----------------------------------------------------------------------------------
 
 PURE = [
-    ("entry", {"unit_bound": (-1.0, 1.0)}, "deflation"),
-    ("entry_change", {}, "deflation"),
+    ("entry", {"unit_bound": (-1.0, 1.0)}, "deflation"), ("entry_change", {}, "deflation"),
     ("entry_change", {"algorithm": "one_shot"}, "one_shot"),
-    ("edge", {"unit_bound": (-3.0, 3.0)}, "deflation"),
-    ("edge_change", {}, "deflation"),
-    ("mixed", {"unit_bound": 0.1}, "deflation"),
-    ("frobenius", {"unit_bound": 0.05}, "deflation"),
+    ("edge", {"unit_bound": (-3.0, 3.0)}, "deflation"), ("edge_change", {}, "deflation"),
+    ("mixed", {"unit_bound": 0.1}, "deflation"), ("frobenius", {"unit_bound": 0.05}, "deflation"),
     ("spectral", {"unit_bound": 0.05}, "deflation"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.thorough

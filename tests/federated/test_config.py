@@ -33,17 +33,16 @@ def test_auto_follows_the_rules_against_a_lying_server():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("counts", "message"),
     [
-        ({"n_clients": 1}, r"'n_clients' parameter of AggregationConfig must be an int in the"),
-        ({"n_clients": 5, "n_colluders": -1}, "'n_colluders' parameter"),
-        ({"n_clients": 5, "n_dropouts": True}, "'n_dropouts' parameter"),
-        ({"n_clients": 5, "n_colluders": 2, "n_dropouts": 2}, r"n_colluders \+ n_dropouts \+ 2"),
+        ([1], r"'n_clients' parameter of AggregationConfig must be an int in the"),
+        ([5, -1], "'n_colluders' parameter"), ([5, 1, True], "'n_dropouts' parameter"),
+        ([5, 2, 2], r"n_colluders \+ n_dropouts \+ 2"),
     ],
-)
-def test_configurations_that_are_refused(arguments, message):
+)  # fmt: skip
+def test_configurations_that_are_refused(counts, message):
     with pytest.raises(ValueError, match=message):
-        AggregationConfig(**arguments)
+        AggregationConfig(*counts)
 
 
 @pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")

@@ -56,15 +56,13 @@ def fit(estimator, clients, config=CONFIG, *, away=(), aggregator=None, **option
 # -- the same integers -----------------------------------------------------------------------------
 
 FITS = {
-    "gram": (DPTruncatedSVD(2, clip_norm=1.5), X),
-    "auto clip": (DPTruncatedSVD(2), X),
+    "gram": (DPTruncatedSVD(2, clip_norm=1.5), X), "auto clip": (DPTruncatedSVD(2), X),
     "power": (DPTruncatedSVD(2, algorithm="power", adjacency="replace"), X),
     "screened": (DPTruncatedSVD(2, algorithm="screened", clip_norm=2.0), WIDE),
-    "pca": (DPPCA(2, clip_norm=1.5), X),
-    "centred": (DPPCA(clip_norm=1.5), X),
+    "pca": (DPPCA(2, clip_norm=1.5), X), "centred": (DPPCA(clip_norm=1.5), X),
     "moment": (DPPCA(clip_norm=2.0), WIDE),
     "interaction": (DPTruncatedSVD(2, privacy_unit="interaction", epsilon=3.0), R),
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -224,46 +222,31 @@ def only(*call):
 
 
 LIES = {
-    "finer step": {"step": 1e-12},
-    "no step": {"step": 0.0},
-    "nan step": {"step": math.nan},
-    "more budget": {"share": 1.01},
-    "negative share": {"share": -0.1},
+    "finer step": {"step": 1e-12}, "no step": {"step": 0.0}, "nan step": {"step": math.nan},
+    "more budget": {"share": 1.01}, "negative share": {"share": -0.1},
     "nan share": {"share": math.nan},
     "fewer colluders": {"facts": Facts("row", "add_remove", 12, S, 0, 1)},
     "more clients": {"facts": Facts("row", "add_remove", 12, S + 1, 1, 1)},
     "unit": {"facts": Facts("interaction", "add_remove", 12, S, 1, 1)},
     "adjacency": {"facts": Facts("row", "replace", 12, S, 1, 1)},
-    "unlisted method": only("tangent_bound"),
-    "private name": only("_row_norms"),
-    "dunder": only("__class__"),
-    "attribute": only("n_rows"),
-    "restricted only": calls(),
+    "unlisted method": only("tangent_bound"), "private name": only("_row_norms"),
+    "dunder": only("__class__"), "attribute": only("n_rows"), "restricted only": calls(),
     "release first": {"calls": (Call("gram"), Call("gram"))},
-    "extra argument": only("gram", (1.0,)),
-    "infinite clip": only("gram"),
+    "extra argument": only("gram", (1.0,)), "infinite clip": only("gram"),
     "negative clip": calls(Call("gram"), clip=-1.0),
     "nan clip": calls(Call("gram"), clip=math.nan),
     "tiny clip": calls(Call("gram"), clip=1e-170) | {"step": 5e-324},
-    "longer clip": calls(Call("gram"), clip=1e5),
-    "column twice": columns(1, 1),
-    "column beyond": columns(12),
-    "column before": columns(-1),
-    "float columns": columns(1.0),
-    "long V": product(1e8 * V),
-    "nan V": product(np.nan * V),
-    "vanishing V": product(1e-160 * V),
-    "no V": product(0 * V),
-    "nan scale": only("kept_below", (math.nan,)),
-    "nan threshold": only("norms_above", (math.nan,)),
-    "narrow V": product(V[:5]),
-    "vector V": product(V[:, 0]),
-    "oblique V": calls(Call("tangent", (2 * V, 3.0)), Call("sums")),
+    "longer clip": calls(Call("gram"), clip=1e5), "column twice": columns(1, 1),
+    "column beyond": columns(12), "column before": columns(-1), "float columns": columns(1.0),
+    "long V": product(1e8 * V), "nan V": product(np.nan * V), "vanishing V": product(1e-160 * V),
+    "no V": product(0 * V), "nan scale": only("kept_below", (math.nan,)),
+    "nan threshold": only("norms_above", (math.nan,)), "narrow V": product(V[:5]),
+    "vector V": product(V[:, 0]), "oblique V": calls(Call("tangent", (2 * V, 3.0)), Call("sums")),
     "vanishing clip": calls(Call("sums"), clip=5e-324),
     "bursting clip": calls(Call("gram_product", (V,)), clip=1e200),
     "bursting corner": calls(Call("moment", (1e200,))),
     "sizes without a clip": {"calls": (Call("tangent", (V, 3.0)), Call("sizes_above", (1.0,)))},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -208,6 +208,7 @@ REFUSED = [
     (grid(KFold(4), pca()), None, "adding one row changes the folds"),
     (grid(ShuffleSplit(4), pca()), None, "adding one row changes the folds"),
     (grid(StratifiedKFold(4)), None, "depend on the data of others"),
+    (grid(iter([(np.arange(9), np.arange(9))])), None, "other sets each time"),
     (grid(GroupKFold(4)), USERS, "depend on the data of others"),
     (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
     (GridSearchCV(CLASSIFIER, {"n_components": [1]}, cv=3), USERS, "StratifiedKFold"),
@@ -287,7 +288,7 @@ def test_a_splitter_that_draws_anew_is_not_counted_by_one_draw(seed):
 
 def test_a_row_may_not_be_twice_in_a_training_set():
     rows = np.arange(20)
-    for bad in ((rows[[0] * 5], rows[:3]), (rows[:3], rows[[0] * 5])):
+    for bad in ((rows[[0] * 5], rows[:3]), (rows[:3], rows[[0] * 5]), (rows[[0]], [0, -20])):
         with pytest.raises(skdp.PrivacyError, match="more than once"):
             search_cost(pca(adjacency="replace"), 20, cv=[(rows, rows), bad])
     masks = [(rows < 10, rows >= 10), (rows >= 10, rows < 10)]

@@ -46,7 +46,7 @@ from skdp import (
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_scorer, search_cost
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import record_transcript
-from tools.ledgers import REPLACE, SCORER, grid, mu_of, pca
+from tools.ledgers import REPLACE, SCORER, forgiving, grid, mu_of, pca
 from tools.outcomes import messages_of
 
 pytestmark = pytest.mark.filterwarnings(  # noise
@@ -74,6 +74,7 @@ class OwnSearch(GridSearchCV):
 # -- what nobody paid for -------------------------------------------------------------------------
 
 CLASSIFIER = DPRidgeClassifier(clip_norm=1.0, classes=[0, 1])
+RAISING = {"scoring": SCORER, "error_score": "raise"}
 UNKNOWN = [
     RFECV(ridge(), cv=KFold(5, shuffle=True, random_state=0)),
     CalibratedClassifierCV(CLASSIFIER, cv=KFold(5, shuffle=True, random_state=0)),
@@ -91,11 +92,8 @@ UNKNOWN = [
 @pytest.mark.parametrize("meta", UNKNOWN, ids=lambda meta: type(meta).__name__)
 def test_whoever_fits_clones_on_unknown_rows_is_refused(meta):
     y = LABELS if hasattr(meta, "predict_proba") or "Class" in type(meta).__name__ else Y
-    with (
-        record_transcript() as transcript,
-        pytest.raises((PrivacyError, ValueError), match="charge"),
-        PrivacyLedger(50, 1e-5) as ledger,
-    ):
+    refused = pytest.raises((PrivacyError, ValueError), match="charge")
+    with record_transcript() as transcript, refused, PrivacyLedger(50, 1e-5) as ledger:
         meta.fit(X, y)
     assert not len(transcript) and not ledger.entries
     with PrivacyLedger(50, 1e-5) as ledger:
@@ -107,19 +105,14 @@ def test_whoever_fits_clones_on_unknown_rows_is_refused(meta):
 @pytest.mark.parametrize(
     "loop",
     [
-        lambda model, cv: cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise"),
+        lambda model, cv: cross_validate(model, X, cv=cv, **RAISING),
         lambda model, cv: cross_val_predict(ridge(), X, Y, cv=cv),
         lambda model, cv: validation_curve(
-            model, X, None, param_name="n_components", param_range=[1, 2], cv=cv, scoring=SCORER,
-            error_score="raise",
-        ),
-        lambda model, cv: learning_curve(
-            model, X, None, cv=cv, scoring=SCORER, error_score="raise"
-        ),
+            model, X, None, param_name="n_components", param_range=[1, 2], cv=cv, **RAISING),
+        lambda model, cv: learning_curve(model, X, None, cv=cv, **RAISING),
         lambda model, cv: permutation_test_score(
-            model, X, Y, cv=cv, n_permutations=2, scoring=SCORER
-        ),
-        lambda model, cv: grid(cv, model, scoring=SCORER, error_score="raise").fit(X),
+            model, X, Y, cv=cv, n_permutations=2, scoring=SCORER),
+        lambda model, cv: grid(cv, model, **RAISING).fit(X),
     ],
     ids=["validate", "predict", "validation", "learning", "permutation", "search"],
 )  # fmt: skip
@@ -218,6 +211,18 @@ def test_cross_validation_is_paid_for_with_its_folds():
             cross_validate(model, X, cv=cv, scoring=SCORER, error_score="raise")
     assert len(result["estimator"]) == 4
     assert ledger.entries[1].losses == search_cost(model, cv=cv, scoring=SCORER).losses
+
+
+def test_seeded_scores_are_seeded_fits():
+    cv, model, scorer = IndependentKFold(3), pca(epsilon=0.1), replace(SCORER)
+    with forgiving(9, 1e-5) as ledger:
+        with ledger.charge(model, cv=cv, scoring=scorer):
+            scorer.random_state = 0
+            with pytest.raises(BudgetExceededError, match="not among those"):
+                cross_validate(model, X, cv=cv, scoring=scorer, error_score="raise")
+        with pytest.raises(PrivacyError, match="was given a random_state"):
+            ledger.charge(grid(cv, model, scoring=scorer)).__enter__()
+    assert search_cost(model, cv=cv, scoring=scorer).seeded and not ledger.spent.seeded
 
 
 def test_more_than_was_paid_for_is_refused():

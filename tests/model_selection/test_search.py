@@ -2,6 +2,9 @@
 
 import math
 import pickle
+import threading
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -315,6 +318,28 @@ def test_warnings_of_lost_runs_are_dropped(strategy):
     search = DPGridSearchCV(DPTraceRegressor(1), grid, SQUARED, strategy=strategy, **runs)
     (said,) = messages_of(search.fit, X[:50], Y[:50])
     assert said.startswith("DPTraceRegressor")
+
+
+def test_runs_of_two_threads_keep_their_warnings_to_themselves(monkeypatch):
+    """Of two that overlap, the first to begin ends first: warnings were lost from there on."""
+    checked, both = DPTraceRegressor._check_parameters, threading.Barrier(2)
+    one = {"max_iter": [1]}, SQUARED
+
+    def meet(model):
+        time.sleep(0.3 * both.wait(10))  # the second to come goes on last
+        checked(model)
+
+    def search(_):
+        DPGridSearchCV(DPTraceRegressor(1), *one, strategy="compose").fit(X[:50], Y[:50])
+
+    def overlapping():
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(search, "12"))
+        warnings.warn("heard", stacklevel=1)
+
+    monkeypatch.setattr(DPTraceRegressor, "_check_parameters", meet)
+    *runs, heard = messages_of(overlapping)
+    assert len(runs) <= 2 and heard == "heard"
 
 
 # -- audits --------------------------------------------------------------------------------------

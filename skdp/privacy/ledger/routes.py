@@ -238,7 +238,7 @@ class SearchReservation(Prepaid):
 
 
 def _kind(fit: LedgerFit) -> str:
-    return repr((fit.unit, fit.adjacency, tuple(fit.losses)))
+    return repr((fit.unit, fit.adjacency, fit.seeded, tuple(fit.losses)))
 
 
 def _take(file: sqlite3.Connection, kind: str) -> bool:
