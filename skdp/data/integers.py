@@ -136,14 +136,6 @@ class IntegerRows:
         """Return the integer rows and their exact squared norms."""
         return self._clipped(rows, *self.unclipped(rows))
 
-    def with_lengths(self, rows: Block) -> tuple[Block, FloatArray]:
-        """Return the integer rows, and the lengths of the rows before they are clipped."""
-        Z, squares = self.unclipped(rows)
-        lengths, hard = np.sqrt(squares) * self.unit, np.flatnonzero(~(squares < EXACT))
-        if hard.size:
-            lengths[hard] = _own_norms(rows[hard])
-        return self._clipped(rows, Z, squares)[0], lengths
-
     def unclipped(self, rows: Block) -> tuple[Block, FloatArray]:
         """Return rows of any length in whole units, and their squared norms."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -227,13 +219,6 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
         clipped = clip_rows(rows, clip_norm)
         return clipped, square_norms(clipped)
     return IntegerRows(clip_norm, unit, reuse=True).with_squares(rows)
-
-
-def rows_and_lengths(rows: Block, clip_norm: float, unit: float) -> tuple[Block, FloatArray]:
-    """Return clipped rows as `row_map` makes them, and their lengths before that, rounded alike."""
-    if unit == 0.0:
-        return clip_rows(rows, clip_norm), row_norms(rows)
-    return IntegerRows(clip_norm, unit, reuse=True).with_lengths(rows)
 
 
 # Products and sums of integers that are exact: in float64 below 2**53, and in limbs beyond it.

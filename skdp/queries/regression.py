@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data import blocks, views
-from skdp.data.integers import length_unit, rows_and_lengths
+from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery, mean_of_groups
@@ -37,15 +37,20 @@ _LENGTH = "length"  # name of the column with the norms of rows in their units
 def _lengths(
     block: Any, scale: views.RowScale | None, kept: views.Kept | None
 ) -> tuple[FloatArray]:
-    norms, near = [], scale is not None and not isinstance(block, views.Groups)
-    unit = length_unit(block.shape[1] if kept is None else len(kept)) if near else math.inf
+    norms = []
     for part in views.tiles(block):
         (rows,) = views.rows_of_records([part], kept)
         if scale is not None:
             good = None if isinstance(part, views.Groups) else views.good_records(part)
             rows = views.with_rows(rows, scale(views.rows_of(rows), good))
-        norms.append(views.group_lengths(rows, unit))
+        norms.append(_norms(rows, scale))
     return (np.concatenate(norms),)
+
+
+def _norms(block: Any, scale: views.RowScale | None) -> FloatArray:
+    """Return the norms of rows, computed in the same way in all passes."""
+    near = scale is not None and not isinstance(block, views.Groups)
+    return views.group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
 
 
 class RegressionQuery(GroupQuery):
@@ -236,10 +241,10 @@ class _MomentOfBlock:
             f = self._factors(norms, views.good_records(block), self.clip_norm)
             return self._target_sums(block, f)
         rows, good = self._rows(block)
-        Z, found = rows_and_lengths(rows, self.clip_norm, math.sqrt(self.step))
         if not measured:
-            norms[:] = found
-        f = self._factors(found, good, self.clip_norm)
+            norms[:] = _norms(rows, self.row_scale)
+        f = self._factors(norms, good, self.clip_norm)
+        Z = views.GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
         V = self._targets(block, good, f)
         last = f * bias_units(self.bias, self.step)
         last = np.rint(last) if self.step else last  # f <= 1: no longer
