@@ -10,7 +10,7 @@ from sklearn.base import MetaEstimatorMixin, is_classifier
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
@@ -106,6 +106,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             The fitted search.
         """
         candidates = self._checked()
+        if getattr(y, "ndim", 1) == 2 and not get_tags(self).target_tags.multi_output:
+            y = column_or_1d(y, warn=True)  # here, as nobody hears what a run warns of
         plan = self._plan(len(candidates))
         unit, adjacency = self._checked_meaning(candidates, fit_params)
         limit = RunLimit(unit, adjacency, plan.run)
