@@ -20,7 +20,6 @@ from skdp._inputs import (
     in_blocks,
     mapped,
 )
-from skdp._limits import CLEAR
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
@@ -58,7 +57,6 @@ _RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
 _LITTLE = 0.1  # a fit that explains less of the variance of the targets warns
 _ZERO = "returns the zero matrix"
 _UNCLEAR = "its predictions are not clearly better than"
-_FAR = "hardly sees the largest targets: they lie far beyond the scale of most"
 _ALONE = "its records are too few for a matrix of this size"
 
 
@@ -125,15 +123,11 @@ def judged(ask, fit, facts, design, stage, centre, share):
         unit = centre.sd or fit.target_sd
         answer = sums.prediction_moments(unit, cut, radius, share=share)
         slope, shift, kept = calibration(answer, n_free, placed)
-        # Rows with far targets are shortened: the others vary less than all targets, not more.
-        seen, error = answer.value, CLEAR * math.sqrt(2.0) * answer.noise_scale
         if not kept.exceeds(0.0):
             slope, shift, means = 0.0, 0.0, None
             failure = f"{_ZERO}: {_UNCLEAR} {'the mean of the targets' if placed else 0}"
         elif kept.share < _LITTLE:
             failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
-        elif seen[1, 1] > (1 + _LITTLE) * seen[2, 2] + error:
-            failure = failure or _FAR
         far = slope * cut * unit
     middle, (left, right) = centre.value + shift * centre.sd, design[:2] if design else (None, None)
     attributes = trace_attributes(fit, left, right, means)
