@@ -31,8 +31,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Largest dimension of the shared subspace. Released eigenvalues above their noise are counted
-        ("auto": without a limit); fewer components are kept where fewer are, but one at least.
+        Largest dimension of the shared subspace: components deep in the noise of the released
+        eigenvalues are left out, all but one. "auto" counts those that are clear of it.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6

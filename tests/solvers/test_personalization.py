@@ -229,9 +229,8 @@ def test_kept_decompositions_hold_features_of_any_scale():
 
 def test_number_of_rules_is_public():
     view = shared.View(None, True, "squared")
-    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, 1.0), view)
-    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, 1.0), view)
-    assert len(few) == len(many) == 19
+    seen = [shared.Shared(np.eye(5)[:, :2], error, 1.0) for error in (0.9, 0.0)]
+    assert [len(heads.all_rules(each, view)) for each in seen] == [19, 19]
 
 
 def test_prior_outside_the_subspace_follows_its_error():
@@ -241,3 +240,5 @@ def test_prior_outside_the_subspace_follows_its_error():
     assert ratio(0.0) == 0.0 < ratio(0.1) < ratio(0.5) < ratio(8.0) == pytest.approx(1.0)
     assert max(ratio(8.0, d, 1) for d in range(2, 30)) <= 1.0  # clients refuse larger ones
     assert ratio(0.5, 3, 3) == 0.0
+    for x, kept in ((4.0, 1), (9.0, 2)):  # 9 is not clear of the noise
+        assert shared._spectral(Answer(np.diag([90.0, x] + 8 * [0.0]), 1.0), 2).U.shape[1] == kept
