@@ -237,6 +237,7 @@ class Base(NamedTuple):
     """What all share before their subspace: None for what labels do not have."""
 
     scaling: Scaling
+    n: float
     model: GlobalModel | None = None
     unit: TargetUnit | None = None
 
@@ -248,13 +249,13 @@ def learn_base(estimator, ask, query, shares):
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
     scaling = scaling_of(columns)
     if not estimator._y_numeric:  # logits of all are not those of each
-        return Base(scaling)
+        return Base(scaling, columns.n)
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
     model = pooled_model(
         ask.scaled(*scaling), columns.found, unit, share, intercept=estimator.fit_intercept
     )
-    return Base(scaling, model, unit)
+    return Base(scaling, columns.n, model, unit)
 
 
 def _target_unit(estimator, ask, p, shares, public):
@@ -480,9 +481,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         model, scaling, own = base.model, base.scaling, {}
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
-        count = shared.count
+        # Without an intercept all users that can have a direction.
+        count, n = shared.count, base.n if self.fit_intercept else shared.count
         if self.adjacency == "replace":
-            count = float(max(query.n_rows, 1))
+            n = count = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
@@ -491,14 +493,14 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view)
         if self.head_selection == "private_vote":
-            choice, helped = elect(ask, heads, rules, shares["head"])
+            choice, helped = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
             choice = Choice(rules)
         warn_of_verdict(self, base._replace(model=model), helped)
-        return own | self._attributes_of(scaling, shared, whitening, model, choice, count)
+        return own | self._attributes_of(scaling, shared, whitening, model, choice, n)
 
     @staticmethod
-    def _attributes_of(scaling, shared, whitening, model, choice, count):
+    def _attributes_of(scaling, shared, whitening, model, choice, n):
         """Return the public attributes, which are about rows as they come."""
         coef, intercept = scaling.of_raw(model.coef, model.intercept)
         one = len(intercept) == 1
@@ -516,7 +518,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "global_model_found_": model.seen,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
-            "n_groups_": round(count),
+            "n_groups_": round(n),
         }
 
     def _view(self, whitener, base):

@@ -31,7 +31,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise.
+        Largest dimension of the shared subspace: components deep in the noise of the released
+        eigenvalues are left out, all but one. "auto" counts those that are clear of it.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
@@ -70,7 +71,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     ----------
     classes_ : ndarray of shape (n_classes,)
         The classes.
-    components_ : ndarray of shape (n_components, n_features)
+    components_ : ndarray of shape (`n_components_`, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
     whitening_ : ndarray of shape (n_features, n_features)
         Public map of the features: a user's coefficients are ``whitening_ @ components_.T @ V``.
@@ -96,11 +97,12 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Whether the model of all stands above its noise. If not, users without a head get about the
         mean, and heads start there.
     head_rule_ : HeadRule or None
-        The elected rule; None if each user takes a mean of all.
+        The elected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
         All rules that users weigh, and the rules of users of two rows and of one.
     n_groups_ : int
-        Number of users: released under "add_remove", exact under "replace".
+        Number of users: released under "add_remove" (with `fit_intercept=False`: of users whose
+        rows tell of a direction), at least two deviations of its noise; exact under "replace".
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -566,7 +566,8 @@ def _spectral(released: Answer, k: int | str) -> Shared:
     values, vectors = top_eigenpairs(released.value)
     d, noise = len(values), released.noise_scale
     count = max(1.0, float(values.sum()), noise * math.sqrt(d))
-    if isinstance(k, str):
-        k = count_components(values, noise, count)
+    # Heads would fit what is noise. Who gives a number expects components: half as clear ones do.
+    clear = count_components(values * (1 if isinstance(k, str) else 2), noise, count)
+    k = clear if isinstance(k, str) else min(k, clear)
     error = _error_of_directions(values, k, noise, count)
     return Shared(vectors[:, :k], error, count, values)

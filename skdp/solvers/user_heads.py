@@ -61,7 +61,7 @@ AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
 
 
 class Choice(NamedTuple):
-    """What was decided about heads: the elected rule alone, or all rules.
+    """What was decided about heads: the elected rule, or those that users weigh.
 
     Users of two rows have the best rule without a head, `level`; those of one row have it if it is
     clearly better than the model of all, as `lone`.
@@ -185,17 +185,16 @@ class Heads:
 
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace, V (k, p) and intercepts: (n, (k + 1) p)."""
-        rule = fixed_choice(self.view).rules[0]
         seen = self.view(batch)
         path = RidgePath.of(seen.times(self.U))
-        fit = self._fit(batch, seen, path, rule)
+        fit = self._fit(batch, seen, path, fixed_choice(self.view).rules[0])
         V, b = seen.undone(path.coefficients(fit), fit.intercept)
         return np.concatenate([V.reshape(len(V), -1), b], axis=1)
 
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
-        """Fit each user by the elected rule, or by the mean of all: (n, (d + 1) p), private.
+        """Fit each user by the elected rules: (n, (d + 1) p), private.
 
-        Without an elected rule each has the weight exp(m/2 gain), m the number of rows:
+        Of several each has the weight exp(m/2 gain), m the number of rows:
         the likelihood of normal left-out residuals. The best one alone is often so by chance. Users
         with too few rows for a head have no choice.
         """
@@ -220,8 +219,7 @@ class Heads:
         self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> FloatArray:
         """Undo own scale and whitener: coefficients and intercepts for rows as they are seen."""
-        inner = self._coefficients(seen, rule.outside, path, fit)
-        theta, b = seen.undone(inner, fit.intercept)
+        theta, b = seen.undone(self._coefficients(seen, rule.outside, path, fit), fit.intercept)
         theta = self.view.coefficients(theta)
         if self.model.own:
             b = b + seen.own_means
@@ -273,14 +271,16 @@ class HeadVotes(SumMessage):
 
 
 def elect(
-    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], share: float
+    ask: AsksUsers, heads: Heads, rules: tuple[HeadRule, ...], n: float, share: float
 ) -> tuple[Choice, bool]:
-    """Elect the rule of all users, and say whether coefficients of their own help them.
+    """Elect the rules that users weigh, and say whether coefficients of their own help them.
 
     The mean of rules with coefficients, next to that of those without, tells which side is better:
-    if it is clear, the best rule of that side is elected, else users choose. Those of too few rows
-    have the best rule of the side without coefficients; of one row, only if it is clearly better
-    than the model of all.
+    if it is clear, the other one is out. Of what is left the rules go on that are not clearly worse
+    than the best. Not only noise blurs this: n unit votes are as many draws of mean square 1/R, for
+    R rules, and users who need different rules have votes that cancel.
+    Users of too few rows have the best rule of the side without coefficients; of one row, only if
+    it is clearly better than the model of all.
     """
     released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, CLEAR * released.noise_scale
@@ -288,10 +288,11 @@ def elect(
     at = int(np.argmax(np.where(alone, -np.inf, votes)))
     few = rules[at], rules[at] if votes[at] > votes[-1] + math.sqrt(2) * noise else AS_ALL
     gain = float(votes[alone].mean() - votes[~alone].mean())
-    if abs(gain) <= noise * math.sqrt(1 / alone.sum() + 1 / (~alone).sum()):
-        return Choice(rules, *few), False
-    side = np.where(alone == (gain > 0), votes, -np.inf)
-    return Choice((rules[int(np.argmax(side))],), *few), gain > 0
+    error = math.hypot(noise, CLEAR * math.sqrt(n / len(rules)))
+    clear = abs(gain) > error * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
+    side = np.where(clear & (alone != (gain > 0)), -np.inf, votes)
+    kept = np.flatnonzero(side >= side.max() - math.sqrt(2) * error)
+    return Choice(tuple(rules[i] for i in kept), *few), clear and gain > 0
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.

@@ -154,9 +154,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
             return Answer(votes.sum(axis=0), self.noise_scale)
 
     ask = Ask()
-    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
-    (rule,) = choice.rules
-    assert helped and rule.outside < 1e-2 and rule.intercept == 0.0
+    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
+    rule = choice.rules[0]
+    assert helped and choice.rules == rules[:3] and rule.outside < 1e-2 and rule.intercept == 0.0
     assert choice.level == max(rules, key=lambda r: (r.penalty, votes.sum(axis=0)[rules.index(r)]))
     level = heads.HeadRule(0.0, math.inf, 1.0, True)
     for m in (1, 2):
@@ -165,10 +165,10 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
-    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
-    assert not helped and choice.rules[0].penalty == math.inf
+    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
+    assert not helped and {rule.penalty for rule in choice.rules} == {math.inf}
     ask.noise_scale, votes = 1e4, -votes
-    choice, helped = heads.elect(ask, users_heads, rules, 1.0)
+    choice, helped = heads.elect(ask, users_heads, rules, 400.0, 1.0)
     assert (helped, choice.rules, choice.lone) == (False, rules, heads.AS_ALL)
     weights = np.exp(batch.Y.shape[1] / 2 * heads.HeadVotes(users_heads, rules).gains(batch))
     heads_of = [users_heads.fit(batch, choice_of(rule)) for rule in rules]
@@ -229,9 +229,8 @@ def test_kept_decompositions_hold_features_of_any_scale():
 
 def test_number_of_rules_is_public():
     view = shared.View(None, True, "squared")
-    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, 1.0), view)
-    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, 1.0), view)
-    assert len(few) == len(many) == 19
+    seen = [shared.Shared(np.eye(5)[:, :2], error, 1.0) for error in (0.9, 0.0)]
+    assert [len(heads.all_rules(each, view)) for each in seen] == [19, 19]
 
 
 def test_prior_outside_the_subspace_follows_its_error():
@@ -241,3 +240,5 @@ def test_prior_outside_the_subspace_follows_its_error():
     assert ratio(0.0) == 0.0 < ratio(0.1) < ratio(0.5) < ratio(8.0) == pytest.approx(1.0)
     assert max(ratio(8.0, d, 1) for d in range(2, 30)) <= 1.0  # clients refuse larger ones
     assert ratio(0.5, 3, 3) == 0.0
+    for x, kept in ((4.0, 1), (9.0, 2)):  # 9 is not clear of the noise
+        assert shared._spectral(Answer(np.diag([90.0, x] + 8 * [0.0]), 1.0), 2).U.shape[1] == kept
