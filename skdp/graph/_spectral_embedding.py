@@ -306,7 +306,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         """Return (name, reason): a function of the settings and the number of nodes."""
         n_answers = PASSES["power"][self.delta == 0]
         n_answers = n_answers if self.n_iter == "auto" else self.n_iter
-        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power")
+        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", groups=True)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
