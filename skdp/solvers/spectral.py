@@ -358,27 +358,27 @@ _APART = 0.1  # of the direction of counts: where the moment holds the rest, it 
 
 
 def screened_moment(
-    ask: Any, d: int, k: int, share: float, signal: float, most: float
+    ask: Any, count: Callable[..., Answer], k: int, share: float, signal: float, most: float
 ) -> FloatArray:
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
-    count may be at most. Popularity is the floor, as for rows. All columns are read where the edge
-    of their noise, over the share of the counts, is lower so: where they are about as popular. The
+    `count` may be. Popularity is the floor, as for rows. All columns are read where the edge of
+    their noise, over the share of the counts, is lower so: where they are about as popular. The
     less a moment shows, the more of the budget counts have: they are one direction more. A moment
     of dense rows shows that direction, too. The first counts c tell how clearly: of all squares it
     holds c'c/(most sum c) at least.
     """
     plain = signal * math.sqrt(k) / _MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + plain)) * _SUMS
-    counts, size = ask.counts(share=part * share), moment_columns(signal, d, k)
-    mean, noise = counts.value / most, counts.noise_scale / most
+    counts = count(share=part * share)
+    d, mean, noise = len(counts.value), counts.value / most, counts.noise_scale / most
     square = max(float(mean @ mean) - d * noise * noise, 0.0)
     dense = square / max(float(mean.sum()), square, noise * math.sqrt(d), 1e-300)
-    seen = dense * signal * math.sqrt(2 / size)  # over half of the edge
+    seen = dense * signal * math.sqrt(2 / moment_columns(signal, d, k))  # over half of the edge
     more = min(0.9, 1 / (1 + plain + dense * seen * seen)) - part
     if more > 0:
-        counts, part = averaged(counts, ask.counts(share=more * share)), part + more
+        counts, part = averaged(counts, count(share=more * share)), part + more
     size = moment_columns(signal * math.sqrt(1 - part), d, k)
     order = np.argsort(-counts.value, kind="stable")
     total = max(float(counts.value.sum()), 1e-300)

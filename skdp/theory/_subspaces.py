@@ -34,11 +34,6 @@ def is_small(shape: tuple[int, int]) -> bool:
     return 8 * math.prod(shape) <= MEMORY and min(shape) <= GRAM_FEATURES
 
 
-def flipped_threshold(noise_scale: float, m: int, n: int) -> float:
-    """Return the smallest singular value that one release of m x n independent entries finds."""
-    return iteration_threshold(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), n)
-
-
 def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
     """Return the smallest singular value that products with k incoherent columns find.
 
@@ -134,8 +129,7 @@ def choose_one_shot(
     # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
     # matrices that are no graphs are not rounded then.
     enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0
-    noisy = theirs > enough
-    if groups and noisy:
+    if groups and theirs > enough:
         ours, theirs = _next_to_edges(ours, theirs, unit.high)
-    name = "one_shot" if noisy and ours < theirs else other
+    name = "one_shot" if ours < theirs and theirs > enough else other
     return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"

@@ -239,5 +239,5 @@ def test_all_columns_are_read_where_they_are_about_as_popular(power, read, most,
         def gram(self, *, share):
             return Answer(np.eye(sizes[-1]), 1.0)
 
-    spectral.screened_moment(Ask(), 700, 2, 1.0, 328.0, most)
+    spectral.screened_moment(Ask(), Ask().counts, 2, 1.0, 328.0, most)
     assert sizes == [read] and sum(shares) == pytest.approx(part, abs=1e-4)
