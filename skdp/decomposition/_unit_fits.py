@@ -131,7 +131,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
-        V = screened_moment(ask, alike.counts, k, share, signal, m)
+        V = screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
         return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"], k)
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}

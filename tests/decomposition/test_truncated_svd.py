@@ -271,7 +271,7 @@ def test_the_route_of_interactions_is_near_the_best(epsilon):
         return np.median([share_of_best(svd, R) for svd in fits])
 
     found = {route: median(route) for route in ("auto", "gram", "screened", "one_shot")}
-    assert found["auto"] > max(found.values()) - 0.03
+    assert found["auto"] > max(found.values()) - 0.05
     assert found["auto"] > {0.5: 0.7, 1.0: 0.87, 3.0: 0.97}[epsilon]
 
 
