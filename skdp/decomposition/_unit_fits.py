@@ -111,7 +111,7 @@ def fit_interactions(estimator, session, X, route):
         paid = _SHARES["degree"] * (learnt and not session.open)
         found = _moment_pairs(estimator, session, ask, X.shape, route, floor, paid)
         (squares, V), whole = found[:2], ask.square_sum(share=_SHARES["total"])
-        sums, noise = ask.sums(share=_SHARES["sums"])
+        sums, noise = (part / math.sqrt(floor) for part in ask.counts(share=_SHARES["sums"]))
         total = max(float(whole.value), whole.noise_scale)
         if session.budget.mu and not session.open:
             extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor, paid)
@@ -130,7 +130,8 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
         return chosen_pairs(ask.gram(share=share), k)
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
-        V = screened_moment(ask, n, k, share - _SHARES["ritz"], signal)
+        share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
+        V = screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
         return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"], k)
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
@@ -200,7 +201,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
-        V = screened_moment(rows, n, k, share, signal)
+        V = screened_moment(rows, rows.counts, k, share, signal, m * unit.alpha)
         ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"], k)
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value

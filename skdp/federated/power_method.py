@@ -52,7 +52,7 @@ _SIGNATURES: dict[type, _clients.Signatures] = {
     TangentQuery: {"sizes_above": (_clients.is_number,), "product": (_clients.is_positive,)},
     InteractionQuery: {
         "columns": (_clients.is_selection,),
-        "sums": (),
+        "counts": (),
         "gram": (),
         "right": (_clients.is_matrix,),
         "ritz": (_clients.is_matrix,),

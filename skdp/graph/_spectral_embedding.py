@@ -22,7 +22,7 @@ from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import MOST_NUMBERS
-from skdp.theory._subspaces import choose_one_shot, flipped_threshold, products_threshold
+from skdp.theory._subspaces import choose_one_shot, iteration_threshold, products_threshold
 from skdp.units import offered
 
 # What an embedding shows, from released values alone.
@@ -53,7 +53,7 @@ def _edge(estimator, session, degrees, n):
     """Return the eigenvalue from which one is seen."""
     flips = [line.noise_scale for line in session.ledger if line.name == "randomized_entries"]
     if flips:
-        return flipped_threshold(flips[0] * float(bound_of(estimator)[1]), n, n)
+        return iteration_threshold(flips[0] * float(bound_of(estimator)[1]), n)
     products = [line for line in session.ledger if line.name == "right_product"]
     products = products[degrees is not None :]  # the first one released the degrees
     return _SEEN * products_threshold(products, n)
@@ -306,7 +306,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         """Return (name, reason): a function of the settings and the number of nodes."""
         n_answers = PASSES["power"][self.delta == 0]
         n_answers = n_answers if self.n_iter == "auto" else self.n_iter
-        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power")
+        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", groups=True)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""

@@ -13,7 +13,7 @@ Gram matrix of the user rows on selected items.
 |---|---|---|
 | row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) |
 | row, counts for pure noise | 1 (rows of sum 1) | |
-| interaction | 1 (raw counts) | `gram_change` |
+| interaction | 1 (long histories weigh less) | `gram_change` |
 """
 
 from __future__ import annotations
@@ -154,34 +154,27 @@ class InteractionQuery(PrivateQuery):
         terms = self.shape[0] + self.shape[1] + 8
         return 2 * terms * ROUNDING * self.shape[0] * X_norm
 
-    def sums(self) -> Bounded:
-        """Return the column sums of the normalised rows.
-
-        add_remove: beyond the floor 1/d + (d-1)(1/sqrt(d-1) - 1/sqrt(d))^2 <= 1/d0, under it
-        1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
-        """
-        m, n = self.shape
-        l2 = math.sqrt(self._units / self.degree_floor)
-        return rounded_release(
-            "normalized_item_sum", (n,), l2, 2 * (m + 2) * ROUNDING * m,
-            lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
-        )  # fmt: skip
-
     def counts(self) -> Bounded:
-        """Return how many users have each item: one count moves by 1, or two under replace.
+        """Return how many users have each item; one of d items beyond the floor counts sqrt(d0/d).
 
-        Each moved count is rounded by itself.
+        That is sqrt(d0) times the sums of normalised rows. add_remove: beyond d0
+        1/d + (d-1)(1/sqrt(d-1) - 1/sqrt(d))^2 <= 1/d0, under it 1/d0: 1 in l2; in l1
+        sqrt(d0) (1/sqrt(d) + (d-1)(1/sqrt(d-1) - 1/sqrt(d))), which falls with d, and 1. replace:
+        two entries of 1 at most.
         """
-        moved = self._units
+        (m, n), floor = self.shape, min(self.degree_floor, self.n_features)
+        beyond = floor - (floor - 1) * math.sqrt(floor / (floor + 1)) if floor < n else 1.0
 
-        def answer(step: float) -> NDArray[Any]:
-            return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
+        def weighted() -> FloatArray:
+            degrees = np.diff((rows := self._normalised()).indptr)
+            weights = np.repeat(np.sqrt(floor / np.maximum(degrees, floor)), degrees)
+            return np.asarray(np.bincount(rows.indices, weights, minlength=n), np.float64)
 
-        bound = Bound(
-            "item_counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=moved,
-            l1_slack=moved,
+        return rounded_release(
+            "item_counts", (n,), math.sqrt(self._units),
+            2 * (m + 4) * ROUNDING * m * math.sqrt(floor), weighted,
+            l1=2.0 if self.adjacency == "replace" else max(beyond, 1.0),
         )  # fmt: skip
-        return Bounded(bound, answer)
 
     def cells(self) -> Bounded:
         """Return the positions of the ones, for randomized response: 1 differs, 2 under replace."""
@@ -391,15 +384,17 @@ class InteractionHistories(PrivateQuery):
         Positive entries are items.
     adjacency : {"add_remove", "replace"}
         An interaction appears or goes, or moves to another item.
+    usual : int
+        Users of more items have smaller weights in the counts.
     """
 
-    def __init__(self, R: Any, *, adjacency: str) -> None:
-        self.n_features = int(R.shape[1])
+    def __init__(self, R: Any, *, adjacency: str, usual: int = 1) -> None:
+        self.n_features, self._usual = int(R.shape[1]), usual
         self._at = partial(InteractionQuery, R, adjacency=adjacency, prepare=binary_rows)
 
     def counts(self) -> Bounded:
-        """Return how many users have each item."""
-        return self._at(degree_floor=1).counts()
+        """Return how many users have each item, weighted."""
+        return self._at(degree_floor=self._usual).counts()
 
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:
         """Return R'R of the kept items, with a degree floor."""

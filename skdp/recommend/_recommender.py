@@ -48,6 +48,17 @@ def release_route(name, session, whole, n_users):
     return _moment(session, whole, n_users)
 
 
+def counted_alike(session, n_users, n_items):
+    """Return how many items a user may have who counts fully for each, by the noise of counts.
+
+    Users of more count as rows of their length do: few long histories are not what all like. That
+    costs counts, and little where users are many for each item, next to the noise.
+    """
+    pure, part = session.budget.pure_epsilon, math.sqrt(_OF_CELLS)
+    noise = math.sqrt(2.0) / (part * pure) if pure else session.noise_multiplier
+    return int(min(max(2 * USUAL_ONES * noise / part * n_items / n_users, 1.0), n_items))
+
+
 def _moment(session, whole, n_users):
     factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
 
@@ -198,8 +209,8 @@ class DPRecommender(
     Attributes
     ----------
     item_counts_ : ndarray of shape (n_features,)
-        Released popularity: noisy numbers of users (rows: sums of histories of length 1, or of sum
-        1 where delta is 0).
+        Released popularity: noisy numbers of users, of whom those with many items count less where
+        noise allows it (rows: sums of histories of length 1, or of sum 1 where delta is 0).
     item_counts_noise_scale_ : float
         Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
         others have less.
@@ -320,8 +331,9 @@ class DPRecommender(
         name, reason = self._route(R)
         available = 1.0
         if not self._whole:
-            query = InteractionHistories(R, adjacency=self.adjacency)
             n_users, n_items = R.shape
+            usual = counted_alike(session, n_users, n_items)
+            query = InteractionHistories(R, adjacency=self.adjacency, usual=usual)
             self._warn_of_delta(*public_units(self, R.shape, session))
         else:
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs, "cap": self._cap}

@@ -357,22 +357,34 @@ _MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have ha
 _APART = 0.1  # of the direction of counts: where the moment holds the rest, it adds noise alone
 
 
-def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
+def screened_moment(
+    ask: Any, count: Callable[..., Answer], k: int, share: float, signal: float, most: float
+) -> FloatArray:
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
-    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
-    floor, as for rows. All columns are read where the edge of their noise, over the share of the
-    counts, is lower so: where they are about as popular. The less a moment shows, the more of the
-    budget counts have: they are one direction more.
+    `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
+    `count` may be. Popularity is the floor, as for rows. All columns are read where the edge of
+    their noise, over the share of the counts, is lower so: where they are about as popular. The
+    less a moment shows, the more of the budget counts have: they are one direction more. A moment
+    of dense rows shows that direction, too. The first counts c tell how clearly: of all squares it
+    holds c'c/(most sum c) at least.
     """
-    part = min(0.9, 1 / (1 + signal * math.sqrt(k) / _MOMENT_SIGNAL))
-    counts, rest = ask.counts(share=part * share), (1 - part) * share
+    plain = signal * math.sqrt(k) / _MOMENT_SIGNAL
+    part = min(0.9, 1 / (1 + plain)) * _SUMS
+    counts = count(share=part * share)
+    d, mean, noise = len(counts.value), counts.value / most, counts.noise_scale / most
+    square = max(float(mean @ mean) - d * noise * noise, 0.0)
+    dense = square / max(float(mean.sum()), square, noise * math.sqrt(d), 1e-300)
+    seen = dense * signal * math.sqrt(2 / moment_columns(signal, d, k))  # over half of the edge
+    more = min(0.9, 1 / (1 + plain + dense * seen * seen)) - part
+    if more > 0:
+        counts, part = averaged(counts, count(share=more * share)), part + more
     size = moment_columns(signal * math.sqrt(1 - part), d, k)
     order = np.argsort(-counts.value, kind="stable")
     total = max(float(counts.value.sum()), 1e-300)
     alike = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
     order = order if alike else order[:size]
-    moment, V = ask.columns(order).gram(share=rest), np.zeros((d, k))
+    moment, V = ask.columns(order).gram(share=(1 - part) * share), np.zeros((d, k))
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)
     apart = common - V @ (V.T @ common)

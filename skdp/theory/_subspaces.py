@@ -12,7 +12,9 @@ from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 
-_STANDS_OUT = 1.7  # detection limit of power iteration over the noise, measured for six shapes
+# Detection limit of power iteration over the noise, measured for six shapes; and mean degree of a
+# graph over the eigenvalue of its groups, where they can just be seen.
+_STANDS_OUT, _USUAL_DEGREE = 1.7, 5.0
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -30,11 +32,6 @@ def products_threshold(answers: Sequence[LedgerEntry], size: int) -> float:
 def is_small(shape: tuple[int, int]) -> bool:
     """Whether a whole matrix is released at once: a product with the identity."""
     return 8 * math.prod(shape) <= MEMORY and min(shape) <= GRAM_FEATURES
-
-
-def flipped_threshold(noise_scale: float, m: int, n: int) -> float:
-    """Return the smallest singular value that one release of m x n independent entries finds."""
-    return iteration_threshold(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), n)
 
 
 def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
@@ -72,6 +69,21 @@ def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
 
 
+def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
+    """Return the thresholds of both routes for groups, next to the noise of the edges themselves.
+
+    Edges of `weight` scatter about the chances that groups give them: in a graph of mean degree d
+    up to E = 2 sqrt(d weight). A graph that shows groups has the more edges the larger their
+    eigenvalue L is: d = _USUAL_DEGREE L. In one release both noises add, L^2 = ours^2 + E^2. All
+    products share that of the edges; they find what stands out of the larger one, as E takes no
+    less than their own noise does: L^4 = theirs^4 + (_STANDS_OUT E)^4.
+    """
+    edge = 4 * _USUAL_DEGREE * weight  # E^2 = edge L
+    square = (_STANDS_OUT**2 * edge / theirs) ** 2
+    products = theirs * math.sqrt((square + math.hypot(square, 2.0)) / 2)
+    return edge / 2 + math.hypot(edge / 2, ours), products
+
+
 def choose_one_shot(
     estimator: Any,
     unit: Any,
@@ -80,6 +92,7 @@ def choose_one_shot(
     other: str,
     *,
     moments: Mapping[str, float] | None = None,
+    groups: bool = False,
 ) -> tuple[str, str]:
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
@@ -97,6 +110,8 @@ def choose_one_shot(
         Its name.
     moments : mapping or None
         Name -> threshold of routes by the moment of the rows.
+    groups : bool
+        Whether groups of nodes are sought, and not the matrix itself.
     """
     name = estimator.algorithm
     if name != "auto":
@@ -114,5 +129,7 @@ def choose_one_shot(
     # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
     # matrices that are no graphs are not rounded then.
     enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0
+    if groups and theirs > enough:
+        ours, theirs = _next_to_edges(ours, theirs, unit.high)
     name = "one_shot" if ours < theirs and theirs > enough else other
     return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"

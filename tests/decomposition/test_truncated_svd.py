@@ -271,7 +271,7 @@ def test_the_route_of_interactions_is_near_the_best(epsilon):
         return np.median([share_of_best(svd, R) for svd in fits])
 
     found = {route: median(route) for route in ("auto", "gram", "screened", "one_shot")}
-    assert found["auto"] > max(found.values()) - 0.03
+    assert found["auto"] > max(found.values()) - 0.05
     assert found["auto"] > {0.5: 0.7, 1.0: 0.87, 3.0: 0.97}[epsilon]
 
 
@@ -279,9 +279,9 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
     R = make_interactions(300, 60, 9000, 4, random_state=0)
     options = {"privacy_unit": "interaction", "algorithm": "gram"}
     lines = fit(R, epsilon=50.0, **options).releases_
-    names = ["squared_norm_sum", "gram", "squared_norm_sum", "normalized_item_sum"]
+    names = ["squared_norm_sum", "gram", "squared_norm_sum", "item_counts"]
     assert [line.name for line in lines] == names and lines[0].sensitivity == pytest.approx(1 / 60)
-    assert lines[3].sensitivity == pytest.approx((R.nnz / 300) ** -0.5, rel=0.1)
+    assert lines[3].sensitivity == pytest.approx(1.0)
     assert exact(R, 3, **options).user_level_mu_ == math.inf
     given = fit(R, unit_bound=7, **options)
     assert len(given.releases_) == 3

@@ -24,8 +24,8 @@ def rows(adjacency, cap=None, **options):
     )
 
 
-def interactions(adjacency):
-    return lambda R: InteractionHistories(R, adjacency=adjacency)
+def interactions(adjacency, usual=1):
+    return lambda R: InteractionHistories(R, adjacency=adjacency, usual=usual)
 
 
 @pytest.mark.deep
@@ -61,15 +61,16 @@ def test_a_history_adds_no_more_than_one_to_counts_for_pure_noise(step):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(
     ("release", "public"),
-    [("counts", ()), ("moment", (KEPT, 1, POPULAR)), ("moment", (KEPT, 2, POPULAR)),
-     ("moment", (np.arange(6), 3, np.zeros(6)))],
+    [("counts", 1), ("counts", 2), ("counts", 4), ("counts", 9), ("moment", (KEPT, 1, POPULAR)),
+     ("moment", (KEPT, 2, POPULAR)), ("moment", (np.arange(6), 3, np.zeros(6)))],
 )  # fmt: skip
 def test_interaction_bounds_hold_and_are_tight(release, public, adjacency):
+    usual, public = (public, ()) if release == "counts" else (1, public)
     report = check_sensitivity(
-        interactions(adjacency), release, *public, unit="interaction", adjacency=adjacency,
+        interactions(adjacency, usual), release, *public, unit="interaction", adjacency=adjacency,
         bases=BINARY, **SMALL,
     )  # fmt: skip
-    assert report.ratio > 0.95
+    assert report.ratio > 0.95 and report.ratios.get("l1", 1.0) > 0.95
 
 
 @pytest.mark.thorough
@@ -122,7 +123,7 @@ def test_hidden_items_depend_on_the_row_alone():
 def test_only_positive_entries_are_interactions():
     """In the counts as in the moment and in the flipped cells."""
     R = np.array([[2.0, -1.0, np.nan], [np.inf, 0.5, -np.inf], [0.0, 1e-300, 1.0]])
-    query = InteractionHistories(sp.csr_array(R), adjacency="add_remove")
+    query = InteractionHistories(sp.csr_array(R), adjacency="add_remove", usual=2)
     np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
     np.testing.assert_array_equal(query.cells(np.arange(3)).answer(1.0), [0, 4, 7, 8])
     moment = query.moment(np.arange(3), 2, np.zeros(3)).answer(0.0)

@@ -65,8 +65,8 @@ def worst_ratio(ask, adjacency, floor):
 @pytest.mark.thorough
 @pytest.mark.parametrize("floor", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_gram_and_sums(adjacency, floor):
-    for ask in (lambda q: q.gram(), lambda q: q.sums()):
+def test_gram_and_counts(adjacency, floor):
+    for ask in (lambda q: q.gram(), lambda q: q.counts()):
         assert (0.95 if floor < N else 0.0) <= worst_ratio(ask, adjacency, floor) <= 1.0
 
 
@@ -128,7 +128,7 @@ def test_under_a_floor_of_all_items_the_total_is_the_number_of_interactions(adja
     assert 0.95 <= worst <= 1.0 if adjacency == "add_remove" else worst <= 1e-6
     R = rows({0, 2, 3}, set(), set(range(N)))
     query = InteractionQuery(R, degree_floor=2, adjacency=adjacency)
-    query.sums().answer(STEP)  # rows of one floor are not those of another
+    query.counts().answer(STEP)  # rows of one floor are not those of another
     assert number(query).answer(STEP) * STEP * N == pytest.approx(3 + N)
     assert query.degree_floor == 2
 

@@ -216,13 +216,20 @@ def test_moments_of_any_size_are_read(n, size):
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
 
 
-@pytest.mark.parametrize(("power", "read"), [(0.0, 700), (-0.8, 300)])
-def test_all_columns_are_read_where_they_are_about_as_popular(power, read):
-    """The noise of more columns has a higher edge, but they may hold the more."""
-    sizes = []
+@pytest.mark.parametrize(
+    ("power", "read", "most", "part"),
+    [(0.0, 700, 1e9, 0.2444), (-0.8, 300, 1e9, 0.2444), (0.0, 700, 5e4, 0.1017)],
+)
+def test_all_columns_are_read_where_they_are_about_as_popular(power, read, most, part):
+    """The noise of more columns has a higher edge, but they may hold the more.
+
+    Where rows hold a fifth of the largest entries the moment shows the mean: counts have little.
+    """
+    sizes, shares = [], []
 
     class Ask:
         def counts(self, *, share):
+            shares.append(share)
             return Answer(1e4 * np.arange(1, 701) ** power, 1.0)
 
         def columns(self, kept):
@@ -232,5 +239,5 @@ def test_all_columns_are_read_where_they_are_about_as_popular(power, read):
         def gram(self, *, share):
             return Answer(np.eye(sizes[-1]), 1.0)
 
-    spectral.screened_moment(Ask(), 700, 2, 1.0, 328.0)
-    assert sizes == [read]
+    spectral.screened_moment(Ask(), Ask().counts, 2, 1.0, 328.0, most)
+    assert sizes == [read] and sum(shares) == pytest.approx(part, abs=1e-4)
