@@ -56,7 +56,6 @@ OTHERS = {
     "_ROUGH": "values, not sizes",
     "WHOLE": "values, not sizes",
     "_MOST_POINTS": "refused beyond it",
-    "_MOMENT_SIGNAL": "parts of a budget",
     "64": "letters of a name",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
