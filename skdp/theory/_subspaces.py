@@ -14,7 +14,7 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 
 # Detection limit of power iteration over the noise, measured for six shapes; and mean degree of a
 # graph over the eigenvalue of its groups, where they can just be seen.
-_STANDS_OUT, _USUAL_DEGREE = 1.7, 5.0
+_STANDS_OUT, _USUAL_DEGREE = 1.7, 3.5
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:

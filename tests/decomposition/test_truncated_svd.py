@@ -267,11 +267,11 @@ def test_the_route_of_interactions_is_near_the_best(epsilon):
     options = {"privacy_unit": "interaction", "epsilon": epsilon}
 
     def median(route):
-        fits = [fit(R, 10, algorithm=route, random_state=seed, **options) for seed in range(3)]
+        fits = [fit(R, 10, algorithm=route, random_state=seed, **options) for seed in range(11)]
         return np.median([share_of_best(svd, R) for svd in fits])
 
     found = {route: median(route) for route in ("auto", "gram", "screened", "one_shot")}
-    assert found["auto"] > max(found.values()) - 0.05
+    assert found["auto"] > max(found.values()) - 0.03
     assert found["auto"] > {0.5: 0.7, 1.0: 0.87, 3.0: 0.97}[epsilon]
 
 

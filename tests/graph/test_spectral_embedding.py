@@ -65,7 +65,7 @@ def test_an_embedding_of_noise_says_so(algorithm, normalization):
 def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     A, labels = two_blocks
     model = fit(A, normalization=normalization, adjacency=adjacency, random_state=seed)
-    assert agreement(model, labels) >= 0.9
+    assert agreement(model, labels) >= 0.97
 
 
 def test_leading_eigenvectors_as_they_are(two_blocks):
@@ -323,7 +323,7 @@ def test_the_route_is_chosen_from_public_numbers():
     assert DPSpectralEmbedding(1)._route(20_000)[0] == "power"  # 1e7 flips would not do
     assert DPSpectralEmbedding(1)._route(200)[0] == "one_shot"
     # Next to the noise of the edges, which all products share, that of few flips is no loss.
-    for n, epsilon, name in ((1200, 3.0, "one_shot"), (600, 1.0, "one_shot"), (1500, 1.0, "power")):
+    for n, epsilon, name in ((1200, 3.0, "one_shot"), (600, 1.0, "power"), (1500, 1.0, "power")):
         assert DPSpectralEmbedding(1, epsilon=epsilon)._route(n)[0] == name
     assert DPSpectralEmbedding(2, epsilon=1000.0)._route(3000)[0] == "power"  # as good as exact
     assert DPSpectralEmbedding(2, unit_bound=(-1, 1))._route(200)[0] == "power"
