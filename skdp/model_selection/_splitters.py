@@ -285,8 +285,6 @@ def _count(cv, n_samples, groups, unit):
         raise ValueError(f"the folds of {type(cv).__name__} depend on 'n_samples': give it.")
     X = np.zeros((int(n_samples), 1))
     K = cv.get_n_splits(X, None, groups)
-    if isinstance(cv, model_selection.LeaveOneOut):
-        return K - 1, 1
     # With a random generator the search draws other folds than we would here: assume the worst.
     drawn = isinstance(
         cv, model_selection.ShuffleSplit | model_selection.GroupShuffleSplit
@@ -295,6 +293,8 @@ def _count(cv, n_samples, groups, unit):
     within = isinstance(cv, WithinGroupKFold) and unit.of_groups
     if drawn or within or not (unit.in_one_row or unit.of_groups):
         return K, K
+    if isinstance(cv, model_selection.LeaveOneOut):
+        return K - 1, 1
     owners = np.arange(len(X))
     if unit.of_groups:
         owners = np.unique(check_labels(groups), return_inverse=True)[1]
