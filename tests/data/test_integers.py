@@ -153,14 +153,14 @@ def test_norms_of_contributions():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("step", [1e-10, 1e-7, 1e-4, 1e-2, 0.3])
+@pytest.mark.parametrize("step", [0.3, 1e-10, 1e-7, 1e-4, 1e-2])
 def test_integer_factors_are_exactly_bounded(step):
     """The exact norm, in Python integers, of factors of every shape and scale."""
     rng = np.random.default_rng(6)
-    for p, d in ((2, 1), (2, 5), (6, 5), (4, 30), (10, 2)):
+    for p, d in ((2, 1), (2, 4), (6, 5), (4, 30), (10, 2)):
         F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
         F[2] = 0
-        F[3] = F[3, :1, :1]
+        F[3] = F[3, :1, :1]  # at (2, 4) and 0.3 all entries are rounded up, whatever shrinks them
         for Z in unit_factors(F, step):
             rows = [[int(z) for z in row] for row in Z]
             G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]

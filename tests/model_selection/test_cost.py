@@ -193,8 +193,7 @@ def test_a_private_search_inside_a_search():
 def test_users():
     model = skdp.DPPersonalizedRegressor(1, adjacency="replace")
     for cv, held in ((WithinGroupKFold(4), 4), (LeaveOneGroupOut(), 6), (IndependentKFold(4), 3)):
-        search = GridSearchCV(model, {"n_components": [1, 2]}, cv=cv)
-        cost = search_cost(search, 90, USERS)
+        cost = search_cost(GridSearchCV(model, {"n_components": [1, 2]}, cv=cv), 90, USERS)
         assert (cost.held, cost.unit) == (held, "group")
     # a user who is replaced may have more rows
     assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
@@ -300,6 +299,7 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     """K copies of a row: the change of the whole is sqrt(K) times that in each fold, for K - 1."""
     for cv in (IndependentKFold(4), KFold(4), LeaveOneOut()):
         assert held_by(cv, 4, None, unit, "zero_out") == (4, 4)
+    assert held_by(IndependentKFold(4), 4, None, "group", "add_remove") == (4, 4)  # rows are drawn
     if unit != "edge":
         svd = skdp.DPTruncatedSVD(1, privacy_unit=unit, unit_bound=2.0, epsilon=0.5)
         assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4

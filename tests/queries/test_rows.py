@@ -177,7 +177,7 @@ def l2(changes):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("step", [1e-9, 1e-5])
+@pytest.mark.parametrize("step", [1e-9, 0.03])
 @each_release
 def test_sensitivity_holds_and_is_attained(unit, name, step):
     """Every row, or group, comes, goes, and stands for every other one."""
@@ -189,7 +189,7 @@ def test_sensitivity_holds_and_is_attained(unit, name, step):
         worst = largest_changes(answers, l2)[adjacency] / bound.l2_steps(step)
         # A replaced projection attains it for equal s1 and s2.
         unlike = name.endswith("gram_skewed") and adjacency == "replace"
-        assert (0.5 if unlike else 0.95) <= worst <= 1.0
+        assert (0.3 if step > 0.01 else 0.5 if unlike else 0.95) <= worst <= 1.0
         moved = largest_changes(answers, lambda changes: np.abs(changes).sum(axis=1))
         assert moved[adjacency] <= bound.l1_steps(step)
 
@@ -359,8 +359,8 @@ def test_narrowed_queries():
     sparse = query(sp.csr_array(X), "add_remove", C=math.inf).centered(center)
     assert np.allclose(sparse.gram().answer(0.0), (X - center).T @ (X - center))
     assert np.allclose(full.columns(kept).gram().answer(0.0), (X.T @ X)[np.ix_(kept, kept)])
-    clipped = full.clipped(0.5).gram().answer(0.0)
-    assert np.trace(clipped) <= 50 * 0.25 + 1e-9
+    assert np.trace(full.clipped(0.5).gram().answer(0.0)) <= 50 * 0.25 + 1e-9
+    assert seen(query(X, "add_remove", 9.0)).clipped(0.5).square_sum().answer(1e-6) <= 50 * 0.25e6
 
 
 @pytest.mark.parametrize("by_group", [False, True])
