@@ -279,8 +279,7 @@ def test_a_fit_says_so_where_users_share_no_model_and_only_there():
         model.public_copy()
     with seeded_entropy(4):
         model.fit(users.X, users.y + users.X[:, 0], groups=users.groups)  # warnings are errors
-    assert model.global_model_found_
-    model.public_copy()
+    assert model.global_model_found_ and model.public_copy()
 
 
 # -- what a release is worth: hostile users --------------------------------------------------------
@@ -516,8 +515,9 @@ def test_released_copy_holds_nothing_private():
 
 def test_seeded_or_noiseless_fits_are_not_published():
     for model in (seeded(), quiet(DPPersonalizedRegressor(epsilon=math.inf).fit, *SMALL.all)):
-        with pytest.raises(PrivacyError, match="not private"):
-            model.public_copy()
+        for publish in (model.public_copy, model.make_head):
+            with pytest.raises(PrivacyError, match="not private"):
+                publish()
 
 
 def test_heads_of_new_users_cost_nothing(monkeypatch):
