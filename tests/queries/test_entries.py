@@ -187,7 +187,7 @@ def test_weights_keep_their_mean_over_public_thresholds():
 # release of rows of entries -> (rows that are clipped, or None; public arguments, least ratio)
 ROW_RELEASES = {
     "counts": (None, (), 0.95),
-    "ritz": (None, (np.eye(4)[:, :3],), 0.3),
+    "ritz": (None, (4 * np.eye(4)[:, :3],), 0.3),
     "kept_below": (None, (1.5,), 0.45),
     "norms_above": (None, (1.5,), 0.95),
     "gram": ((3.0, (7, 4)), (), 0.9),
