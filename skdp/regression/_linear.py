@@ -43,12 +43,12 @@ def find_targets(found, find, ask, share, rest):
     with public bounds, go on as they are). What it needs is then what the first search needed.
     """
     needed, many = found.needed, found.needed <= found.n
-    if not _most_undetected(found) or (ask is None and not many):
+    if not most_undetected(found) or (ask is None and not many):
         return found, share, rest
     share = (0.5 if many else 0.75) * rest
     rest = share if many else rest - share
     found = find(share, far=True, within=found.within if many else None)
-    if many and (ask is None or not _most_undetected(found)):
+    if many and (ask is None or not most_undetected(found)):
         return found, share, rest
     scale = target_scale(found, found.mean_radius(found.sums_noise(rest / share)), centered=True)
     of_mean = ask.within(math.inf, scale), scale, found, None, found.n
@@ -56,7 +56,7 @@ def find_targets(found, find, ask, share, rest):
     return found._replace(center=center, needed=needed), share, 0.0
 
 
-def _most_undetected(columns):
+def most_undetected(columns):
     return 2 * np.count_nonzero(_undetected(columns)) > len(columns.found)
 
 
@@ -184,6 +184,230 @@ class Released(NamedTuple):
     choose: Any
 
 
+class Releases:
+    """Makes the releases of one fit; each step uses what the steps before it showed.
+
+    Parameters
+    ----------
+    estimator : LinearBase
+        Its parameters, budget fractions and rules for targets.
+    session : PrivacySession
+        Pays for all of them.
+    placed : Placed
+        The private records, which the session alone reads.
+    form : RecordForm
+        How labels or targets become numbers.
+    scale : TargetScale or None
+        The public one of the targets; that of numbers is learnt within it.
+    """
+
+    def __init__(self, estimator, session, placed, form, scale):
+        self.estimator, self.session, self.exact = estimator, session, session.budget.exact
+        if estimator._by_group:
+            rows = records = groups_of(placed, GroupForm(_validation.check_labels, form.columns))
+        else:
+            rows, records = placed.rows, placed.joined(form)
+        self.d, self.q, self.scale = rows.n_features, form.n_targets, scale
+        self.learns = estimator._learns_columns(session, rows)
+        self.public_units = estimator._public_units(self.d)
+        self.dense = not getattr(rows, "sparse", False)
+        # A moment of all columns may be too large for sparse or wide rows without bounds.
+        wide = self.d > GRAM_FEATURES or not self.dense
+        self.screened = wide and estimator.bounds is None and not self.exact
+        shares = estimator._default_shares(self.learns, self.screened, self.dense)
+        self.shares = _validation.check_split(estimator, shares)
+        anything = scale or TargetScale.in_ball(math.inf, self.q)
+        query = estimator._asked(RegressionQuery, records, clip_norm=math.inf, scale=anything)
+        self.ask = session.ask(query)
+        self.n = float(query.n_rows) if estimator._total_is_public() else None
+        self.unit_noise = query.neighbours.positive(session.noise_multiplier)
+
+    def make(self):
+        """Make all releases: where columns and targets lie, and the second moments."""
+        self._count_rows()
+        self._choose_size()
+        self._find_places()
+        self._choose_units()
+        searched = self._choose_search()
+        left, wider = model_share(self.shares), None
+        if hasattr(self.estimator, "target_bounds"):
+            self.scale, left, wider = self.estimator._target_scale(self)
+        self.shares = left_for_model(self.shares, left)
+        clip_norm = self._clip_norm(self.of_lengths if searched and left else 0.0)
+        kept, moments, mean, choose = np.arange(self.d), None, None, None
+        if left:
+            kept, moments = (self._some if self.screened else self._all)(clip_norm)
+        if moments and wider:
+            moments, mean = self._with_mean(moments, *wider)
+        if moments and self.of_cuts:
+            choose = partial(self.estimator._chosen_cuts, self, wider)
+        return Released(moments, clip_norm, self.scale, mean, kept, self.cuts[-1], choose)
+
+    def _count_rows(self):
+        """Release the number of rows, unless a search about centres has a count of its own."""
+        about_centers = self.learns and self.estimator.fit_intercept and not self.screened
+        if self.n is None and not self.exact and not about_centers:
+            share = self.shares["clip_norm"] / (QUESTIONS + 1)
+            # Of rows up to any length, less half of all.
+            half = self.ask.lengths().kept_below(math.inf, share=share)
+            self.shares["clip_norm"] -= share
+            self.n = released_count(2 * half.value, 2 * half.noise_scale)
+
+    def _choose_size(self):
+        """Choose whether the moment holds all columns; wide sparse rows stay sparse."""
+        self.stay_sparse = False
+        if self.screened:
+            size = moment_size(self.n, model_share(self.shares), self.unit_noise)
+            # Sparse rows of fewer columns than a moment is best of are what dense ones are.
+            self.stay_sparse = min(size, FEWEST_KEPT) < self.d
+            self.screened = min(_ALL * size, MOST_DENSE) < self.d
+
+    def _find_places(self):
+        """Find columns, and targets that are learnt, in one search of both.
+
+        Columns of rows that stay sparse lie about 0.
+        """
+        self.columns = self.targets = None
+        if not self.learns:
+            return
+        both = hasattr(self.estimator, "target_bounds") and not self.stay_sparse
+        parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
+        asked = self.ask.places() if both else self.ask.columns()
+        centered = self.estimator.fit_intercept and not self.stay_sparse
+        sizes = (self.d, self.q)[: len(parts)]
+        self.columns, *targets = find_kinds(asked, sizes, parts, self.n, centered=centered)
+        self.targets = targets[0] if targets else None
+        self.n = self.columns.n if math.isfinite(self.columns.n) else self.n
+
+    def _choose_units(self):
+        """Choose the unit and the cuts of each column, and ask in these units from here on.
+
+        There are two where predictions with the wider one may be better: a last release tells.
+        """
+        self.wider = 1
+        if not self.exact:
+            over = _LOOSE * (self.n or 0) / (self.d * self.session.noise_multiplier)
+            self.wider = max(1, over**0.25)
+        self.cuts, self.of_cuts = [self.public_units], 0.0
+        if self.learns:
+            ends, targets = [CUT], self.targets
+            if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
+                ends.append(CUT * self.wider**2)
+            self.cuts = [self._learnt_units(end) for end in ends]
+            differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
+            self.of_cuts = differ * self.shares["clip_norm"] / 3
+        if self.learns or self.estimator.bounds is not None:
+            in_units = self.ask.measured if self.learns and self.stay_sparse else self.ask.scaled
+            self.ask = in_units(self.cuts[-1])
+
+    def _learnt_units(self, cut):
+        """Return the centre and about the deviation of each column, within public bounds if given.
+
+        Noise is the same on all columns, so that they should be equally long. A column that is
+        not found, or looks as wide as even numbers in its bounds, keeps what these say of it. Most
+        columns of sparse rows lie on one side of 0: half as far.
+        """
+        columns, public = self.columns, self.public_units
+        if self.stay_sparse:
+            size, usual = columns.units()
+            return RowScale(public.center, size, -cut / 2 * usual, cut / 2 * usual)
+        if self.estimator.bounds is None:
+            return RowScale(columns.center, columns.deviation, -cut, cut)
+        low, high = public.bounds()
+        even = public.size / math.sqrt(3)
+        narrow = columns.found & (columns.deviation < even)
+        size = np.where(narrow, columns.deviation, even)
+        center = np.where(narrow, np.clip(columns.center, low, high), public.center)
+        low, high = np.maximum((low - center) / size, -cut), np.minimum((high - center) / size, cut)
+        return RowScale(center, size, low, high)
+
+    def _choose_search(self):
+        """Return whether a search for a clip norm pays; what it does not take goes to the moment.
+
+        Where most columns have their deviations as units, the median norm follows from their
+        number.
+        """
+        rest = self.shares["clip_norm"] - self.of_cuts
+        self.of_lengths = rest / (2 if self.screened else 1)
+        found = self.learns and 2 * np.count_nonzero(self.columns.found) > self.d
+        if found and not self.stay_sparse:
+            self.shares["regression_moments"] += self.of_lengths
+            return False
+        return True
+
+    def _clip_norm(self, share):
+        """Return `wider` times about the median norm, or a number that is given and not longer.
+
+        Without a share nothing is asked. A number that a search can hardly tell from what it finds
+        stays as it is. Rows within the cuts are not longer.
+        """
+        estimator, ask, units = self.estimator, self.ask.lengths(), self.cuts[-1]
+        usual, given = math.sqrt(self.d), estimator.clip_norm
+        if given == "auto":
+            of_search = self.session, ask, share, usual
+            given = base.clip_norm_of(estimator, *of_search) if share else _USUAL * usual
+            given *= self.wider
+        elif share and not self.exact:
+            found = find_scale(ask.kept_below, share, near=float(given))
+            lower = self.wider * found.value
+            given = lower if found.found and lower < _ALIKE * given else given
+        longest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
+        return min(float(given), float(np.linalg.norm(longest)))
+
+    def _some(self, clip_norm):
+        """Release products, and the moments of the columns and directions that they show."""
+        # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
+        # as much from what long rows say as from the noise.
+        length, share = _ALIKE * clip_norm, self.shares["regression_moments"]
+        kept, known = self._directions(length, moment_size(self.n, share, self.unit_noise))
+        self.ask = self.ask.selected(kept)
+        return kept, self._moments(length, share)._replace(**known)
+
+    def _all(self, clip_norm):
+        """Release the moments of all columns."""
+        share = self.shares["regression_moments"] + self.shares.get("sums", 0.0)
+        return np.arange(self.d), self._moments(clip_norm, share)
+
+    def _with_mean(self, moments, wider, targets):
+        """Release the mean of the targets under wider bounds; the moments know their variance."""
+        of_mean = self.ask.within(moments.clip_norm, wider), wider, targets, moments, self.n
+        mean = target_mean(*of_mean, self.scale.center, self.shares["target_mean"])
+        half = (self.scale.high - self.scale.low) / 2
+        spread = np.minimum(DEVIATION * targets.deviation, half)
+        return moments._replace(square=spread**2), mean
+
+    def _directions(self, clip_norm, size):
+        """Release the products of all columns with the targets, and how long rows are along them.
+
+        Return the columns of the largest, and directions about as long as the bias; and what is
+        known of these. Where the fewest columns are best none is better: what they cost in noise
+        they do not show.
+        """
+        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
+        answer = self.ask.within(clip_norm, self.scale)
+        answer = answer.products(bias, clip_norm, share=self.shares["sums"])
+        public = float(self.estimator.alpha), bias, clip_norm, self.estimator.fit_intercept
+        found = product_directions(answer.value, answer.noise_scale, *public, dense=self.dense)
+        size *= size > _FEWEST_KEPT
+        order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
+        ranks = self.ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
+        length = find_between(ranks, (near / 2, 16 * near), 4, self.of_lengths)
+        unit = self.estimator._bias * clip_norm / length
+        known = {"share": found.share, "directions": found.along, "dense": self.dense}
+        known["chance"] = found.chance * unit / self.scale.size
+        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
+
+    def _moments(self, clip_norm, share):
+        """Release the moments of records; return them in units of the data."""
+        scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
+        bias = self.estimator._bias * length if self.estimator._releases_sums() else 0.0
+        target = _TARGET * math.hypot(length, bias)
+        answer = self.ask.within(clip_norm, scale).regression(bias, target, share=share)
+        longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
+        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
+        return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
+
+
 class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
@@ -217,129 +441,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
                 shares["target_mean"] = 0.04
         shares["regression_moments"] -= math.fsum(shares.values()) - 1.0
         return shares
-
-    def _release(self, session, placed, form, scale):
-        """Make all releases: where columns and targets lie, and the second moments.
-
-        `scale` is the public one of the targets, or None. That of numbers is learnt within it.
-        """
-        if self._by_group:
-            rows = records = groups_of(placed, GroupForm(_validation.check_labels, form.columns))
-        else:
-            rows, records = placed.rows, placed.joined(form)
-        d, q, learns = rows.n_features, form.n_targets, self._learns_columns(session, rows)
-        # A moment of all columns may be too large for sparse or wide rows without bounds.
-        dense = not getattr(rows, "sparse", False)
-        few = (d > GRAM_FEATURES or not dense) and self.bounds is None and not session.budget.exact
-        shares = _validation.check_split(self, self._default_shares(learns, few, dense))
-        anything = {"clip_norm": math.inf, "scale": scale or TargetScale.in_ball(math.inf, q)}
-        ask = session.ask(query := self._asked(RegressionQuery, records, **anything))
-        n = float(query.n_rows) if self._total_is_public() else None
-        units, exact, places = self._public_units(d), session.budget.exact, ()
-        # Of rows up to any length, less half of all; a search about centres has a count of its own.
-        if n is None and not exact and (few or not (learns and self.fit_intercept)):
-            each = shares["clip_norm"] / (QUESTIONS + 1)
-            half = ask.lengths().kept_below(math.inf, share=each)
-            shares["clip_norm"] -= each
-            n = released_count(2 * half.value, 2 * half.noise_scale)
-        unit_noise = query.neighbours.positive(session.noise_multiplier)
-        size = few and moment_size(n, model_share(shares), unit_noise)
-        # Sparse rows of fewer columns than a moment is best of are what dense ones are.
-        few, sparse = few and min(_ALL * size, MOST_DENSE) < d, few and min(size, FEWEST_KEPT) < d
-        if learns:
-            found, *places = self._places(ask, (d, q), shares, n, sparse)
-            n = found.n if math.isfinite(found.n) else n
-        wider = 1 if exact else max(1, (_LOOSE * (n or 0) / (d * session.noise_multiplier)) ** 0.25)
-        far = wider**2 > 2 and any(not _most_undetected(of) for of in places)  # else no last pass
-        ends = (CUT, CUT * wider**2)[: learns * (1 + far)]
-        cuts = [self._learnt_units(found, end, units, sparse) for end in ends]
-        differ = learns and np.ptp([cut.high - cut.low for cut in cuts], axis=0).any()
-        units, last = [units, *cuts][-1], differ * shares["clip_norm"] / 3
-        if learns or self.bounds is not None:
-            ask = ask.measured(units) if learns and sparse else ask.scaled(units)
-        each = (shares["clip_norm"] - last) / (2 if few else 1)
-        usual = learns and not sparse and 2 * np.count_nonzero(found.found) > d  # no search helps
-        shares["regression_moments"] += usual * each
-        left, mean, known, wide = model_share(shares), None, {}, None
-        if hasattr(self, "target_bounds"):
-            scale, left, wide = self._target_scale(session, ask, (d, q), shares, n, scale, *places)
-        shares, part = left_for_model(shares, left), each * (not usual) * (left > 0)
-        clip_norm = self._clip_norm(session, ask.lengths(), part, units, wider)
-        kept, length, share = np.arange(d), clip_norm, shares["regression_moments"] if left else 0.0
-        if few and left:
-            # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
-            # as much from what long rows say as from the noise.
-            length = _ALIKE * clip_norm
-            size = moment_size(n, share, unit_noise)
-            kept, known = self._directions(ask, length, scale, size, (shares["sums"], each), dense)
-            ask = ask.selected(kept)
-        elif left:
-            share += shares.get("sums", 0.0)
-        moments = self._moments(ask, share, length, scale)._replace(**known) if share else None
-        if moments and wide:
-            of_mean = ask.within(length, wide[0]), *wide, moments, n
-            mean = target_mean(*of_mean, scale.center, shares["target_mean"])
-            spread = np.minimum(DEVIATION * wide[1].deviation, (scale.high - scale.low) / 2)
-            moments = moments._replace(square=spread**2)
-        choose = moments and last and partial(self._chosen_cuts, ask, cuts, scale, wide, last)
-        return Released(moments, clip_norm, scale, mean, kept, units, choose)
-
-    def _places(self, ask, sizes, shares, n, sparse):
-        """Return where columns lie, and targets that are learnt, from one search of both.
-
-        Columns of rows that stay sparse lie about 0.
-        """
-        both = hasattr(self, "target_bounds") and not sparse
-        parts = [shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
-        asked, centered = ask.places() if both else ask.columns(), self.fit_intercept and not sparse
-        return find_kinds(asked, sizes[: len(parts)], parts, n, centered=centered)
-
-    def _directions(self, ask, clip_norm, scale, size, shares, dense):
-        """Release the products of all columns with the targets, and how long rows are along them.
-
-        Return the columns of the largest, and directions about as long as the bias; and what is
-        known of these. Where the fewest columns are best none is better: what they cost in noise
-        they do not show.
-        """
-        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
-        answer = ask.within(clip_norm, scale).products(bias, clip_norm, share=shares[0])
-        public = float(self.alpha), bias, clip_norm, self.fit_intercept
-        found = product_directions(answer.value, answer.noise_scale, *public, dense=dense)
-        size *= size > _FEWEST_KEPT
-        order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
-        ranks = ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
-        unit = self._bias * clip_norm / find_between(ranks, (near / 2, 16 * near), 4, shares[1])
-        chance = found.chance * unit / scale.size
-        known = {"share": found.share, "directions": found.along, "chance": chance, "dense": dense}
-        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
-
-    def _clip_norm(self, session, ask, share, units, wider):
-        """Return `wider` times about the median norm, or a number that is given and not longer.
-
-        Without a share nothing is asked: where most columns have their deviations as units, the
-        median norm follows from their number. A number that a search can hardly tell from what it
-        finds stays as it is. Rows within the cuts are not longer.
-        """
-        usual, given = math.sqrt(len(units.size)), self.clip_norm
-        if given == "auto":
-            of_search = session, ask, share, usual
-            given = wider * (base.clip_norm_of(self, *of_search) if share else _USUAL * usual)
-        elif share and not session.budget.exact:
-            found = find_scale(ask.kept_below, share, near=float(given))
-            lower = wider * found.value
-            given = lower if found.found and lower < _ALIKE * given else given
-        longest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
-        return min(float(given), float(np.linalg.norm(longest)))
-
-    def _moments(self, ask, share, clip_norm, scale):
-        """Release the moments of records; return them in units of the data."""
-        length = clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self._bias * length if self._releases_sums() else 0.0
-        target = _TARGET * math.hypot(length, bias)
-        answer = ask.within(clip_norm, scale).regression(bias, target, share=share)
-        longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
-        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
-        return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
 
     def _fitted(self, session, released, solution):
         """Return (coefficients, intercepts) in units of the rows, and what else was learnt.
@@ -378,26 +479,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
         size = np.maximum(high - center, center - low)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
-
-    def _learnt_units(self, columns, cut, public, sparse):
-        """Return the centre and about the deviation of each column, within public bounds if given.
-
-        Noise is the same on all columns, so that they should be equally long. A column that is
-        not found, or looks as wide as even numbers in its bounds, keeps what these say of it. Most
-        columns of sparse rows lie on one side of 0: half as far.
-        """
-        if sparse:
-            size, usual = columns.units()
-            return RowScale(public.center, size, -cut / 2 * usual, cut / 2 * usual)
-        if self.bounds is None:
-            return RowScale(columns.center, columns.deviation, -cut, cut)
-        low, high = public.bounds()
-        even = public.size / math.sqrt(3)
-        narrow = columns.found & (columns.deviation < even)
-        size = np.where(narrow, columns.deviation, even)
-        center = np.where(narrow, np.clip(columns.center, low, high), public.center)
-        low, high = np.maximum((low - center) / size, -cut), np.minimum((high - center) / size, cut)
-        return RowScale(center, size, low, high)
 
     def _warn_unseen(self, solution):
         """Say that a regression is noise alone, or may have lost much: from released numbers."""

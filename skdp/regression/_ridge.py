@@ -204,7 +204,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             self, "target_bounds", check_range(self, "target_bounds"), q, "targets"
         )
         scale = bounds and TargetScale.in_box(*bounds, centered=self.fit_intercept)
-        released = self._release(session, placed, RecordForm(as_columns, q), scale)
+        form = RecordForm(as_columns, q)
+        released = _linear.Releases(self, session, placed, form, scale).make()
         moments = released.moments and steadied(released.moments, released.mean)
         solution = moments and solve_normal_equations(moments, float(self.alpha))
         W, b, attributes = self._fitted(session, released, solution)
@@ -216,29 +217,30 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
             "target_bounds_": (released.scale.low, released.scale.high),
         }
 
-    def _target_scale(self, session, ask, shape, shares, n, given, found=None):
+    def _target_scale(self, fit):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
-        They were `found` with the columns, or are searched for here. They lie within public ones,
-        if these are `given`; targets are counted from where these are nearest to 0. Next to them
-        what the search leaves for the model, and wider bounds, of the mean.
+        They were found with the columns, or are searched for here. They lie within public ones, if
+        these are given; targets are counted from where these are nearest to 0. Next to them what
+        the search leaves for the model, and wider bounds, of the mean.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
-        (d, q), centered = shape, self.fit_intercept
-        if session.budget.exact:
-            return given or TargetScale.in_ball(math.inf, q), _linear.model_share(shares), None
-        find = partial(find_columns, ask.targets(), q, n=n, centered=centered)
-        alone = ask if centered and given is None else None
+        shares, given, centered = fit.shares, fit.scale, self.fit_intercept
         share, rest = shares["target_bounds"], _linear.model_share(shares)
-        columns, share, rest = _linear.find_targets(found or find(share), find, alone, share, rest)
+        if fit.exact:
+            return given or TargetScale.in_ball(math.inf, fit.q), rest, None
+        find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
+        alone = fit.ask if centered and given is None else None
+        found = fit.targets or find(share)
+        columns, share, rest = _linear.find_targets(found, find, alone, share, rest)
         if given is None:
             _linear.warn_undetected_targets(self, columns, rest)
         if not rest:
             return _linear.target_scale(columns, columns.spread, centered=True), 0.0, None
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
-        radius = columns.radius(d * columns.sums_noise(part), _TARGET_RADIUS)
+        radius = columns.radius(fit.d * columns.sums_noise(part), _TARGET_RADIUS)
         scale = _linear.target_scale(columns, radius, given, centered=centered)
         if not centered:
             return scale, rest, None
@@ -246,16 +248,17 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         wide = _linear.target_scale(columns, radius, given, centered=True)
         return scale, rest, (wide, columns)
 
-    def _chosen_cuts(self, ask, cuts, scale, wider, share, coefficients, intercepts):
+    def _chosen_cuts(self, fit, wider, coefficients, intercepts):
         """Return the wider cuts where predictions are clearly better with them, else the usual.
 
         Long rows hardly count in the fit: only they tell whether its slopes go on so far.
         """
+        scale, cuts = fit.scale, fit.cuts
         seen = {"center": scale.center, "size": scale.size / _TARGET_RADIUS}
-        ask = ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
+        ask = fit.ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
         at_zero = intercepts + scale.center + cuts[0].center @ coefficients
         model = coefficients * cuts[0].size[:, None], at_zero
-        gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=share)
+        gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=fit.of_cuts)
         return cuts[int(gain.value[0] > CLEAR * gain.noise_scale)]
 
     def predict(self, X: Any) -> Any:

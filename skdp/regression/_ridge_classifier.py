@@ -17,7 +17,7 @@ from skdp._validation import ColumnBounds, Seed, Split, check_kind
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PartialSignalWarning, warn_caller
-from skdp.regression._linear import LinearBase
+from skdp.regression._linear import LinearBase, Releases
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
 from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
@@ -213,7 +213,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         check_class_weight(self, classes)
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         form = RecordForm(partial(encode, classes=classes, codes=codes), codes.shape[1])
-        released = self._release(session, placed, form, TargetScale.in_ball(1.0, codes.shape[1]))
+        scale = TargetScale.in_ball(1.0, codes.shape[1])
+        released = Releases(self, session, placed, form, scale).make()
         solution = self._solve(released.moments, classes, codes)
         W, b, attributes = self._fitted(session, released, solution)
         shift = 2 / len(b) - 1 if len(b) > 1 else 0.0  # of centred codes: scikit-learn's are +-1
