@@ -5,16 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedRegressor,
-    DPScoreDensity,
-    DPStandardScaler,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.recommend import DPRecommender
 from tools.fit_checks import ordinary
 from tools.outcomes import assert_refused
@@ -114,7 +105,7 @@ CENTRES = {"count": 1, "gram": 1, "center": 1, "center_search": 1}
 SKETCHED = {"method": "two_sketch"}
 # Values that do not go together, or with five columns; those of axes are in tests/tools/ways.py.
 SAID = {
-    DPPCA: [
+    skdp.DPPCA: [
         ({"delta": 0}, "pure differential privacy"),
         ({"clip_norm": math.inf}, "epsilon=inf"),
         ({"n_components": 20}, "n_components=20 must be between 1 and n_features=5"),
@@ -126,7 +117,7 @@ SAID = {
         ({"center": True}, NO_CENTRE),
         ({"center": False}, NO_CENTRE),
     ],
-    DPIncrementalPCA: [
+    skdp.DPIncrementalPCA: [
         ({"n_components": 8}, "between 1 and n_features=5"),
         ({"n_components": 2.0}, "n_components"),
         ({"delta": 0.0, "clip_norm": 1.0}, "pure differential privacy"),
@@ -134,7 +125,7 @@ SAID = {
         ({"center": True}, NO_CENTRE),
         ({"center": False}, NO_CENTRE),
     ],
-    DPTruncatedSVD: [
+    skdp.DPTruncatedSVD: [
         ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
         ({"privacy_unit": "edge_change"}, "square symmetric matrix"),
         ({"privacy_unit": "mixed"}, "square symmetric matrix"),
@@ -163,7 +154,7 @@ SAID = {
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
     ],
-    DPLowRankFactorizer: [
+    skdp.DPLowRankFactorizer: [
         (SKETCHED | {"sketch": "sparse"}, "worst direction"),
         (SKETCHED | {"sketch": "sparse", "privacy_unit": "row", "adjacency": "zero_out"},
          "one row"),
@@ -173,7 +164,7 @@ SAID = {
         (SKETCHED | {"n_components": 30}, "must be between 1 and min"),
         (SKETCHED | {"delta": 0.0}, "delta"),
     ],
-    DPScoreDensity: [
+    skdp.DPScoreDensity: [
         ({"delta": 0.0}, NO_PURE),
         ({"classes": ["a", 1]}, "'classes' parameter"),
         ({"axes": np.eye(2, 3)}, NO_PLANE),
@@ -186,7 +177,7 @@ SAID = {
         ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
         ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
     ],
-    DPTraceRegressor: [
+    skdp.DPTraceRegressor: [
         ({"matrix_shape": (4, 4)}, "matrix_shape"),
         ({"matrix_shape": "12"}, "matrix_shape"),
         ({"delta": 0}, "delta"),
@@ -195,13 +186,13 @@ SAID = {
         ({"measurement_covariance": np.diag([1e-7, *[1.0] * 4])}, "condition number"),
         ({"measurement_covariance": np.triu(np.ones((5, 5)))}, "symmetric"),
     ],
-    DPPersonalizedRegressor: [
+    skdp.DPPersonalizedRegressor: [
         ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
         ({"delta": 0.0}, "pure differential privacy"),
         ({"budget_split": {"subspace": 1}}, "whitener"),
         ({"group_column": "who"}, "group_column"),
     ],
-    DPStandardScaler: [
+    skdp.DPStandardScaler: [
         ({"bounds": ([0, 0], [1, 1])}, "low < high for 5 columns"),
         ({"bounds": (-1e300, 1e300)}, r"in \[-1e60, 1e60\] with low < high"),
     ],
@@ -214,7 +205,7 @@ def test_values_that_do_not_go_together_are_refused_before_anything_is_read(cls,
     data, estimator = ordinary(MODELS[cls]), cls(**params)
     fit = {} if "group_column" in params else data.fit_params
     assert_refused(estimator, match, data.X, data.y, **fit)
-    if cls is DPIncrementalPCA:
+    if cls is skdp.DPIncrementalPCA:
         assert_refused(estimator, match, data.X, method="partial_fit")
 
 

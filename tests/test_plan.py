@@ -10,21 +10,8 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import accuracy_score, adjusted_rand_score, r2_score
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-    PrivacyLedger,
-    datasets,
-    theory,
-)
+import skdp
+from skdp import datasets, theory
 from skdp.exceptions import BudgetExceededError
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.bounds import PrivacyBudget
@@ -36,27 +23,28 @@ from skdp.theory._plan import thinned_budget
 from tools.ways import ESTIMATORS
 
 TRACE = [
-    DPTraceRegressor(1, matrix_shape=(4, 3)),
-    DPTraceRegressor(
+    skdp.DPTraceRegressor(1, matrix_shape=(4, 3)),
+    skdp.DPTraceRegressor(
         1,
         matrix_shape=(4, 3),
         measurement_covariance=(np.eye(4), np.eye(3)),
         solver="spectral_init",
     ),
-    DPTraceRegressor(1, matrix_shape=(4, 3), privacy_unit="label", adjacency="replace"),
+    skdp.DPTraceRegressor(1, matrix_shape=(4, 3), privacy_unit="label", adjacency="replace"),
 ]
 STREAMS = [
-    DPIncrementalPCA(2, max_releases=5, mechanism="tree"),
-    DPLowRankFactorizer(2, max_releases=8, window=3, matrix_shape=(60, 8), privacy_unit="entry"),
-    DPLowRankFactorizer(2, max_releases=4, matrix_shape=(60, 8), privacy_unit="row",
-                        adjacency="zero_out"),
+    skdp.DPIncrementalPCA(2, max_releases=5, mechanism="tree"),
+    skdp.DPLowRankFactorizer(2, max_releases=8, window=3, matrix_shape=(60, 8),
+                             privacy_unit="entry"),
+    skdp.DPLowRankFactorizer(2, max_releases=4, matrix_shape=(60, 8), privacy_unit="row",
+                             adjacency="zero_out"),
 ]  # fmt: skip
 CASES = {" ".join(repr(estimator).split()): estimator for estimator in ESTIMATORS + TRACE + STREAMS}
 
 
 def shape_for(estimator):
     center, unit = getattr(estimator, "center", None), getattr(estimator, "privacy_unit", "")
-    if isinstance(estimator, DPTraceRegressor):
+    if isinstance(estimator, skdp.DPTraceRegressor):
         return (3000, estimator.matrix_shape)
     if unit in ("edge", "edge_change", "mixed"):
         return (40, 40)
@@ -80,7 +68,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
         params["max_releases"] = min(params["max_releases"], 8)
     fresh = type(estimator)(**params)
     before = dict(vars(fresh))
-    with PrivacyLedger(epsilon=1e-3, delta=1e-9) as ledger:
+    with skdp.PrivacyLedger(epsilon=1e-3, delta=1e-9) as ledger:
         plan = fresh.plan(*shape_for(estimator))
         assert ledger.spent.epsilon == 0
         assert not ledger.entries
@@ -95,7 +83,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
 
 
 def test_plan_is_the_same_each_time():
-    assert str(DPPCA(2).plan(300, 8)) == str(DPPCA(2).plan(300, 8))
+    assert str(skdp.DPPCA(2).plan(300, 8)) == str(skdp.DPPCA(2).plan(300, 8))
 
 
 ROWS = np.random.default_rng(0).standard_normal((300, 3))
@@ -106,7 +94,7 @@ class FitsPrivateRows:
 
     def __init__(self, values):
         self.values = values
-        self.model = DPPCA(1, clip_norm=1.0)
+        self.model = skdp.DPPCA(1, clip_norm=1.0)
 
     def __array__(self, dtype=None, copy=None):
         self.model.fit(ROWS)
@@ -116,14 +104,14 @@ class FitsPrivateRows:
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_others_pay_inside_a_plan():
     """The door is open for one object: the copy that the plan made."""
-    copy, other = DPPCA(1, clip_norm=1.0), DPPCA(1, clip_norm=1.0, epsilon=0.5)
-    with PrivacyLedger(epsilon=0.6, delta=1e-5) as ledger:
+    copy, other = skdp.DPPCA(1, clip_norm=1.0), skdp.DPPCA(1, clip_norm=1.0, epsilon=0.5)
+    with skdp.PrivacyLedger(epsilon=0.6, delta=1e-5) as ledger:
         with on_made_data(copy):
             copy.fit(ROWS)
             assert ledger.spent.epsilon == 0
             other.fit(ROWS)
         assert [entry.estimator for entry in ledger.entries] == ["DPPCA"]
-    with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.6, delta=1e-5):
+    with pytest.raises(BudgetExceededError), skdp.PrivacyLedger(epsilon=0.6, delta=1e-5):
         copy.fit(ROWS)  # the door is closed
 
 
@@ -131,10 +119,10 @@ def test_others_pay_inside_a_plan():
 def test_parameters_cannot_fit_for_nothing(kind):
     """What a user's parameter fits while a plan runs is charged as any fit."""
     odd = FitsPrivateRows([1.0, 2.0, 3.0])
-    model, facts = DPPCA(1, center=odd), {}
+    model, facts = skdp.DPPCA(1, center=odd), {}
     if kind == "fact":
-        model, facts = DPPCA(1), {"spectrum": odd}
-    with pytest.raises(BudgetExceededError), PrivacyLedger(1e-3, 1e-9):
+        model, facts = skdp.DPPCA(1), {"spectrum": odd}
+    with pytest.raises(BudgetExceededError), skdp.PrivacyLedger(1e-3, 1e-9):
         model.plan(100, 3, **facts)
     assert not hasattr(odd.model, "components_")
 
@@ -147,7 +135,7 @@ def test_fewer_rows_have_less_noise_in_proportion():
             assert budget.mu == pytest.approx(behind * stated.mu, rel=2e-3)
             assert budget.copies == 1
     assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
-    few, many = (DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
+    few, many = (skdp.DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
     assert few.releases[0].noise_scale == pytest.approx(many.releases[0].noise_scale, rel=1e-3)
     assert many.error < few.error / 5
 
@@ -198,7 +186,7 @@ def of_table(estimator, n, d):
     y = f + f.std() * rng.standard_normal(n)
     scaled = (X - X.mean(axis=0)) / X.std(axis=0)
     own = clone(estimator).set_params(epsilon=math.inf)
-    classes = isinstance(estimator, DPRidgeClassifier)
+    classes = isinstance(estimator, skdp.DPRidgeClassifier)
     y = (y > np.median(y)).astype(int) if classes else y
     gauge = accuracy_score if classes else r2_score
     best, trivial = gauge(y, own.fit(X, y).predict(X)), 0.5 if classes else 0.0
@@ -224,7 +212,7 @@ def of_matrix(estimator, n, shape):
 
 
 def of_users(estimator, n, d, m):
-    k, classes = estimator.n_components, not isinstance(estimator, DPPersonalizedRegressor)
+    k, classes = estimator.n_components, not isinstance(estimator, skdp.DPPersonalizedRegressor)
     data = {"noise_sd": math.sqrt(k / 4), "classes": classes, "random_state": 5}
     X, y, groups = datasets.make_user_tasks(n, d, k, rows_per_user=2 * m, **data)
     shown = np.arange(len(y)) % (2 * m) < m
@@ -271,25 +259,27 @@ def of_factors(estimator, shape, value):
 
 
 COMPARED = {
-    "rows, learnt clip norm": lambda: of_rows(DPPCA(3, epsilon=0.5), 1500, 20, 3, 0.5),
-    "rows, few": lambda: of_rows(DPPCA(5), 800, 40, 5, 0.4),
-    "rows, given clip norm": lambda: of_rows(DPPCA(4, clip_norm=1.0), 1500, 50, 4, 0.3),
-    "rows, thinned": lambda: of_rows(DPPCA(5, epsilon=0.1), 20_000, 200, 5, 0.4),
+    "rows, learnt clip norm": lambda: of_rows(skdp.DPPCA(3, epsilon=0.5), 1500, 20, 3, 0.5),
+    "rows, few": lambda: of_rows(skdp.DPPCA(5), 800, 40, 5, 0.4),
+    "rows, given clip norm": lambda: of_rows(skdp.DPPCA(4, clip_norm=1.0), 1500, 50, 4, 0.3),
+    "rows, thinned": lambda: of_rows(skdp.DPPCA(5, epsilon=0.1), 20_000, 200, 5, 0.4),
     "rows, products": lambda: of_rows(
-        DPPCA(3, svd_solver="power", clip_norm=1.0, epsilon=0.3), 3000, 40, 3, 0.5
+        skdp.DPPCA(3, svd_solver="power", clip_norm=1.0, epsilon=0.3), 3000, 40, 3, 0.5
     ),
     "interactions": lambda: of_interactions(
-        DPTruncatedSVD(10, privacy_unit="interaction"), 3000, 300, 60_000
+        skdp.DPTruncatedSVD(10, privacy_unit="interaction"), 3000, 300, 60_000
     ),
-    "ridge, small budget": lambda: of_table(DPRidge(epsilon=0.5), 3000, 8),
-    "ridge classifier": lambda: of_table(DPRidgeClassifier(classes=[0, 1], epsilon=0.2), 2000, 8),
-    "trace": lambda: of_matrix(DPTraceRegressor(1, epsilon=0.8), 3000, (20, 15)),
-    "users": lambda: of_users(DPPersonalizedRegressor(2), 300, 10, 8),
-    "user classes": lambda: of_users(DPPersonalizedClassifier(1, epsilon=0.3), 400, 10, 10),
-    "graph": lambda: of_graph(DPSpectralEmbedding(1, epsilon=1.2), 400),
+    "ridge, small budget": lambda: of_table(skdp.DPRidge(epsilon=0.5), 3000, 8),
+    "ridge classifier": lambda: of_table(
+        skdp.DPRidgeClassifier(classes=[0, 1], epsilon=0.2), 2000, 8
+    ),
+    "trace": lambda: of_matrix(skdp.DPTraceRegressor(1, epsilon=0.8), 3000, (20, 15)),
+    "users": lambda: of_users(skdp.DPPersonalizedRegressor(2), 300, 10, 8),
+    "user classes": lambda: of_users(skdp.DPPersonalizedClassifier(1, epsilon=0.3), 400, 10, 10),
+    "graph": lambda: of_graph(skdp.DPSpectralEmbedding(1, epsilon=1.2), 400),
     "scaler": lambda: of_columns(DPStandardScaler(epsilon=0.5), 2000, 10),
-    "factors": lambda: of_factors(DPLowRankFactorizer(2), (100, 60), 400.0),
-    "stream": lambda: of_stream(DPIncrementalPCA(3, max_releases=4, epsilon=0.3), 4000, 20),
+    "factors": lambda: of_factors(skdp.DPLowRankFactorizer(2), (100, 60), 400.0),
+    "stream": lambda: of_stream(skdp.DPIncrementalPCA(3, max_releases=4, epsilon=0.3), 4000, 20),
 }
 
 
@@ -320,47 +310,47 @@ def test_plan_is_within_two_of_fits(case):
 
 @pytest.mark.thorough
 def test_what_is_needed_halves_the_loss():
-    pca = DPPCA(3, clip_norm=1.0)
+    pca = skdp.DPPCA(3, clip_norm=1.0)
     plan = pca.plan(1000, 40)
     assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
-    assert math.isinf(DPRidge(epsilon=0.1).plan(100, 30).required_samples)
-    needed = [DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
+    assert math.isinf(skdp.DPRidge(epsilon=0.1).plan(100, 30).required_samples)
+    needed = [skdp.DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
     assert max(needed) < 1.6 * min(needed)
 
 
 @pytest.mark.thorough
 def test_personal_plans_have_values_where_fits_work():
-    plan = DPPersonalizedRegressor(2).plan(5000, 4, n_rows=10)
+    plan = skdp.DPPersonalizedRegressor(2).plan(5000, 4, n_rows=10)
     assert plan.error < 0.05
     assert all(math.isfinite(value) for value in (plan.error, plan.score, plan.best))
 
 
 POSITIVE, SIGNAL = "positive integer 'n_samples'", "'signal'"
 MESSAGES = [
-    (DPPCA(), (0, 5), {}, POSITIVE),
-    (DPIncrementalPCA(), (0, 5), {}, POSITIVE),
+    (skdp.DPPCA(), (0, 5), {}, POSITIVE),
+    (skdp.DPIncrementalPCA(), (0, 5), {}, POSITIVE),
     (DPStandardScaler(), (0, 5), {}, POSITIVE),
-    (DPRidge(), (0, 5), {}, POSITIVE),
-    (DPLowRankFactorizer(), (10.5, 5), {}, POSITIVE),
-    (DPRidge(), (10, 5), {"n_targets": 0}, "positive integer 'n_targets'"),
-    (DPPCA(1), (10, 5), {"signal": 2}, "share in the range"),
-    (DPRidge(), (10, 5), {"signal": np.ones((10, 5))}, "public. Got a ndarray"),
-    (DPPCA(1), (10, 5), {"signal": 0.1}, "share in the range"),
-    (DPPCA(1), (10, 2), {"signal": 0.7, "spectrum": [1, 2]}, "not both"),
-    (DPPCA(1), (10, 2), {"spectrum": [1, -2]}, "'spectrum'"),
-    (DPPersonalizedClassifier(), (10, 9), {"signal": 0}, SIGNAL),
-    (DPRidge(), (10, 5), {"signal": 2.0}, SIGNAL),
+    (skdp.DPRidge(), (0, 5), {}, POSITIVE),
+    (skdp.DPLowRankFactorizer(), (10.5, 5), {}, POSITIVE),
+    (skdp.DPRidge(), (10, 5), {"n_targets": 0}, "positive integer 'n_targets'"),
+    (skdp.DPPCA(1), (10, 5), {"signal": 2}, "share in the range"),
+    (skdp.DPRidge(), (10, 5), {"signal": np.ones((10, 5))}, "public. Got a ndarray"),
+    (skdp.DPPCA(1), (10, 5), {"signal": 0.1}, "share in the range"),
+    (skdp.DPPCA(1), (10, 2), {"signal": 0.7, "spectrum": [1, 2]}, "not both"),
+    (skdp.DPPCA(1), (10, 2), {"spectrum": [1, -2]}, "'spectrum'"),
+    (skdp.DPPersonalizedClassifier(), (10, 9), {"signal": 0}, SIGNAL),
+    (skdp.DPRidge(), (10, 5), {"signal": 2.0}, SIGNAL),
     (DPStandardScaler(), (10, 5), {"signal": 2.0}, SIGNAL),
-    (DPRidgeClassifier(), (10, 5), {"signal": 2.0}, SIGNAL),
-    (DPRidge(), (10, 5), {"length": 0.5}, "finite 'clip_norm'"),
-    (DPPCA(epsilon=-1), (10, 5), {}, "'epsilon'"),
-    (DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
-    (DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
-    (DPSpectralEmbedding(), (10, 9), {}, "as many features as nodes"),
-    (DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),
-    (DPPCA(bounds={"age": (0, 100), "height": (1, 2)}), (1000, 3), {}, "for 3 columns"),
+    (skdp.DPRidgeClassifier(), (10, 5), {"signal": 2.0}, SIGNAL),
+    (skdp.DPRidge(), (10, 5), {"length": 0.5}, "finite 'clip_norm'"),
+    (skdp.DPPCA(epsilon=-1), (10, 5), {}, "'epsilon'"),
+    (skdp.DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
+    (skdp.DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
+    (skdp.DPSpectralEmbedding(), (10, 9), {}, "as many features as nodes"),
+    (skdp.DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),
+    (skdp.DPPCA(bounds={"age": (0, 100), "height": (1, 2)}), (1000, 3), {}, "for 3 columns"),
     (DPRecommender(), (10, 10), {"nnz": 101}, r"range \[1, 100\]"),
-    (DPTruncatedSVD(privacy_unit="frobenius"), (10, 10), {"nnz": 5}, "use 'signal'"),
+    (skdp.DPTruncatedSVD(privacy_unit="frobenius"), (10, 10), {"nnz": 5}, "use 'signal'"),
 ]
 
 
@@ -372,17 +362,17 @@ def test_messages(model, shape, facts, match):
 
 def test_unknown_facts_are_named():
     with pytest.raises(TypeError, match=r"takes the facts \['signal', .*Got \['decay'\]"):
-        DPPCA().plan(100, 3, decay=1.0)
+        skdp.DPPCA().plan(100, 3, decay=1.0)
 
 
 def test_plan_text():
-    plan = DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
+    plan = skdp.DPTruncatedSVD(2).plan(1e3, 20)  # a whole number
     assert "no data was touched" in (text := str(plan)) and "of the gain" in text
     assert isinstance(plan, theory.FitPlan) and "norm_centered_rank (" in text
 
 
 def test_bounds_by_column_name_need_no_columns():
-    for kind in (DPPCA, DPRidge, DPStandardScaler):
+    for kind in (skdp.DPPCA, skdp.DPRidge, DPStandardScaler):
         names, order = {"age": (0, 100), "height": (1, 2)}, [(0, 100), (1, 2)]
         assert str(kind(bounds=names).plan(1000, 2)) == str(kind(bounds=order).plan(1000, 2))
 

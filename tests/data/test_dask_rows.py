@@ -14,15 +14,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.data import stored_rows
 from skdp.data.stored_rows import DaskRows, lazy_blocks
 from skdp.exceptions import PrivacyError
@@ -94,19 +86,19 @@ def any_cluster(request):
 
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_epsilon_inf_agrees():
-    for model, name, y in ((DPPCA(2), "components_", ()), (DPRidge(), "coef_", (Y,))):
+    for model, name, y in ((skdp.DPPCA(2), "components_", ()), (skdp.DPRidge(), "coef_", (Y,))):
         model.set_params(epsilon=np.inf, clip_norm=np.inf)
         here, there = public(model.fit(X, *y)), public(model.fit(lazy(X), *map(lazy, y)))
         assert np.allclose(here[name], there[name], atol=1e-9)
 
 
 FITS = {
-    "pca": (DPPCA(2), ()),
-    "increments": (DPIncrementalPCA(2), ()),
+    "pca": (skdp.DPPCA(2), ()),
+    "increments": (skdp.DPIncrementalPCA(2), ()),
     "scaler": (DPStandardScaler(), ()),
-    "ridge": (DPRidge(), (Y,)),
-    "classes": (DPRidgeClassifier(classes=[-1, 1]), (np.where(Y > 0, 1, -1),)),
-    "trace": (DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0), (Y,)),
+    "ridge": (skdp.DPRidge(), (Y,)),
+    "classes": (skdp.DPRidgeClassifier(classes=[-1, 1]), (np.where(Y > 0, 1, -1),)),
+    "trace": (skdp.DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0), (Y,)),
 }
 
 
@@ -186,11 +178,11 @@ def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
 
     monkeypatch.setattr(stored_rows, "_broadcast", broadcast)
     y = np.where(np.arange(N) == 7, SECRET_TARGET, Y)
-    for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened"), DPStandardScaler(),
-                  DPIncrementalPCA(2)):  # fmt: skip
+    for model in (skdp.DPPCA(2), skdp.DPPCA(), skdp.DPTruncatedSVD(2, algorithm="screened"),
+                  DPStandardScaler(), skdp.DPIncrementalPCA(2)):  # fmt: skip
         model.fit(lazy(X))
     trace = FITS["trace"][0]
-    for model, targets in ((DPRidge(), lazy(y)), (DPRidge(), y), (trace, lazy(y)),
+    for model, targets in ((skdp.DPRidge(), lazy(y)), (skdp.DPRidge(), y), (trace, lazy(y)),
                            (clone(trace).set_params(privacy_unit="label"), y)):  # fmt: skip
         model.fit(lazy(X), targets)
     assert len(sent) > 60
@@ -214,10 +206,10 @@ def test_keys_are_random_and_no_hash_of_data(monkeypatch):
     monkeypatch.setattr(dask, "compute", compute)
     hashed = da.from_array(X, chunks=(CHUNKS, D))  # its name is a hash of X
     digest = hashed.name.rpartition("-")[2]
-    DPPCA(2, clip_norm=1.0).fit(hashed)
+    skdp.DPPCA(2, clip_norm=1.0).fit(hashed)
     first = set().union(*keys)
     keys.clear()
-    DPPCA(2, clip_norm=1.0).fit(hashed)
+    skdp.DPPCA(2, clip_norm=1.0).fit(hashed)
     assert first
     assert not first & set().union(*keys)
     assert not any(digest in key for key in first)
@@ -225,7 +217,7 @@ def test_keys_are_random_and_no_hash_of_data(monkeypatch):
 
 @pytest.mark.thorough
 def test_nothing_stays_on_the_cluster(cluster):
-    DPPCA(2, svd_solver="power").fit(lazy(X))
+    skdp.DPPCA(2, svd_solver="power").fit(lazy(X))
     assert_nothing_left(cluster)
 
 
@@ -251,7 +243,7 @@ def failing(text, error=ValueError):
 
 def test_an_error_of_a_task_shows_no_value(any_cluster):
     """Neither where it is raised, nor in the logs of workers and scheduler."""
-    model = DPPCA(2, clip_norm=1.0)
+    model = skdp.DPPCA(2, clip_norm=1.0)
     with pytest.raises(PrivacyError, match="withheld") as raised:
         model.fit(lazy(X).map_blocks(failing("broken at"), meta=np.empty((0, 0))))
     assert not [name for name in vars(model) if name.endswith("_")]
@@ -275,7 +267,7 @@ def test_an_error_among_shared_tasks_shows_neither_value_nor_type(error):
     shared = lazy(X) - broken.sum(axis=0)
     assert type(lazy_blocks(shared.rechunk({1: -1}))[0]).__name__ == "Delayed"
     with pytest.raises(PrivacyError, match=r"summed\. Where and why") as raised:
-        DPPCA(2, clip_norm=1.0).fit(shared)
+        skdp.DPPCA(2, clip_norm=1.0).fit(shared)
     assert raised.value.__context__ is None
     assert "31415" not in str(raised.value)
 
@@ -286,7 +278,7 @@ def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
 
     monkeypatch.setattr(dask, "compute", compute)
     with pytest.raises(PrivacyError, match=r"summed \(KilledWorker\)\. Where") as raised:
-        DPPCA(2, clip_norm=1.0).fit(lazy(X))
+        skdp.DPPCA(2, clip_norm=1.0).fit(lazy(X))
     assert raised.value.__context__ is None
     assert "31415" not in str(raised.value)
 
@@ -306,7 +298,7 @@ def killing(flag):
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
-    model = DPPCA(2, svd_solver="power", clip_norm=9.0)
+    model = skdp.DPPCA(2, svd_solver="power", clip_norm=9.0)
     expected = fitted(model, X)
     with record_transcript() as transcript:
         model.fit(X)
@@ -324,10 +316,11 @@ LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
 
 # A trace regression keeps numbers of records on the workers from pass to pass: they are made anew.
 LOSSES = {
-    "lost": (DPPCA(2), (), (3, 12), LOST),
-    "late": (DPPCA(2), (), (3, 12), distributed.TimeoutError()),
+    "lost": (skdp.DPPCA(2), (), (3, 12), LOST),
+    "late": (skdp.DPPCA(2), (), (3, 12), distributed.TimeoutError()),
     "of records": (
-        DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3), (Y,), (8, 30, 45), LOST,
+        skdp.DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3),
+        (Y,), (8, 30, 45), LOST,
     ),
 }  # fmt: skip
 
@@ -400,11 +393,11 @@ def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
 
 
 BAD = [
-    (DPPCA(2), lazy(X)[:, 0], "Expected 2D array, got 1D"),
-    (DPPCA(2), lazy(X).astype(str), "must hold numbers"),
-    (DPPCA(2), da.zeros((0, 3)), r"0 sample\(s\)"),
-    (DPPCA(D + 1), lazy(X), "n_features"),
-    (DPTruncatedSVD(2, privacy_unit="entry"), lazy(X), "in memory"),
+    (skdp.DPPCA(2), lazy(X)[:, 0], "Expected 2D array, got 1D"),
+    (skdp.DPPCA(2), lazy(X).astype(str), "must hold numbers"),
+    (skdp.DPPCA(2), da.zeros((0, 3)), r"0 sample\(s\)"),
+    (skdp.DPPCA(D + 1), lazy(X), "n_features"),
+    (skdp.DPTruncatedSVD(2, privacy_unit="entry"), lazy(X), "in memory"),
 ]
 
 
@@ -435,13 +428,13 @@ def labels_with(place, label, kind=object):
 )  # fmt: skip
 def test_bad_labels_are_refused_and_none_comes_home(labels, error, message, totals):
     with pytest.raises(error, match=message) as raised:
-        DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
+        skdp.DPPersonalizedRegressor(2).fit(lazy(X), lazy(Y), groups=lazy(labels))
     assert "ann" not in str(raised.value)
     assert totals == ([False] if error is ValueError else [None])
 
 
 def test_columns_of_users_are_checked():
-    model = DPPersonalizedRegressor(2)
+    model = skdp.DPPersonalizedRegressor(2)
     for y, groups, message in (
         (Y[:-1], GROUPS, "X and y have inconsistent"),
         (Y, GROUPS[:-1], "X and groups have inconsistent"),

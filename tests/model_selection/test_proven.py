@@ -25,17 +25,7 @@ from sklearn.preprocessing import (
 )
 
 from skdp import DPPCA, DPRidge, DPRidgeClassifier, check_pipeline
-from skdp.model_selection import PrivateScorer
-from skdp.model_selection._proven import (
-    FUNCTIONS,
-    TABLE,
-    _products,
-    concerns,
-    each_row,
-    fast_map,
-    line_of,
-    proven_table,
-)
+from skdp.model_selection import PrivateScorer, _proven
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 WORDS = ["pain", "knee", "no", "Szymborska", "42", "🦵", "", " ", "É", "e\u0301"]
@@ -149,7 +139,7 @@ NUMERIC = [
     RowClipper(), RowClipper(1e-3), PublicScaler(), PublicScaler((0.0, 2.0)),
     Normalizer(), Normalizer("max"), Binarizer(),
     Binarizer(threshold=0.3), FunctionTransformer(),
-    *(FunctionTransformer(function) for function in FUNCTIONS),
+    *(FunctionTransformer(function) for function in _proven.FUNCTIONS),
     FunctionTransformer(np.abs, validate=True, accept_sparse=True, check_inverse=False),
 ]  # fmt: skip
 FOR_CSR = [step for step in NUMERIC if getattr(step, "func", None) in (None, np.abs, np.tanh)]
@@ -228,7 +218,7 @@ OF_WORDS = [
     [*(pytest.param(*case, marks=pytest.mark.thorough) for case in OF_NUMBERS), *OF_WORDS],
 )
 def test_the_other_rows_come_out_bit_for_bit(step, pairs, layouts):
-    assert not list(concerns(step))
+    assert not list(_proven.concerns(step))
     for layout in layouts:
         assert differences(step, pairs(layout), layout) == []
 
@@ -238,13 +228,13 @@ def test_parts_of_a_vote_get_the_rows_and_targets_as_they_are():
         step.fit(table[:, 1:], table[:, 0])
         return np.column_stack([step.estimators_[0].X_, step.estimators_[0].y_])
 
-    assert not list(concerns(VOTE))
+    assert not list(_proven.concerns(VOTE))
     wide = ((X, row) for X, row in numbers("C", seed=4) if X.shape[1] > 1)
     assert differences(VOTE, wide, read=reaches) == []
 
 
 def test_every_line_is_tried():
-    assert {type(step) for step in TRIED} == {line.step for line in TABLE}
+    assert {type(step) for step in TRIED} == {line.step for line in _proven.TABLE}
 
 
 # -- what is not in the table, or not with these parameters, moves other rows ----------------------
@@ -271,7 +261,7 @@ MOVED = {
 @pytest.mark.parametrize("name", MOVED)
 def test_what_moves_other_rows_is_not_verified(name):
     step, pairs = MOVED[name]
-    assert list(concerns(step))
+    assert list(_proven.concerns(step))
     assert differences(step, pairs)
 
 
@@ -280,7 +270,7 @@ def test_splines_that_refuse_what_lies_outside_tell_of_it():
     SPLINES.fit_transform(inside)
     with pytest.raises(ValueError, match="beyond the limits"):
         clone(SPLINES).fit_transform(insert(inside, 0, [[9.5]]))
-    assert list(concerns(SPLINES))
+    assert list(_proven.concerns(SPLINES))
 
 
 class LabelRecorder(DPRidgeClassifier):
@@ -311,16 +301,18 @@ class Derived(RowClipper):
 
 
 def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
-    assert line_of(Derived()) is None and list(concerns(Derived()))
+    assert _proven.line_of(Derived()) is None and list(_proven.concerns(Derived()))
     for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
-        assert list(concerns(step))
-    assert list(concerns(HashingVectorizer(tokenizer=str.split)))
-    assert list(concerns(HashingVectorizer(preprocessor=str.lower)))
-    assert list(concerns(Pipeline([("a", RowClipper())], memory="cache")))
-    assert list(concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300})))
+        assert list(_proven.concerns(step))
+    assert list(_proven.concerns(HashingVectorizer(tokenizer=str.split)))
+    assert list(_proven.concerns(HashingVectorizer(preprocessor=str.lower)))
+    assert list(_proven.concerns(Pipeline([("a", RowClipper())], memory="cache")))
+    assert list(
+        _proven.concerns(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300}))
+    )
 
 
-@pytest.mark.parametrize("line", TABLE, ids=lambda line: line.step.__name__)
+@pytest.mark.parametrize("line", _proven.TABLE, ids=lambda line: line.step.__name__)
 def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
     """Of a later version of scikit-learn, for instance."""
     step = clone(next(step for step in TRIED if type(step) is line.step))
@@ -328,14 +320,14 @@ def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
     for parameter, value in step.get_params(deep=False).items():
         if parameter not in line.allowed:
             monkeypatch.setattr(step, parameter, ["something", value])
-            assert list(concerns(step)), parameter
+            assert list(_proven.concerns(step)), parameter
             monkeypatch.undo()
-    assert not list(concerns(step))
+    assert not list(_proven.concerns(step))
 
 
 def test_the_guide_shows_the_table():
     page = Path(__file__).parents[2] / "docs" / "user_guide" / "pipelines.md"
-    assert proven_table() in page.read_text(encoding="utf-8")
+    assert _proven.proven_table() in page.read_text(encoding="utf-8")
 
 
 # -- predictions row by row: one row never changes another -----------------------------------------
@@ -346,9 +338,9 @@ def test_products_of_a_row_do_not_depend_on_the_others(d):
     rng = np.random.default_rng(d)
     X = rng.standard_normal((67, d)) * 10.0 ** rng.uniform(-9, 9, (67, 1))
     M = rng.standard_normal((d, 3))
-    whole = _products(X, M)
-    alone = np.concatenate([_products(X[i : i + 1], M) for i in range(len(X))])
-    moved = _products(np.ascontiguousarray(X[5:]), M)
+    whole = _proven._products(X, M)
+    alone = np.concatenate([_proven._products(X[i : i + 1], M) for i in range(len(X))])
+    moved = _proven._products(np.ascontiguousarray(X[5:]), M)
     assert np.array_equal(whole, alone)
     assert np.array_equal(whole[5:], moved)
     scale = np.abs(X) @ np.abs(M)
@@ -362,11 +354,13 @@ def test_rows_that_fail_are_nan_and_silent():
         return np.log(x[:, 0])
 
     X = np.array([[1.0], [-1.0], [0.0]])
-    assert np.array_equal(each_row(function, X, None), [0.0, np.nan, -np.inf], equal_nan=True)
+    assert np.array_equal(
+        _proven.each_row(function, X, None), [0.0, np.nan, -np.inf], equal_nan=True
+    )
 
 
 def test_unknown_models_have_no_fast_map():
-    assert fast_map(object(), np.zeros((2, 2)), "predict") is None
+    assert _proven.fast_map(object(), np.zeros((2, 2)), "predict") is None
 
 
 def test_frames_are_scored_as_arrays_whatever_else_they_hold():
@@ -385,8 +379,8 @@ def test_frames_are_scored_as_arrays_whatever_else_they_hold():
     assert np.isnan(found[4])
     np.testing.assert_array_equal(np.delete(found, 4), np.delete(expected, 4))
     for other in (X[["b", "a", "c"]], X[["a"]]):
-        assert fast_map(model, other, "reconstruct") is None
-    assert fast_map(unnamed, X, "reconstruct") is None
+        assert _proven.fast_map(model, other, "reconstruct") is None
+    assert _proven.fast_map(unnamed, X, "reconstruct") is None
 
 
 @pytest.mark.parametrize(
@@ -399,7 +393,7 @@ def test_steps_of_a_pipeline_are_mapped_together(step, frame):
     X = pd.DataFrame(A, columns=list("abcd")) if frame else A
     ridge = DPRidge(epsilon=9.0, clip_norm=2.0, target_bounds=(-5, 5))
     model = make_pipeline(step, ridge).fit(X, A.sum(axis=1))
-    mapped = fast_map(model, X, "predict")
+    mapped = _proven.fast_map(model, X, "predict")
     found = mapped(X)
     np.testing.assert_allclose(found, model.predict(X), rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(mapped(X[7:]), found[7:])
@@ -418,7 +412,7 @@ def test_regressions_are_scored_as_they_predict_rows_that_lie_far_out(public):
         DPRidgeClassifier(classes=[0, 1], epsilon=9.0, **public).fit(X, y > 0),
     ]
     for model in models:
-        mapped = fast_map(model, X, "predict")
+        mapped = _proven.fast_map(model, X, "predict")
         found = mapped(X)
         np.testing.assert_allclose(found, model.predict(X), rtol=1e-9, atol=1e-9)
         alone = [mapped(X[i : i + 1]) for i in range(50)]

@@ -13,19 +13,7 @@ import re
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPRidgeClassifier,
-    DPScoreDensity,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.base import BaseDPEstimator
 from skdp.papers import PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.preprocessing import DPStandardScaler
@@ -40,80 +28,88 @@ ESTIMATORS = [
     PowerDeflation(2, coherence=1e6, n_iter=2),
     SketchFactorizer(1),
     SketchFactorizer(1, method="three_sketch", sensitivity=2.0),
-    DPPCA(),
-    DPPCA(2, bounds=(-3.0, 4.0)),
-    DPPCA(n_components=2, clip_norm=1.0),
-    DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
-    DPPCA(n_components="auto", adjacency="replace", epsilon=16.0),
-    DPPCA(n_components=0.9, center="none", whiten=True),
-    DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
-    DPPCA(center=np.arange(5.0), epsilon=0.1),
-    DPPCA(epsilon=np.inf, clip_norm=np.inf),
-    DPPCA(privacy_unit="group"),
-    DPIncrementalPCA(),
-    DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
-    DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
-    DPIncrementalPCA(privacy_unit="group"),
-    DPTruncatedSVD(),
-    DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
-    DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
-    DPTruncatedSVD(algorithm="screened"),
-    DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
-    DPTruncatedSVD(clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"),
-    DPTruncatedSVD(privacy_unit="interaction", unit_bound=2),
-    DPTruncatedSVD(privacy_unit="interaction"),
-    DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
-    DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
-    DPTruncatedSVD(privacy_unit="interaction", algorithm="one_shot", delta=0.0),
-    DPTruncatedSVD(privacy_unit="entry"),
-    DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
-    DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
-    DPTruncatedSVD(algorithm="deflation", delta=0.0, **BETWEEN),
-    DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
-    DPTruncatedSVD(1, algorithm="gram", clip_norm=3.0, **BETWEEN),
-    DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
-    DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
-    DPTruncatedSVD(privacy_unit="edge", delta=0.0),
-    DPTruncatedSVD(privacy_unit="entry_change"),
-    DPTruncatedSVD(privacy_unit="entry_change", algorithm="alternating", unit_bound=2.0),
-    DPTruncatedSVD(privacy_unit="edge_change"),
-    DPTruncatedSVD(privacy_unit="mixed", epsilon=4.0),
-    DPTruncatedSVD(privacy_unit="frobenius"),
-    DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
-    DPSpectralEmbedding(),
-    DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
-    DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
-    DPSpectralEmbedding(algorithm="power"),
-    DPSpectralEmbedding(privacy_unit="edge_change", unit_bound=2.0),
-    DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
-    DPSpectralEmbedding(
+    skdp.DPPCA(),
+    skdp.DPPCA(2, bounds=(-3.0, 4.0)),
+    skdp.DPPCA(n_components=2, clip_norm=1.0),
+    skdp.DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    skdp.DPPCA(n_components="auto", adjacency="replace", epsilon=16.0),
+    skdp.DPPCA(n_components=0.9, center="none", whiten=True),
+    skdp.DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
+    skdp.DPPCA(center=np.arange(5.0), epsilon=0.1),
+    skdp.DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    skdp.DPPCA(privacy_unit="group"),
+    skdp.DPIncrementalPCA(),
+    skdp.DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
+    skdp.DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
+    skdp.DPIncrementalPCA(privacy_unit="group"),
+    skdp.DPTruncatedSVD(),
+    skdp.DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
+    skdp.DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
+    skdp.DPTruncatedSVD(algorithm="screened"),
+    skdp.DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
+    skdp.DPTruncatedSVD(
+        clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"
+    ),
+    skdp.DPTruncatedSVD(privacy_unit="interaction", unit_bound=2),
+    skdp.DPTruncatedSVD(privacy_unit="interaction"),
+    skdp.DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
+    skdp.DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
+    skdp.DPTruncatedSVD(privacy_unit="interaction", algorithm="one_shot", delta=0.0),
+    skdp.DPTruncatedSVD(privacy_unit="entry"),
+    skdp.DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
+    skdp.DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
+    skdp.DPTruncatedSVD(algorithm="deflation", delta=0.0, **BETWEEN),
+    skdp.DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
+    skdp.DPTruncatedSVD(1, algorithm="gram", clip_norm=3.0, **BETWEEN),
+    skdp.DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
+    skdp.DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
+    skdp.DPTruncatedSVD(privacy_unit="edge", delta=0.0),
+    skdp.DPTruncatedSVD(privacy_unit="entry_change"),
+    skdp.DPTruncatedSVD(privacy_unit="entry_change", algorithm="alternating", unit_bound=2.0),
+    skdp.DPTruncatedSVD(privacy_unit="edge_change"),
+    skdp.DPTruncatedSVD(privacy_unit="mixed", epsilon=4.0),
+    skdp.DPTruncatedSVD(privacy_unit="frobenius"),
+    skdp.DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
+    skdp.DPSpectralEmbedding(),
+    skdp.DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
+    skdp.DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
+    skdp.DPSpectralEmbedding(algorithm="power"),
+    skdp.DPSpectralEmbedding(privacy_unit="edge_change", unit_bound=2.0),
+    skdp.DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
+    skdp.DPSpectralEmbedding(
         normalization="laplacian", algorithm="one_shot", delta=0.0, adjacency="replace"
     ),
-    DPLowRankFactorizer(),
-    DPLowRankFactorizer(method="two_sketch", sketch_size=5, unit_bound=2.0),
-    DPLowRankFactorizer(sketch_size=(5, 20), sketch="srht", privacy_unit="rank_one", **WORST_CASE),
-    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out"),
-    DPLowRankFactorizer(privacy_unit="row", adjacency="replace", sketch_size=4, **WORST_CASE),
-    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
-    DPLowRankFactorizer(privacy_unit="entry", unit_bound=(-0.5, 2.0)),
-    DPLowRankFactorizer(method="two_sketch", sketch="sparse", sketch_size=5, **BETWEEN),
+    skdp.DPLowRankFactorizer(),
+    skdp.DPLowRankFactorizer(method="two_sketch", sketch_size=5, unit_bound=2.0),
+    skdp.DPLowRankFactorizer(
+        sketch_size=(5, 20), sketch="srht", privacy_unit="rank_one", **WORST_CASE
+    ),
+    skdp.DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out"),
+    skdp.DPLowRankFactorizer(privacy_unit="row", adjacency="replace", sketch_size=4, **WORST_CASE),
+    skdp.DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
+    skdp.DPLowRankFactorizer(privacy_unit="entry", unit_bound=(-0.5, 2.0)),
+    skdp.DPLowRankFactorizer(method="two_sketch", sketch="sparse", sketch_size=5, **BETWEEN),
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
-    DPPersonalizedRegressor(),
-    DPPersonalizedRegressor(1, adjacency="replace"),
-    DPPersonalizedRegressor(1, epsilon=30.0, loss="absolute"),
-    DPPersonalizedClassifier(classes=[0, 1]),
-    DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
-    DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
-    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
-    DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
-    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", privacy_unit="group"),
-    DPRidgeClassifier(classes=[0, 1], privacy_unit="group"),
-    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
-    DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False, epsilon=30.0),
-    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
-    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1], class_weight="balanced"),
-    DPRidgeClassifier(classes=[0, 1, 2], class_weight={0: 3.0}, fit_intercept=False, epsilon=30.0),
+    skdp.DPPersonalizedRegressor(),
+    skdp.DPPersonalizedRegressor(1, adjacency="replace"),
+    skdp.DPPersonalizedRegressor(1, epsilon=30.0, loss="absolute"),
+    skdp.DPPersonalizedClassifier(classes=[0, 1]),
+    skdp.DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
+    skdp.DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
+    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    skdp.DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
+    skdp.DPRidge(
+        clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", privacy_unit="group"
+    ),
+    skdp.DPRidgeClassifier(classes=[0, 1], privacy_unit="group"),
+    skdp.DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
+    skdp.DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False, epsilon=30.0),
+    skdp.DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    skdp.DPRidgeClassifier(clip_norm=1.0, classes=[0, 1], class_weight="balanced"),
+    skdp.DPRidgeClassifier(
+        classes=[0, 1, 2], class_weight={0: 3.0}, fit_intercept=False, epsilon=30.0
+    ),
     DPRecommender(),
     DPRecommender(2, epsilon=8.0, adjacency="replace"),
     DPRecommender(algorithm="popularity"),
@@ -122,12 +118,12 @@ ESTIMATORS = [
     DPRecommender(privacy_unit="interaction"),
     DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),
     DPRecommender(privacy_unit="interaction", epsilon=4.0, delta=0.0),
-    DPScoreDensity(),
-    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), n_bins=6, delta=0.0),
-    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
-    DPScoreDensity(np.eye(2, 5), kind="ellipse", classes=[0, 1], center=np.ones(5)),
-    DPScoreDensity(kind="ellipse", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
-    DPScoreDensity(classes=[0, 1], epsilon=8.0),
+    skdp.DPScoreDensity(),
+    skdp.DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), n_bins=6, delta=0.0),
+    skdp.DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    skdp.DPScoreDensity(np.eye(2, 5), kind="ellipse", classes=[0, 1], center=np.ones(5)),
+    skdp.DPScoreDensity(kind="ellipse", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    skdp.DPScoreDensity(classes=[0, 1], epsilon=8.0),
     DPStandardScaler(),
     DPStandardScaler(adjacency="replace"),
     DPStandardScaler(bounds=(-1.0, 2.0)),
@@ -145,59 +141,59 @@ AXES = {
         "sensitivity": ["rows", "independent", "prior", "width"],
         "calibration": ["exact", "printed"],
     },
-    DPPCA: {
+    skdp.DPPCA: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES,
         "clip_norm": ["auto", 2.0], "center": ["private", "none"], "bounds": [None, (-3.0, 4.0)],
         "svd_solver": ["auto", "gram", "power", "screened"],
         "n_components": [2, "auto", 0.9, "mle"],
         "epsilon": [8.0],
     },
-    DPIncrementalPCA: {
+    skdp.DPIncrementalPCA: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
         "center": ["private", "none"],
     },
-    DPTruncatedSVD: {
+    skdp.DPTruncatedSVD: {
         "privacy_unit": ["row", "group", "interaction", "entry", "edge", *CONTRACTS],
         "algorithm": ["auto", "gram", "power", "screened", "alternating", "deflation", "one_shot"],
         "adjacency": ADJACENCIES, "delta": [1e-6, 0.0], "n_components": [2, 1],
         "unit_bound": [None, (-1.0, 2.0)],
     },
-    DPSpectralEmbedding: {
+    skdp.DPSpectralEmbedding: {
         "privacy_unit": ["edge", "edge_change", "mixed"], "adjacency": ADJACENCIES,
         "algorithm": ["auto", "power", "one_shot"],
         "normalization": ["degree", "laplacian", "none"], "delta": [1e-6, 0.0],
         "n_components": [2, 1],
     },
-    DPLowRankFactorizer: {
+    skdp.DPLowRankFactorizer: {
         "privacy_unit": ["frobenius", "rank_one", "row", "entry"],
         "adjacency": ["add_remove", "replace", "zero_out"],
         "method": ["auto", "two_sketch", "three_sketch"],
         "sketch": ["gaussian", "isometry", "srht", "sparse"],
         "sensitivity_mode": ["random", "oblivious", "worst_case"],
     },
-    DPTraceRegressor: {
+    skdp.DPTraceRegressor: {
         "rank": [1], "matrix_shape": [(2, 2)], "epsilon": [25.0],
         "privacy_unit": ["row", "label"], "adjacency": ADJACENCIES,
         "measurement_covariance": ["private", 1.0], "solver": ["riemannian", "spectral_init"],
         "fit_intercept": [True, False],
     },
-    DPPersonalizedRegressor: {
+    skdp.DPPersonalizedRegressor: {
         "adjacency": ADJACENCIES, "whiten": [True, False],
         "head_selection": ["private_vote", "per_user", "subspace"],
         "loss": ["squared", "huber", "absolute"],
         "target_bounds": ["auto", (-2.0, 2.0)],
     },
-    DPPersonalizedClassifier: {
+    skdp.DPPersonalizedClassifier: {
         "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES,
         "head_selection": ["private_vote", "per_user", "subspace"],
         "coef_clip_norm": [1.0, "auto"],
     },
-    DPRidge: {
+    skdp.DPRidge: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
         "target_bounds": ["auto", (-1.0, 2.0)], "bounds": [None, (-3.0, 4.0)],
         "fit_intercept": [True, False], "epsilon": [60.0],
     },
-    DPRidgeClassifier: {
+    skdp.DPRidgeClassifier: {
         "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
         "classes": [[0, 1], [0, 1, 2]], "class_weight": [None, "balanced", {0: 3.0}],
         "bounds": [None, (-3.0, 4.0)], "fit_intercept": [True, False],
@@ -208,7 +204,7 @@ AXES = {
         "algorithm": ["auto", "gram", "popularity", "one_shot"], "delta": [1e-6, 0.0],
         "value_cap": ["binary", 2.0], "n_components": [2], "epsilon": [8.0],
     },
-    DPScoreDensity: {
+    skdp.DPScoreDensity: {
         "adjacency": ADJACENCIES, "kind": ["auto", "density", "ellipse"],
         "classes": [None, [0, 1]], "limits": ["auto", LIMITS], "delta": [1e-6, 0.0],
         "n_bins": ["auto", 6], "epsilon": [8.0],
@@ -272,7 +268,7 @@ UNREAD = None  # goes together, and makes no other way
 UNIT, ALGORITHM = "privacy_unit", "algorithm"
 # class -> (values that do not go together, words of the error)
 REFUSED = {
-    DPTruncatedSVD: [
+    skdp.DPTruncatedSVD: [
         ({UNIT: ["row", "group", "interaction"], ALGORITHM: ["alternating"]}, NOT_OFFERED),
         ({UNIT: ["interaction"], ALGORITHM: ["deflation"]}, NOT_OFFERED),
         ({UNIT: ["row", "group"], ALGORITHM: ["deflation"]}, UNREAD),  # by any delta
@@ -294,13 +290,13 @@ REFUSED = {
         ({UNIT: ["entry", "edge"], ALGORITHM: ["one_shot"], "unit_bound": [(-1.0, 2.0)]},
          "flips cells"),
     ],
-    DPSpectralEmbedding: [
+    skdp.DPSpectralEmbedding: [
         ({UNIT: ["edge_change", "mixed"], "adjacency": ["replace"]}, NOT_OFFERED),
         ({UNIT: ["edge_change", "mixed"], ALGORITHM: ["one_shot"]}, "flips edges"),
         ({UNIT: ["edge_change", "mixed"], "delta": [0.0], "n_components": [2]}, NO_PURE),
         ({ALGORITHM: ["power"], "delta": [0.0], "n_components": [2]}, NO_PURE),
     ],
-    DPLowRankFactorizer: [
+    skdp.DPLowRankFactorizer: [
         ({UNIT: ["frobenius", "rank_one"], "adjacency": ["replace", "zero_out"]}, NOT_OFFERED),
         ({UNIT: ["entry"], "adjacency": ["zero_out"]}, NOT_OFFERED),
         ({UNIT: ["row"], "adjacency": ["add_remove"]}, "needs adjacency"),
@@ -317,7 +313,7 @@ REFUSED = {
         ({UNIT: ["interaction"], "value_cap": [2.0]}, "a cap on values"),
         ({ALGORITHM: ["gram"], "delta": [0.0]}, NO_PURE),
     ],
-    DPScoreDensity: [
+    skdp.DPScoreDensity: [
         ({"kind": ["auto", "ellipse"], "delta": [0.0]}, NO_PURE),
         ({"limits": ["auto"], "delta": [0.0]}, NO_PURE),
         ({"kind": ["ellipse"], "n_bins": [6]}, UNREAD),
