@@ -103,11 +103,6 @@ class TraceFacts(NamedTuple):
     target_sd: float = 0.0
 
     @property
-    def entry_variance(self) -> float:
-        """Variance of an entry of what a record contributes."""
-        return self.lam if self.variance is None else self.variance
-
-    @property
     def information(self) -> float:
         """Fisher information of a record about an entry of M, for noise of variance 1 in y."""
         return self.lam if self.variance is None else self.lam**2 / self.variance
@@ -119,7 +114,8 @@ class TraceFacts(NamedTuple):
 
     def length(self, size: int) -> float:
         """Return the median length of contributions of `size` numbers and residuals of sd 1."""
-        return _Z * math.sqrt(self.entry_variance * size + self.bias**2)
+        variance = self.lam if self.variance is None else self.variance
+        return _Z * math.sqrt(variance * size + self.bias**2)
 
 
 @dataclass(frozen=True)
