@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,13 +224,9 @@ def private_median(
 # the distribution of X is. With private X only the average curvature is known.
 
 
-class PublicCurvature(Protocol):
-    """A function that returns the public curvature at U S V' (`queries.curvature`)."""
-
-    def __call__(
-        self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
-    ) -> tuple[FloatArray, float] | None:
-        """Return the sum of b z z' and the median norm for this clip radius; None if unknown."""
+# (U, S, V, radius=) -> the public sum of b z z' at U S V' and the median norm, by
+# `queries.curvature`; None if unknown.
+PublicCurvature: TypeAlias = Callable[..., tuple[FloatArray, float] | None]
 
 
 class CurvedStep(NamedTuple):
