@@ -70,13 +70,13 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
     if skewed or size**2 > BLOCK or 4 * n * size > MEMORY or n * size**2 > _MOST_WORK:
         return None
     frame, complement = sums.frames()
-    form, bias, beside = query.form, query.bias, off_grid(complement)
-    make = partial(_directions, form=form, frame=frame, complement=beside, bias=bias)
+    form, bias, whole = query.form, query.bias, off_grid(complement)
+    make = partial(_directions, form=form, frame=frame, complement=whole, bias=bias)
     columns = query.units_alone.then(make, "lengths", "directions")
     typical = columns.median("lengths")
     if typical <= 0:
         return None
     unit = math.sqrt(erf(radius / math.sqrt(2.0))) * typical / _GRID
-    reach, longest = radius * typical, math.sqrt(EXACT / n)
-    term = partial(_curvature, radius=reach, unit=unit, longest=longest)
+    clip_radius, longest = radius * typical, math.sqrt(EXACT / n)
+    term = partial(_curvature, radius=clip_radius, unit=unit, longest=longest)
     return columns.sum(term, (size, size)) * unit**2, typical
