@@ -36,7 +36,7 @@ from skdp.data.blocks import (
     row_source,
 )
 from skdp.data.histories import binary_rows
-from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows
+from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
 from skdp.data.units import GroupForm, GroupRows, Placed, groups_of, in_memory
 from skdp.queries.entries import MatrixUnit
 from skdp.queries.rows import RowQuery
@@ -240,8 +240,7 @@ def checked_updates(rows, columns, deltas, shape):
     """Return places and numbers of updates, equally long."""
     i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
     options = {"dtype": np.float64, "ensure_2d": False, "ensure_min_samples": 0}
-    deltas = advised("deltas", check_array, deltas, **options)
-    deltas = np.atleast_1d(deltas)
+    deltas = advised("deltas", check_array, np.atleast_1d(deltas), **options)
     if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
         raise ValueError(
             "rows, columns and deltas must be one-dimensional and equally long. Got shapes "
@@ -377,10 +376,7 @@ class _Companions(NamedTuple):
             raise ValueError(
                 f"{what} should be a 1d array, got a Dask array of {column.ndim} dimensions."
             )
-        if column.ndim == 2:
-            if column.shape[1] != column.shape[1]:
-                raise ValueError(f"The number of columns of {what} must be known.")
-            column = column.rechunk({1: -1})
+        column = whole_rows(column, what) if column.ndim == 2 else column
         # How many blocks there are is compared later, where both are cut.
         pairs = zip(self.lengths, column.chunks[0], strict=False)
         if any(a != b for a, b in pairs if a == a and b == b):

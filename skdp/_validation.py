@@ -230,7 +230,7 @@ def check_column_bounds(estimator: Any, name: str) -> None:
         pairs = [tuple(pair) for pair in value.values()] if by_name else value
         _low_and_high(estimator, pairs)
     except (TypeError, ValueError, OverflowError):
-        _refuse(estimator, name, value)
+        _fail(estimator, name, _FORMS, value)
 
 
 def column_bounds(
@@ -246,7 +246,7 @@ def column_bounds(
         value = _by_name(estimator, name, value, names)
     low, high = _low_and_high(estimator, value)
     if any(end.ndim and end.size != n_features for end in (low, high)):
-        _refuse(estimator, name, value, f" for {n_features} columns")
+        _fail(estimator, name, f"{_FORMS} for {n_features} columns", value)
     return (np.broadcast_to(low, (n_features,)).copy(), np.broadcast_to(high, (n_features,)).copy())
 
 
@@ -281,13 +281,6 @@ def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) ->
             f"{title} must have the columns of X. Without bounds: {missing}; not in X: {unknown}."
         )
     return [tuple(value[column]) for column in columns]
-
-
-def _refuse(estimator: Any, name: str, value: Any, more: str = "") -> None:
-    raise ValueError(
-        f"The {name!r} parameter of {type(estimator).__name__} must be {_FORMS}{more}. "
-        f"Got {value!r} instead."
-    )
 
 
 # Labels, classes and users: one conversion for all, in which no value changes another.

@@ -36,7 +36,7 @@ from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import COUNT_WEIGHT, SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.median_search import find_scale
-from skdp.units import UNITS, UNKNOWN, offered
+from skdp.units import offered, unit_of
 
 __all__ = ["DocLinkMixin"]
 
@@ -292,7 +292,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     @property
     def _protects(self):
         """What one neighbour differs in: the registered object."""
-        return UNITS.get(getattr(self, "privacy_unit", "row"), UNKNOWN)
+        return unit_of(self)
 
     def _offers_pure_dp(self):
         return self._pure_dp
@@ -310,8 +310,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _warn_if_weak(self, spent, seeded):
         name, epsilon = type(self).__name__, spent.epsilon
         if epsilon == math.inf:
-            message = f"{name} is not private: epsilon=inf adds no noise."
-            warn_caller(message, PrivacyWarning)
+            warn_caller(f"{name} is not private: epsilon=inf adds no noise.", PrivacyWarning)
         elif epsilon > _ABSURD_EPSILON:
             warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
         elif spent.delta >= _ABSURD_DELTA:
@@ -367,9 +366,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _twin(self):
         """Return a clone that our own code fits once, on all rows, in place of this estimator."""
         copy = clone(self)
-        vars(copy).pop("_reservation_key", None)
-        if self._reservation_key is not None:
-            copy._reservation_key = self._reservation_key
+        copy._reservation_key = self._reservation_key
         return copy
 
     @property

@@ -30,8 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -393,38 +392,32 @@ def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
         sums[:, piece] += limbs.astype(total.dtype)
 
 
-@dataclass(frozen=True)
-class PartSum:
-    """The function that adds ``term(block)`` over the blocks of one part of the rows.
+def sum_of_part(
+    part: RowSource, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], dtype: str
+) -> NDArray[Any]:
+    """Return the sum of ``term(block)`` over one part, on the machine that holds it.
 
-    It is sent to the machine that holds the part.
+    Integers held in floats are added as floats while exact.
     """
-
-    term: Callable[[Block], NDArray[Any]]
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __call__(self, part: RowSource) -> NDArray[Any]:
-        """Return the sum over one part. Integers held in floats are added as floats while exact."""
-        total: NDArray[Any] = np.zeros(self.shape, self.dtype)
-        partial: NDArray[Any] | None = None
-        rows = 0
-        # A float warning would reveal private data; the gate's errstate does not apply to threads.
-        with np.errstate(all="ignore"):
-            for block in pieces_of(part):
-                value = self.term(block)
-                rows += block.shape[0]
-                if value.dtype == total.dtype:
-                    total += value
-                elif partial is None or rows > 2 * BLOCK_ROWS:
-                    if partial is not None:
-                        _add_whole(total, partial)
-                    partial, rows = value, block.shape[0]
-                else:
-                    partial += value
-        if partial is not None:
-            _add_whole(total, partial)
-        return total
+    total: NDArray[Any] = np.zeros(shape, dtype)
+    floats: NDArray[Any] | None = None
+    rows = 0
+    # A float warning would reveal private data; the gate's errstate does not apply to threads.
+    with np.errstate(all="ignore"):
+        for block in pieces_of(part):
+            value = term(block)
+            rows += block.shape[0]
+            if value.dtype == total.dtype:
+                total += value
+            elif floats is None or rows > 2 * BLOCK_ROWS:
+                if floats is not None:
+                    _add_whole(total, floats)
+                floats, rows = value, block.shape[0]
+            else:
+                floats += value
+    if floats is not None:
+        _add_whole(total, floats)
+    return total
 
 
 def checked_total(total: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
@@ -452,11 +445,12 @@ def sum_rows(
     same bits for every order, block size and number of threads. Remote rows are added where they
     are, whatever `n_jobs` is.
     """
-    work = PartSum(term, shape, "int64" if exact else "float64")
+    dtype = "int64" if exact else "float64"
+    work = partial(sum_of_part, term=term, shape=shape, dtype=dtype)
     if hasattr(source, "sum_parts"):
-        return checked_total(source.sum_parts(work), shape, work.dtype)
+        return checked_total(source.sum_parts(work), shape, dtype)
     totals = [total for _, total in each_part(source, work, n_jobs)]
-    return np.asarray(totals[0] if len(totals) == 1 else sum(totals, np.zeros(shape, work.dtype)))
+    return np.asarray(totals[0] if len(totals) == 1 else sum(totals, np.zeros(shape, dtype)))
 
 
 def each_part(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import is_dask_array
-from skdp.data.stored_rows import checked_array
+from skdp.data.stored_rows import checked_array, whole_rows
 
 
 def blocks_by_group(
@@ -58,9 +58,7 @@ def blocks_by_group(
         raise ValueError("'groups', X and the columns must be Dask arrays.")
     if groups.ndim != 1 or len({array.numblocks[0] for array in arrays}) != 1:
         raise ValueError("'groups' (one label a row) and the columns need the blocks of X.")
-    if any(array.ndim == 2 and array.shape[1] != array.shape[1] for array in arrays):
-        raise ValueError("The number of columns must be known.")
-    arrays = tuple(array.rechunk({1: -1}) if array.ndim == 2 else array for array in arrays)
+    arrays = tuple(whole_rows(a, "an array") if a.ndim == 2 else a for a in arrays)
     n = arrays[1].numblocks[0] if n_blocks is None else int(n_blocks)
     dask: Any = importlib.import_module("dask")
     # With pure=False the keys of tasks are random, not hashes of private data.

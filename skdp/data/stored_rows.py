@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,7 +178,8 @@ class BlockFiles:
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of one file after the other, in blocks of bounded memory."""
         for piece in self._pieces:
-            yield from _source_of(piece).blocks()
+            make = SparseRows if piece.sparse else DenseRows
+            yield from make(_loaded(piece), piece.start, piece.stop).blocks()
 
 
 def _loaded(piece: _Piece) -> Any:
@@ -188,11 +189,6 @@ def _loaded(piece: _Piece) -> Any:
     matrix = sp.load_npz(piece.path)
     matrix.check_format(full_check=True)  # a bad index would be read from foreign memory
     return matrix
-
-
-def _source_of(piece: _Piece) -> RowSource:
-    make = SparseRows if piece.sparse else DenseRows
-    return make(_loaded(piece), piece.start, piece.stop)
 
 
 # Rows on Dask workers: a task returns the integer sum of a part, and the driver adds the noise.
@@ -259,10 +255,7 @@ def _combine(values: list[Any], combine: Sealed) -> Any:
     try:
         if any(value is None for value in values):
             return None
-        total = values[0]
-        for value in values[1:]:
-            total = combine.value(total, value)
-        return total
+        return reduce(combine.value, values)
     except Exception:
         return None
 
@@ -432,10 +425,6 @@ class _DaskZipped(DaskParts):
         super().__init__([], partial(_side_by_side, build=source._build), source.n_features)
         self._source, self._kept = source, kept
 
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
     def _blocks(self) -> list[list[Any]]:
         return [
             [*blocks, *kept]
@@ -459,7 +448,8 @@ def lazy_blocks(X: Any) -> list[Any]:
     whole = dict(blocks[0].dask)  # to_delayed gives all blocks one graph, optimised as arrays are
     graphs = [_needed(whole, block.key) for block in blocks]
     alone = len(set().union(*graphs)) == sum(map(len, graphs))
-    if not alone or _holds_futures(X):
+    distributed: Any = sys.modules.get("distributed")  # else there can be no futures
+    if not alone or (distributed is not None and distributed.futures_of(X)):
         return blocks
     pairs = zip(graphs, blocks, strict=True)
     return [Lazy((graph, block.key)) for graph, block in pairs]
@@ -471,11 +461,6 @@ def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
 
     tools: Any = optimization
     return dict(tools.cull(graph, [key])[0])
-
-
-def _holds_futures(X: Any) -> bool:
-    distributed: Any = sys.modules.get("distributed")  # else there can be no futures
-    return distributed is not None and bool(distributed.futures_of(X))
 
 
 def rows_of_block(block: Any, n_features: int) -> RowSource:
@@ -495,8 +480,13 @@ def checked_array(X: Any) -> Any:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: a Dask array of rows.")
     if X.dtype.kind not in "fiub":
         raise ValueError(f"A Dask array of rows must hold numbers. Got dtype {X.dtype}.")
+    return whole_rows(X, "a Dask array")
+
+
+def whole_rows(X: Any, what: str) -> Any:
+    """Return a Dask array whose rows are whole in each block."""
     if X.shape[1] != X.shape[1]:
-        raise ValueError("The number of columns of a Dask array must be known.")
+        raise ValueError(f"The number of columns of {what} must be known.")
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
 
 

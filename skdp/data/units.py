@@ -262,12 +262,6 @@ class GroupRows:
         return np.asarray((order.ends[groups] - m)[:, None] + np.arange(m))
 
 
-def each_alone(rows: Any, **columns: Any) -> GroupRows:
-    """Return rows as groups of one row each."""
-    n = rows.n_rows() if hasattr(rows, "n_rows") else rows.shape[0]
-    return GroupRows(rows, columns, np.arange(n))
-
-
 @dataclass(frozen=True)
 class GroupForm:
     """How labels of groups, and what is next to them, are read; public, so that it can travel.

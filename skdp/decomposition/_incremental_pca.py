@@ -21,7 +21,7 @@ from skdp._inputs import (
 from skdp._limits import MOST_DENSE
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.data.units import each_alone
+from skdp.data.units import GroupRows
 from skdp.decomposition import _base
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
@@ -83,7 +83,7 @@ def decoded(group):
     """Return the answers of streams after what each query says of its own: public maps."""
     facts = group.notes["facts"]
     nobody, out = np.zeros((0, facts["d"])), group.answers()
-    nothing = statistics(each_alone(nobody) if facts["persons"] else nobody, facts)
+    nothing = statistics(GroupRows(nobody, {}, np.arange(0)) if facts["persons"] else nobody, facts)
     for name, stream in group.streams.items():
         decode = nothing[name].decode
         if decode is not None and stream.step:

@@ -97,10 +97,6 @@ class Federation:
         self._aggregate = aggregate
         self._serial = 0
 
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self.session.forfeit(share)
-
     def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound
@@ -382,7 +378,7 @@ class FederatedClient:
                 bounded, grant = self._pay(request)
         except Exception as error:  # any error: no private number was read so far
             raise InvalidMessageError(str(error)) from None
-        return pack(grant.contribute(or_nothing(bounded.answer, grant)), bounded.bound)
+        return pack(grant.noised(or_nothing(bounded.answer, grant)), bounded.bound)
 
     def _pay(self, request: bytes) -> tuple[Bounded, PartGrant]:
         """Check everything, then pay; no private number is touched here."""

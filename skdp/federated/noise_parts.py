@@ -44,8 +44,9 @@ _LARGEST_CHANGE = 2.0**33
 class PartGrant(Grant):
     """A grant whose noise comes in parts, one from each client of a federation.
 
-    A client opens it by `contribute`, the server by `close`; each does so once. The noise that the
-    receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
+    A client opens it by `noised`, which adds its part alone: too little noise outside of a secure
+    sum. The server opens it by `close`; each does so once. The noise that the receipt counts
+    (`noise_scale`) is that of the clients who neither collude nor drop out.
     """
 
     share: float = 0.0  # the budget fraction that was paid
@@ -54,10 +55,6 @@ class PartGrant(Grant):
         """Draw one client's part of the noise."""
         words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
         return noise.integer_gaussian(words, self.bound.shape, noise.PART_LEVELS)
-
-    def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
-        """Read once and add this client's noise part: too little noise outside of a secure sum."""
-        return self.noised(answer)
 
     def close(self, total: IntArray, n_parts: int) -> Answer:
         """Turn the opened sum of `n_parts` contributions into the public answer."""

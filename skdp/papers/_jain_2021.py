@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -183,7 +183,7 @@ class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):
             return fix_signs(np.ascontiguousarray(orthonormal(candidates[index]).T))
         start, each = self._shares(session)
         zeta, eta, m = float(self.target_bound), float(self.product_bound), self.max_rows
-        local = _Pairs(m, zeta)
+        local = partial(_pairs, m=m, zeta=zeta)
         answer = ask.sums("pairs", local, (((_triangle(d),), m // 2 * zeta**2),), share=start)
         U = of_public(np.linalg.eigh, _mirrored(answer.value, d))[1][:, -k:]
         q, size = m // 4, d * k
@@ -273,20 +273,14 @@ def _targets(batch: Batch, zeta: float) -> FloatArray:
     return np.clip(batch.Y[:, :, 0], -zeta, zeta)
 
 
-@dataclass(frozen=True)
-class _Pairs:
+def _pairs(batch: Batch, m: int, zeta: float) -> FloatArray:
     """Algorithm 3: the sum over pairs of rows of (x/|x|)(x'/|x'|)' y y', upper triangle."""
-
-    m: int
-    zeta: float
-
-    def __call__(self, batch: Batch) -> FloatArray:
-        X, y = batch.X[:, : self.m], _targets(batch, self.zeta)[:, : self.m]
-        norms = np.sqrt(row_squares(X))
-        rows = X * (y / np.where(norms > 0, norms, 1.0))[:, :, None]
-        pairs = X.shape[1] // 2
-        first, second = rows[:, : 2 * pairs : 2], rows[:, 1 : 2 * pairs : 2]
-        return _triangles(np.matmul(first.swapaxes(1, 2), second))
+    X, y = batch.X[:, :m], _targets(batch, zeta)[:, :m]
+    norms = np.sqrt(row_squares(X))
+    rows = X * (y / np.where(norms > 0, norms, 1.0))[:, :, None]
+    pairs = X.shape[1] // 2
+    first, second = rows[:, : 2 * pairs : 2], rows[:, 1 : 2 * pairs : 2]
+    return _triangles(np.matmul(first.swapaxes(1, 2), second))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ the sum by about the sum of b_i z_i z_i'm.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,43 +30,30 @@ _GRID = 2.0**10  # integer steps in a direction of median norm; integer sums do 
 _MOST_WORK = 2**31  # largest number of multiplications for one curvature matrix
 
 
-@dataclass(frozen=True)
-class _Directions:
-    """The function that returns the norm and the unit direction of z_i for each record."""
-
-    form: Form
-    frame: Frame
-    complement: FloatArray
-    bias: float
-
-    def __call__(self, block: Zipped) -> tuple[FloatArray, NDArray[np.float32]]:
-        right, left = self.form.sides(block, self.frame, self.complement)
-        m = len(right)
-        last = [np.full((m, 1), self.bias)] if self.bias else []
-        found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
-        found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
-        lengths = np.sqrt(row_squares(found))
-        return lengths, (found / np.maximum(lengths, 1e-300)[:, None]).astype(np.float32)
+def _directions(
+    block: Zipped, form: Form, frame: Frame, complement: FloatArray, bias: float
+) -> tuple[FloatArray, NDArray[np.float32]]:
+    """Return the norm and the unit direction of z_i for each record."""
+    right, left = form.sides(block, frame, complement)
+    m = len(right)
+    last = [np.full((m, 1), bias)] if bias else []
+    found = np.hstack([right.reshape(m, -1), left.reshape(m, -1), *last])
+    found = np.where((block.columns["units"] > 0)[:, None], found, 0.0)
+    lengths = np.sqrt(row_squares(found))
+    return lengths, (found / np.maximum(lengths, 1e-300)[:, None]).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class _Curvature:
-    """The function that sums b z z' in integer units; z is rounded, and clipped if very long."""
-
-    radius: float
-    unit: float
-    longest: float
-
-    def __call__(self, columns: Columns) -> NDArray[np.int64]:
-        lengths, directions = columns["lengths"], columns["directions"]
-        total = np.zeros((directions.shape[1],) * 2)
-        for i in range(0, len(lengths), MAX_ROWS):
-            p = lengths[i : i + MAX_ROWS]
-            kept = erf(self.radius / np.maximum(p, 1e-300) / math.sqrt(2.0))
-            roots = np.minimum(np.sqrt(kept) * p / self.unit, self.longest)
-            Z = np.rint(directions[i : i + MAX_ROWS] * roots[:, None])
-            total += Z.T @ Z
-        return total.astype(np.int64)
+def _curvature(columns: Columns, radius: float, unit: float, longest: float) -> NDArray[np.int64]:
+    """Return the sum of b z z' in integer units; z is rounded, and clipped if very long."""
+    lengths, directions = columns["lengths"], columns["directions"]
+    total = np.zeros((directions.shape[1],) * 2)
+    for i in range(0, len(lengths), MAX_ROWS):
+        p = lengths[i : i + MAX_ROWS]
+        kept = erf(radius / np.maximum(p, 1e-300) / math.sqrt(2.0))
+        roots = np.minimum(np.sqrt(kept) * p / unit, longest)
+        Z = np.rint(directions[i : i + MAX_ROWS] * roots[:, None])
+        total += Z.T @ Z
+    return total.astype(np.int64)
 
 
 def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float] | None:
@@ -83,11 +70,13 @@ def public_curvature(sums: ClippedSum, radius: float) -> tuple[FloatArray, float
     if skewed or size**2 > BLOCK or 4 * n * size > MEMORY or n * size**2 > _MOST_WORK:
         return None
     frame, complement = sums.frames()
-    make = _Directions(query.form, frame, off_grid(complement), query.bias)
+    form, bias, whole = query.form, query.bias, off_grid(complement)
+    make = partial(_directions, form=form, frame=frame, complement=whole, bias=bias)
     columns = query.units_alone.then(make, "lengths", "directions")
     typical = columns.median("lengths")
     if typical <= 0:
         return None
     unit = math.sqrt(erf(radius / math.sqrt(2.0))) * typical / _GRID
-    term = _Curvature(radius * typical, unit, math.sqrt(EXACT / n))
+    clip_radius, longest = radius * typical, math.sqrt(EXACT / n)
+    term = partial(_curvature, radius=clip_radius, unit=unit, longest=longest)
     return columns.sum(term, (size, size)) * unit**2, typical

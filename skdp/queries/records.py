@@ -51,6 +51,7 @@ from skdp.units import unit_named
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Columns = Mapping[str, NDArray[Any]]
+Pair = tuple[FloatArray, FloatArray]
 Form = DenseRecords | SparseRecords | FactoredRecords
 Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'
 # A documented limit: integer sums of more records could wrap modulo 2**64, and the public linear
@@ -126,37 +127,25 @@ _FLOOR = 2.0**-6  # smallest size of a tangent part, relative to the norm: sums 
 # -- functions that are sent to the records: they hold public values alone -------------------------
 
 
-def _masked(
-    units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float
-) -> tuple[FloatArray, FloatArray]:
+def _masked(units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: float) -> Pair:
     if bias:
         sizes = np.hypot(sizes, bias) * (1 + 1e-12)
     return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
 
 
-@dataclass(frozen=True)
-class _ProductLengths:
-    """The function that returns residuals and sizes of the contributions y X."""
-
-    center: float
-    bias: float
-
-    def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
-        return _masked(columns["units"], centred(columns, self.center), columns["norms"], self.bias)
+def _lengths_of_products(columns: Columns, center: float, bias: float) -> Pair:
+    """Return residuals and sizes of the contributions y X."""
+    return _masked(columns["units"], centred(columns, center), columns["norms"], bias)
 
 
-@dataclass(frozen=True)
-class _RecordLengths:
-    """The function that returns residuals and sizes of the contributions X: all residuals are 1."""
-
-    bias: float
-
-    def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
-        units, norms = columns["units"], columns["norms"]
-        return _masked(units, np.ones(len(units)), norms, self.bias)
+def _lengths_of_records(columns: Columns, bias: float) -> Pair:
+    """Return residuals and sizes of the contributions X: all residuals are 1."""
+    units, norms = columns["units"], columns["norms"]
+    return _masked(units, np.ones(len(units)), norms, bias)
 
 
-Lengths = Callable[[Columns], tuple[FloatArray, FloatArray]]
+Lengths = Callable[[Columns], Pair]
+Weights = Callable[[Columns], FloatArray]
 
 
 def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
@@ -189,43 +178,28 @@ class _Tangent:
         return units, *_masked(units, residuals, sizes, self.bias), kept
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """The function that returns the weight of each record: its clipped residual divided by `unit`.
+def _weights(columns: Columns, lengths: Lengths, level: float, unit: float) -> FloatArray:
+    """Return the weight of each record: its clipped residual divided by `unit`.
 
     The contribution (residual times size) is clipped to `level`.
     """
-
-    lengths: Lengths
-    level: float
-    unit: float
-
-    def __call__(self, columns: Columns) -> FloatArray:
-        residuals, sizes = self.lengths(columns)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            shrink = np.minimum(1.0, self.level * BELOW / (np.abs(residuals) * sizes))
-        return np.where(residuals == 0, 0.0, residuals * shrink) / self.unit
+    residuals, sizes = lengths(columns)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        shrink = np.minimum(1.0, level * BELOW / (np.abs(residuals) * sizes))
+    return np.where(residuals == 0, 0.0, residuals * shrink) / unit
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """The function that sums the weighted records of a block, and their biases, as one flat array.
+def _sum(block: Zipped, form: Form, weights: Weights, bias: float, exact: bool) -> FloatArray:
+    """Return the sum of the weighted records of a block, and of their biases, as one flat array.
 
     The sum is exact, in limbs of 20 bits.
     """
-
-    form: Form
-    weights: _Weights
-    bias: float
-    exact: bool
-
-    def __call__(self, block: Zipped) -> FloatArray:
-        weights = self.weights(block.columns)
-        whole, biases = weights * block.columns["units"], weights * self.bias
-        if not self.exact:
-            return np.append(self.form.weighted(block.with_columns(weights=whole)), np.sum(biases))
-        limbs = limbs_of(self.form.weighted(block.with_columns(weights=np.trunc(whole))))
-        return np.append(limbs, np.sum(np.trunc(biases)))
+    weight = weights(block.columns)
+    whole, biases = weight * block.columns["units"], weight * bias
+    if not exact:
+        return np.append(form.weighted(block.with_columns(weights=whole)), np.sum(biases))
+    limbs = limbs_of(form.weighted(block.with_columns(weights=np.trunc(whole))))
+    return np.append(limbs, np.sum(np.trunc(biases)))
 
 
 def _predicted_and_true(
@@ -240,23 +214,16 @@ def _predicted_and_true(
         yield np.column_stack([predicted, target, good])
 
 
-@dataclass(frozen=True)
-class _ExactSumOfCached:
-    """The function that computes the sums of `_Sum` from cached coordinates alone."""
-
-    weights: _Weights
-    bias: float
-    n_kept: int
-
-    def __call__(self, columns: Columns) -> IntArray:
-        weights = self.weights(columns)
-        whole = np.trunc(weights * columns["units"])
-        limbs = np.zeros((2, self.n_kept), np.int64)
-        for i in range(0, len(weights), MAX_ROWS):
-            rows = columns["kept"][i : i + MAX_ROWS].astype(np.float64)
-            limbs += limbs_of(whole[i : i + MAX_ROWS] @ rows).astype(np.int64)
-        biases = np.trunc(weights * self.bias).astype(np.int64)
-        return np.append(limbs, np.sum(biases))
+def _exact_sum_of_cached(columns: Columns, weights: Weights, bias: float, n_kept: int) -> IntArray:
+    """Return the sums of `_sum` from cached coordinates alone."""
+    weight = weights(columns)
+    whole = np.trunc(weight * columns["units"])
+    limbs = np.zeros((2, n_kept), np.int64)
+    for i in range(0, len(weight), MAX_ROWS):
+        rows = columns["kept"][i : i + MAX_ROWS].astype(np.float64)
+        limbs += limbs_of(whole[i : i + MAX_ROWS] @ rows).astype(np.int64)
+    biases = np.trunc(weight * bias).astype(np.int64)
+    return np.append(limbs, np.sum(biases))
 
 
 class ClippedSum(PrivateQuery):
@@ -331,9 +298,9 @@ class ClippedSum(PrivateQuery):
     @property
     def _lengths(self) -> Lengths:
         if self._of_rows:
-            return _RecordLengths(self.query.bias)
+            return partial(_lengths_of_records, bias=self.query.bias)
         if self._matrix is None:
-            return _ProductLengths(self.query.center, self.query.bias)
+            return partial(_lengths_of_products, center=self.query.center, bias=self.query.bias)
         return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:
@@ -377,7 +344,8 @@ class ClippedSum(PrivateQuery):
                 return self._float_total(C)
             room = round(math.log2(_FLOOR / (MAX_ROWS * ROUNDING)))  # C in units of a sum
             shift = room - math.ceil(math.log2(C / step))
-            total = self._exact(_Weights(self._lengths, C, step * 2.0**-shift))
+            unit = step * 2.0**-shift
+            total = self._exact(partial(_weights, lengths=self._lengths, level=C, unit=unit))
             high, low = total[:-1].reshape(2, -1)
             last = [int(total[-1]) >> shift] if bias else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
@@ -391,18 +359,20 @@ class ClippedSum(PrivateQuery):
 
     def _float_total(self, level: float) -> FloatArray:
         query, size = self.query, math.prod(self.query.shape)
-        term = _Sum(query.form, _Weights(self._lengths, level, 1.0), 1.0, exact=False)
+        weights = partial(_weights, lengths=self._lengths, level=level, unit=1.0)
+        term = partial(_sum, form=query.form, weights=weights, bias=1.0, exact=False)
         total = query.sum_over(self._columns, term, (size + 1,), 0.0)
         last = [float(total[-1]) * query.bias] if query.bias else []
         return np.concatenate([self._map_float(total[:-1]), last])
 
-    def _exact(self, weights: _Weights) -> IntArray:
+    def _exact(self, weights: Weights) -> IntArray:
         """Return the exact sum over records, flat; from cached coordinates if there are any."""
         query = self.query
         if self._n_kept:
-            kept = _ExactSumOfCached(weights, query.bias, self._n_kept)
-            return self._columns.sum(kept, (2 * self._n_kept + 1,))
-        term = _Sum(query.form, weights, query.bias, exact=True)
+            n = self._n_kept
+            kept = partial(_exact_sum_of_cached, weights=weights, bias=query.bias, n_kept=n)
+            return self._columns.sum(kept, (2 * n + 1,))
+        term = partial(_sum, form=query.form, weights=weights, bias=query.bias, exact=True)
         shape = (2 * math.prod(query.shape) + 1,)
         return query.sum_over(self._columns, term, shape, 1.0)
 
@@ -456,22 +426,12 @@ class ClippedSum(PrivateQuery):
 _PUBLIC_CLIP = 1.5  # clip norm of public second moments, relative to the median
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """The function that sums second moments of a block, in `unit`, each clipped to norm `level`."""
-
-    form: Form
-    level: float
-    unit: float
-    below: float
-
-    def __call__(self, block: Zipped) -> FloatArray:
-        units, sizes = block.columns["units"], block.columns["moment_sizes"]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shrink = np.sqrt(np.minimum(1.0, self.level / sizes)) * self.below
-        return self.form.moments(
-            block.with_columns(scales=np.where(units > 0, shrink / self.unit, 0.0))
-        )
+def _moments(block: Zipped, form: Form, level: float, unit: float, below: float) -> FloatArray:
+    """Return the sum of second moments of a block, in `unit`, each clipped to norm `level`."""
+    units, sizes = block.columns["units"], block.columns["moment_sizes"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shrink = np.sqrt(np.minimum(1.0, level / sizes)) * below
+    return form.moments(block.with_columns(scales=np.where(units > 0, shrink / unit, 0.0)))
 
 
 class RecordQuery(SumQuery):
@@ -656,7 +616,7 @@ class RecordQuery(SumQuery):
     ) -> NDArray[Any]:
         """Return the sums over records that are scaled down to sizes of `level`."""
         unit = math.sqrt(step) if step else max(math.sqrt(level), 1e-300) * 2.0**-16
-        term = _Moments(self.form, level, unit, below)
+        term = partial(_moments, form=self.form, level=level, unit=unit, below=below)
         total = self.sum_over(columns, term, (self._moments_size(),), step)
         return total if step else total * unit**2
 

@@ -106,10 +106,12 @@ class GramMessage(ABC):
 
     name: ClassVar[str]
 
+    d: int
+
     @property
-    @abstractmethod
     def width(self) -> int:
-        """Order of the matrix."""
+        """Order of the matrix: the number of features, where it is no other."""
+        return self.d
 
     @abstractmethod
     def __call__(self, batch: Any) -> FloatArray:
@@ -495,11 +497,6 @@ class SecondMoment(GramMessage):
     name = "feature_second_moment"
     public = ()
 
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return self.d
-
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the rows."""
         return centred(batch.X) if self.intercept else batch.X
@@ -546,11 +543,6 @@ class UserDirections(GramMessage):
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
         return self.view.public
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return self.d
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the direction, of any length."""

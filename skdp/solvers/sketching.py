@@ -115,19 +115,6 @@ def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) 
     return _refined(_finish(U, X, V, k), right, left, F, S)
 
 
-class _Basis(NamedTuple):
-    """Orthonormal basis of the range of a tall matrix, and the squares of its singular values."""
-
-    vectors: FloatArray
-    squares: FloatArray
-
-
-def _basis(S: FloatArray) -> _Basis:
-    squares, right = np.linalg.eigh(S.T @ S)
-    kept = squares > NEGLIGIBLE * squares[-1]
-    return _Basis(S @ (right[:, kept] / np.sqrt(squares[kept])), squares[kept])
-
-
 def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
     """Return the sketch with its noise scale raised to the residual of a fit of this rank.
 
@@ -181,7 +168,10 @@ def _least_squares(
     g, turn = np.linalg.eigh(VF @ VF.T / y.noise_scale**2 + np.diag(ridge))
     g = np.maximum(g, NEGLIGIBLE * g[-1])
     target = (y.value @ VF.T / y.noise_scale**2 + S @ (z.value.T @ V) / z.noise_scale**2) @ turn
-    Q, squares = _basis(S)
+    squares, right = np.linalg.eigh(S.T @ S)
+    kept = squares > NEGLIGIBLE * squares[-1]
+    squares = squares[kept]
+    Q = S @ (right[:, kept] / np.sqrt(squares))  # an orthonormal basis of the range of S
     inside = Q.T @ target
     W = (target - Q @ inside) / g + Q @ (inside / (squares[:, None] / z.noise_scale**2 + g))
     return np.asarray(W @ turn.T)

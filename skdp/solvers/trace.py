@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,11 +103,6 @@ class TraceFacts(NamedTuple):
     target_sd: float = 0.0
 
     @property
-    def entry_variance(self) -> float:
-        """Variance of an entry of what a record contributes."""
-        return self.lam if self.variance is None else self.variance
-
-    @property
     def information(self) -> float:
         """Fisher information of a record about an entry of M, for noise of variance 1 in y."""
         return self.lam if self.variance is None else self.lam**2 / self.variance
@@ -119,7 +114,8 @@ class TraceFacts(NamedTuple):
 
     def length(self, size: int) -> float:
         """Return the median length of contributions of `size` numbers and residuals of sd 1."""
-        return _Z * math.sqrt(self.entry_variance * size + self.bias**2)
+        variance = self.lam if self.variance is None else self.variance
+        return _Z * math.sqrt(variance * size + self.bias**2)
 
 
 @dataclass(frozen=True)
@@ -228,13 +224,9 @@ def private_median(
 # the distribution of X is. With private X only the average curvature is known.
 
 
-class PublicCurvature(Protocol):
-    """A function that returns the public curvature at U S V' (`queries.curvature`)."""
-
-    def __call__(
-        self, U: FloatArray, S: FloatArray, V: FloatArray, *, radius: float
-    ) -> tuple[FloatArray, float] | None:
-        """Return the sum of b z z' and the median norm for this clip radius; None if unknown."""
+# (U, S, V, radius=) -> the public sum of b z z' at U S V' and the median norm, by
+# `queries.curvature`; None if unknown.
+PublicCurvature: TypeAlias = Callable[..., tuple[FloatArray, float] | None]
 
 
 class CurvedStep(NamedTuple):

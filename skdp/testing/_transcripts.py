@@ -263,14 +263,16 @@ class _Recorder:
         opening.total, opening.value = total, value
         index = len(self.transcript)
         self.transcript.openings.append(opening)
-        if self.script is None:
-            return value
-        if index >= len(self.script) or self.script[index].bound != opening.bound:
+        return value if self.script is None else self._scripted(index, opening.bound).value
+
+    def _scripted(self, index: int, bound: Bound) -> RecordedRelease:
+        """Return what the first data set released in this place."""
+        if index >= len(self.script) or self.script[index].bound != bound:
             raise AssertionError(
-                f"the neighbour asks for release {index} {opening.bound}, which the first data set "
-                "did not: the sequence of releases depends on private data"
+                f"the neighbour asks for release {index} {bound}, which the first data set did "
+                "not: the sequence of releases depends on private data"
             )
-        return self.script[index].value
+        return self.script[index]
 
     def read(self, original):
         def hooked(session, answer, grant):
@@ -314,9 +316,7 @@ class _Recorder:
             opening.exact, index = np.array(exact), len(self.transcript)
             total = original(stream, exact, node)
             if self.script is not None:
-                if index >= len(self.script) or self.script[index].bound != opening.bound:
-                    raise AssertionError("the sequence of releases depends on private data")
-                total = self.script[index].total.copy()
+                total = self._scripted(index, opening.bound).total.copy()
             opening.total, opening.value = total, grant.decoded(total).value
             opening.stream = grant
             self.transcript.openings.append(opening)

@@ -231,7 +231,7 @@ def two_sketches(**params):
 )
 def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatch):
     """After the first of two sketches was added to; after all of a step of a stream."""
-    model = two_sketches(max_releases=releases).update([0], [0], [0.0])
+    model = two_sketches(max_releases=releases).update([], [], [])
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted_after(getattr(owner, name)))
         with pytest.raises(KeyboardInterrupt):

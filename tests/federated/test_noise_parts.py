@@ -102,8 +102,8 @@ def test_a_grant_of_parts_contributes_once_and_is_never_opened_alone():
     grant = distribute(session(), Bound("sum", (2,), 1.0), 0.5, AggregationConfig(3))
     with pytest.raises(PrivacyError, match="secure sum"):
         grant.open(lambda step: np.zeros(2, np.int64))
-    grant.contribute(lambda step: np.zeros(2, np.int64))
-    for again in (lambda: grant.contribute(lambda step: 1 / 0), lambda: grant.close(None, 3)):
+    grant.noised(lambda step: np.zeros(2, np.int64))
+    for again in (lambda: grant.noised(lambda step: 1 / 0), lambda: grant.close(None, 3)):
         with pytest.raises(PrivacyError, match="already released"):
             again()
 
@@ -115,7 +115,7 @@ def test_parts_have_their_law():
     for client in range(20):
         gate = session(source=SeededSource(client))
         grant = distribute(gate, Bound("sum", (size,), 1.0), 1.0, parts)
-        part = grant.contribute(lambda step: np.zeros(size, np.int64)).astype(float)
+        part = grant.noised(lambda step: np.zeros(size, np.int64)).astype(float)
         statistic = float(np.sum((part / noise.PART_SIGMA_INT) ** 2))
         assert limits[0] < statistic < limits[1]
         total += part

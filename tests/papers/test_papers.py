@@ -12,7 +12,7 @@ from skdp.datasets import make_block_graph, make_interactions, make_user_tasks
 from skdp.exceptions import PrivacyError
 from skdp.papers import PersonalizedRegression, PowerDeflation, PowerMethod, SketchFactorizer
 from skdp.papers._base import PublishedQuery, published_bound
-from skdp.papers._jain_2021 import _Equations, _Pairs
+from skdp.papers._jain_2021 import _Equations, _pairs
 from skdp.papers._upadhyay_2018 import published_factors
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.entries import EntryQuery, MatrixUnit
@@ -335,7 +335,7 @@ def test_targets_are_cut_as_printed():
     X, Y = rng.standard_normal((6, 8, 3)), 10 * rng.standard_normal((6, 8, 2))
     Y[:, :, 1] = 0  # the block of the user
     equations = _Equations(np.eye(3)[:, :2], 0, 2, zeta=2.0, eta=1e3)
-    for added in (_Pairs(8, zeta=2.0), equations.matrix, equations.vector):
+    for added in (lambda batch: _pairs(batch, 8, 2.0), equations.matrix, equations.vector):
         of = [
             added(SimpleNamespace(X=X, Y=T, x_exponent=np.zeros(6, int)))
             for T in (Y, np.clip(Y, -2.0, 2.0))

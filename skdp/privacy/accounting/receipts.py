@@ -312,19 +312,17 @@ def _grouped(entries: Sequence[LedgerEntry]) -> list[tuple[str, ...]]:
     return rows
 
 
+@dataclass(repr=False, eq=False)
 class PrivacyReport:
     """What one fit spent and on what, as text (`str`, `print`) and as HTML (notebooks).
 
     Releases are grouped by what they are for; `details` lists each of them.
     """
 
-    def __init__(
-        self, title: str, spent: PrivacySpent, ledger: tuple[LedgerEntry, ...], held: str = ""
-    ) -> None:
-        self.title = title
-        self.held = held
-        self.spent = spent
-        self.ledger = ledger
+    title: str
+    spent: PrivacySpent
+    ledger: tuple[LedgerEntry, ...]
+    held: str = ""
 
     def _facts(self) -> list[tuple[str, str]]:
         spent = self.spent

@@ -187,8 +187,6 @@ class _Answers(Protocol):
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any: ...
 
-    def forfeit(self, share: float) -> None: ...
-
 
 class Ask:
     """A proxy of a query for solvers: each method makes a release, or returns a restricted `Ask`.
@@ -202,10 +200,6 @@ class Ask:
         self._session = session
         self._query = query
         self._path = path
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share without a release, so that the total cost does not depend on the data."""
-        self._session.forfeit(share)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(type(self._query), name, None)):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import erfinv, log_expit, ndtri_exp
@@ -313,27 +313,6 @@ class Seen(NamedTuple):
         return self.later.plus(Sum.of(self.first))
 
 
-class Cap(Protocol):
-    """The budget of a ledger."""
-
-    @property
-    def delta(self) -> float:
-        """The default delta of reports, and of the next fit in `remaining`."""
-
-    @property
-    def ceiling(self) -> float:
-        """No fit has a larger epsilon."""
-
-    def affords(self, seen: Seen) -> bool:
-        """Whether fits stay within it, however each was chosen."""
-
-    def epsilon(self, seen: Seen, delta: float) -> float:
-        """Return the epsilon of fits at a delta."""
-
-    def text(self) -> str:
-        """Return the budget as text."""
-
-
 @dataclass(frozen=True)
 class EpsilonDelta:
     """A budget (epsilon, delta)."""
@@ -346,12 +325,12 @@ class EpsilonDelta:
 
     @property
     def delta(self) -> float:
-        """The delta of the budget."""
+        """The default delta of reports, and of the next fit in `remaining`."""
         return self.budget.delta
 
     @property
     def ceiling(self) -> float:
-        """The epsilon of the budget."""
+        """No fit has a larger epsilon."""
         return self.budget.epsilon
 
     @property
@@ -445,6 +424,9 @@ class Concentrated(_Divergence):
     def _total(self, whole: Sum) -> float:
         others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
         return math.fsum([rho_of(whole.losses()[:1]) or 0.0, *others])
+
+
+Cap: TypeAlias = EpsilonDelta | Gaussian | Concentrated  # the budget of a ledger
 
 
 def _epsilon_at(seen: Seen, delta: float, budget: tuple[float, float]) -> float:

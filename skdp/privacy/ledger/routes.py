@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from skdp._limits import NEGLIGIBLE
 from skdp.exceptions import BudgetExceededError, PrivacyError
@@ -31,7 +31,7 @@ from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
 from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
 from skdp.privacy.ledger.scope import around, is_over
-from skdp.privacy.ledger.store import FileBook
+from skdp.privacy.ledger.store import Book, FileBook
 from skdp.privacy.store import connect
 
 # Reservations: budget that `PrivacyLedger.charge` paid in advance, for clones to draw on.
@@ -300,23 +300,8 @@ _SHARED = (
 )
 
 
-class _Payer(Protocol):
-    """What a fit can be charged to: a ledger or a reservation."""
-
-    token: str
-
-    def reserve(self, fit: LedgerFit) -> int: ...
-
-    def recharge(self, key: int, losses: tuple[Loss, ...]) -> None: ...
-
-    def scale(self, key: int, parts: float) -> None: ...
-
-    def check_same_part(self, key: int) -> None: ...
-
-    def settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
-
-
-Charges: TypeAlias = "list[tuple[_Payer, int]]"
+_Payer: TypeAlias = Book | Prepaid  # what a fit can be charged to
+Charges: TypeAlias = list[tuple[_Payer, int]]
 _RESERVATIONS: dict[str, Reservation] = {}
 
 

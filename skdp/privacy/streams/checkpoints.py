@@ -16,8 +16,7 @@ from skdp._limits import BLOCK
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import SketchLaw
-from skdp.privacy.accounting.plain_data import loss_from_state, loss_state, pack, unpack
-from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.accounting.plain_data import loss_state, pack, unpack
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import Grant, Observer, PrivacySession, Spending
 from skdp.privacy.noise.words import SeededSource, SystemSource
@@ -30,7 +29,7 @@ from skdp.privacy.streams.continual import (
     stream_schedule,
     unpack_sums,
 )
-from skdp.privacy.streams.sketches import SketchSource, grant_sketches
+from skdp.privacy.streams.sketches import SketchSource, grant_sketches, paid_lines
 
 # Streams that advance together: one call at a time, durable before it returns.
 
@@ -220,10 +219,7 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
         unit=state["unit"],
         observer=observer,
     )
-    session.ledger = tuple(
-        LedgerEntry(name, mechanism, sensitivity, noise_scale, loss_from_state(kind, value))
-        for name, mechanism, sensitivity, noise_scale, kind, value in state["ledger"]
-    )
+    session.ledger = tuple(paid_lines(state))
     session.spending = Spending(dict(state["spent"]), state["draws"], state["starts"])
     return session
 

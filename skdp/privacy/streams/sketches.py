@@ -344,7 +344,8 @@ def receipt_state(spent: PrivacySpent, ledger: Iterable[LedgerEntry]) -> dict[st
     }
 
 
-def _lines(receipt: Receipt) -> list[LedgerEntry]:
+def paid_lines(receipt: Receipt) -> list[LedgerEntry]:
+    """Return the ledger lines of what holds them as plain data."""
     return [
         LedgerEntry(name, mechanism, sensitivity, scale, loss_from_state(kind, value))
         for name, mechanism, sensitivity, scale, kind, value in receipt["ledger"]
@@ -352,7 +353,7 @@ def _lines(receipt: Receipt) -> list[LedgerEntry]:
 
 
 def _losses_of(receipt: Receipt) -> tuple[Loss, ...]:
-    return accounting.compose(line.loss for line in _lines(receipt))
+    return accounting.compose(line.loss for line in paid_lines(receipt))
 
 
 def merged_receipt(
@@ -394,7 +395,7 @@ def merged_receipt(
         sampler_tv_distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
         scope="the streams of all servers together",
     )
-    return spent, tuple(line for receipt in receipts for line in _lines(receipt))
+    return spent, tuple(line for receipt in receipts for line in paid_lines(receipt))
 
 
 def _block_losses(block: Sequence[Sequence[Receipt]], clipped_rows: bool) -> tuple[Loss, ...]:
