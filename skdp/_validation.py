@@ -50,7 +50,7 @@ def check_real(estimator, name, low, high, *, closed="neither", also=()):
     right = "]" if closed in ("right", "both") else ")"
     expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
     if also:
-        expected += f" or a str among {set(also)}"
+        expected += f" or a str among {sorted(also)}"
     if not _is_real(value):
         _fail(estimator, name, expected, value)
     number = float(value)  # a float32 would overflow next to the ends
@@ -67,7 +67,7 @@ def check_int(estimator, name, low, *, also=(), none=False):
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        extra = (" or None" if none else "") + (f" or a str among {set(also)}" if also else "")
+        extra = (" or None" if none else "") + (f" or a str among {sorted(also)}" if also else "")
         _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
     return int(value)
 
@@ -76,7 +76,7 @@ def check_option(estimator, name, options, otherwise=""):
     """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
-        _fail(estimator, name, f"a str among {set(options)}{otherwise}", value)
+        _fail(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
     return value
 
 

@@ -217,7 +217,7 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
         return True
     if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
-        said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
+        said += "more rows or a larger 'epsilon'; plan() estimates how many rows."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {found} of {asked} components: the others do not "

@@ -42,9 +42,9 @@ def warn_no_signal(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no released eigenvalue exceeds "
-        f"the noise level, about {edge:.3g} in the units of 'eigenvalues_', so embedding_ "
-        "is noise. Use a larger 'epsilon'.",
+        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
+        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
+        "embedding_ is noise. A larger 'epsilon' lowers the former.",
         NoSignalWarning,
     )
 

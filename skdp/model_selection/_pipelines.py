@@ -239,7 +239,7 @@ def _no_guarantee(step):
     if getattr(step, "epsilon", None) == float("inf"):
         yield "epsilon=inf adds no noise.", "Use a finite epsilon."
     if getattr(step, "random_state", None) is not None:
-        yield "whoever knows its random_state can remove the noise.", "Use random_state=None."
+        yield "anyone who knows its random_state can subtract the noise.", "Use random_state=None."
 
 
 def _other_units(step, flow):

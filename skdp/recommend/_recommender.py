@@ -99,9 +99,9 @@ def choose_route(estimator, shape):
     if estimator._is_pure_for_rows():
         return "popularity", "popularity: delta is 0"
     if name != "auto":
-        return name, f"{name}: as asked for"
+        return name, f"{name}: set by the parameter"
     if estimator._whole:
-        return "gram", "gram: rows have no other release of factors"
+        return "gram", "gram: the only algorithm for rows with latent factors"
     degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(1.0) >= list_length(shape[1])
@@ -112,7 +112,7 @@ def choose_route(estimator, shape):
     moment = _moment(estimator._checked_session(), False, shape[0])
     other = moment.signal(degree, shape[1], 1.0)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
-        return "popularity", "popularity: only a factor of a tenth of all could be read"
+        return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
     return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
 
@@ -357,9 +357,9 @@ class DPRecommender(
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
         warn_caller(
-            "DPRecommender knows no factors: all users get the most popular items that they do not "
-            "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
-            "algorithm='popularity' if that is enough.",
+            "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
+            "All users get the most popular items that they do not have. Use more users, a larger "
+            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough.",
             PartialSignalWarning,
         )
 

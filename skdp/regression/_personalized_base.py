@@ -282,20 +282,20 @@ def warn_of_verdict(estimator, base, helped):
     if estimator.epsilon == math.inf or (seen and not one_class):
         return
     remedy = "more users, a larger 'epsilon'"
-    level = "how frequent classes are" if unit is None else "the mean of the targets"
+    level = "the class frequencies" if unit is None else "the mean of the targets"
     if unit is not None and not unit.found:
-        said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
-        said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
-        said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
+        said = f"{name} could not find the range of the targets: public_copy() predicts a guess, "
+        said += "and the model of a user starts from that user's own mean. This needs about "
+        said += f"{unit.needed} users with nonzero targets. Give public 'target_bounds'."
     elif one_class:
-        said = f"{name} predicts one class for nearly all rows: probabilities of the other ones "
-        said += "hardly exceed its own, in public_copy() at least. Use predict_proba."
+        said = f"{name} predicts one class for nearly all rows, at least in public_copy(): other "
+        said += "classes seldom have a larger probability. Use predict_proba."
     elif helped:
         return  # the rest is what the public copy says
     else:
-        said = f"{name} learnt nothing from the data of all users: no model of theirs stands above "
-        said += f"its noise, so that public_copy() predicts about {level}, and users have what "
-        said += f"their own rows show. Use {remedy} or fewer columns."
+        said = f"{name} learnt nothing from the data of all users: their common model does not "
+        said += f"exceed its noise. public_copy() predicts about {level}, and the model of a user "
+        said += f"follows from that user's own rows. Use {remedy} or fewer columns."
     warn_caller(said, PartialSignalWarning if helped or seen else NoSignalWarning)
 
 

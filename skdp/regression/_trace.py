@@ -317,7 +317,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             needed = self._records_needed(shape).error_below_half
             warn_caller(
                 f"{type(self).__name__} {failure}. {_measurements.remedy_of(n, needed)}",
-                NoSignalWarning if "zero matrix" in failure else PartialSignalWarning,
+                NoSignalWarning if "learnt nothing" in failure else PartialSignalWarning,
             )
 
     def required_samples(self, matrix_shape: Any = None) -> Any:

@@ -143,7 +143,7 @@ class FitPlan:
         facts = [
             ("Plan", f"{self.estimator}, {shape}; no data was touched"),
             ("Guarantee", self.guarantee),
-            *(("Weak", text) for text in self.cautions),
+            *(("Caution", text) for text in self.cautions),
             ("Expected", f"{self.metric}: {scores}"),
             ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),

@@ -264,7 +264,7 @@ def test_one_row_is_no_head():
 
 def test_a_fit_that_does_not_see_the_targets_says_so():
     shops = Shops(40)
-    with seeded_entropy(24), pytest.warns(UtilityWarning, match="where targets lie"):
+    with seeded_entropy(24), pytest.warns(UtilityWarning, match="the range of the targets"):
         DPPersonalizedRegressor(1, epsilon=0.5).fit(shops.X, shops.y, shops.groups)
 
 

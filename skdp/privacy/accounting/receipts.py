@@ -232,13 +232,13 @@ def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple
     said = []
     if _MUCH < epsilon < math.inf:
         said.append(
-            f"epsilon={epsilon:g} promises next to nothing: a result may be e^{epsilon:g} times as "
-            f"likely with one {unit} as without it. Usual values are 0.1 to 10."
+            f"epsilon={epsilon:g} gives almost no protection: a result may be e^{epsilon:g} times "
+            f"as likely with one {unit} as without it. Use an epsilon between 0.1 and 10."
         )
     if n_units and delta * n_units >= 1:
         said.append(
-            f"delta={delta:g} is no less than 1/{n_units}: to publish one {unit} drawn at random "
-            f"would keep this promise. Take at most {0.01 / n_units:.1g}."
+            f"delta={delta:g} is too large, at least 1/{n_units}: a fit that publishes one random "
+            f"{unit} would satisfy it. Use a delta of at most {0.01 / n_units:.1g}."
         )
     return tuple(said)
 
@@ -248,28 +248,25 @@ _PURPOSES = {
     "count": "number of units",
     "column_moments": "means and variances",
     "class_score_moments": "means and variances of classes",
-    "row_sum": "mean",
+    "row_sum": "sum of the rows",
     "column_centered_ranks": "location and scale of columns or targets",
-    "norm_centered_rank": "scale of the rows",
-    "norm_count_above": "scale of the rows",
+    **dict.fromkeys(("norm_centered_rank", "norm_count_above"), "scale of the rows"),
     "tangent_norm_count_above": "scale of the tangent parts",
     "target_centered_rank": "location and scale of the targets",
     "target_mean_centered_rank": "location and scale of the targets",
     "coef_centered_rank": "scale of the coefficients",
     "gradient_norm_centered_rank": "clip norm of the gradients",
     "measurement_gram_norm_centered_rank": "scale of the measurements",
-    "gram": "subspace",
-    "gram_product": "subspace",
-    "left_product": "subspace",
-    "right_product": "subspace",
-    "tangent_product": "subspace",
-    "user_direction_gram": "subspace",
-    "pooled_regression_moments": "model of all users",
+    **dict.fromkeys(("gram", "gram_product", "left_product", "right_product"), "subspace"),
+    **dict.fromkeys(("tangent_product", "user_direction_gram"), "subspace"),
+    "augmented_gram": "mean and subspace",
+    **dict.fromkeys(("full_matrix", "randomized_entries"), "the matrix"),
+    "class_counts": "rows in each class",
+    "class_frequency_sum": "class frequencies",
+    **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "model of all users"),
     "feature_second_moment": "whitening",
     "head_rule_votes": "rule of each user's model",
-    "projected_matrix": "spectrum",
-    "rayleigh_quotient": "spectrum",
-    "projected_gram": "spectrum",
+    **dict.fromkeys(("projected_matrix", "rayleigh_quotient", "projected_gram"), "spectrum"),
     "squared_norm_sum": "total variance",
     "regression_moments": "regression",
     "regression_products": "regression",
@@ -330,7 +327,7 @@ class PrivacyReport:
         spent = self.spent
         facts = [("Estimator", self.title), ("Guarantee", spent.statement())]
         if spent.seeded:
-            seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
+            seeded = "not private: anyone who knows the seed can subtract the noise."
             facts.insert(0, ("SEEDED", seeded))
         if self.held:
             facts.insert(0, ("PRIVATE STATE", self.held))
