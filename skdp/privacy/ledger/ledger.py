@@ -97,65 +97,64 @@ _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n
 class PrivacyLedger:
     """One budget for all fits inside a ``with`` block, charged before any data are touched.
 
-    Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, in
-    one privacy unit and one adjacency, also if each fit is chosen by the answers of those before.
-    Gaussian fits compose exactly, as the root of the sum of their squared mu; later fits of other
-    kinds as Gaussians that dominate them; a fit's own delta only sets its noise. All fits count
-    as fits to the same people: folds and disjoint parts get no discount. Not covered: scores on
-    private rows (so a choice made by an exact score), projected private rows, and
-    estimators without privacy.
+    Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, for
+    one privacy unit and one adjacency, even if each fit depends on earlier released values. Values
+    of mu^2 add up over Gaussian fits; a later fit of another kind counts as a Gaussian that
+    dominates it. All fits count as fits to the same people, unless `partition` says otherwise. Not
+    covered: scores on private rows and choices made by them, projected private rows, and estimators
+    without privacy.
 
     Parameters
     ----------
     epsilon, delta : float
-        Total budget, in (0, inf) and [0, 1). None with an epsilon is delta=1e-6. With delta=0 only
-        fits with delta=0 can be paid.
+        Total budget, in (0, inf) and [0, 1). With an epsilon, None is delta=1e-6. With delta=0 only
+        fits with delta=0 are accepted.
     mu : float
-        In place of them, a budget of Gaussian DP: squares of mu add up, and later parts of other
-        kinds count as the Gaussian that dominates them.
+        Instead, a budget of Gaussian DP: values of mu^2 add up, and later parts of other kinds
+        count as the Gaussian that dominates them.
     rho : float
-        In place of them, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2
-        for a pure one, eta^2/8 for bounded range; they add up.
+        Instead, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2 for a pure
+        one, eta^2/8 for bounded range; they add up.
     adjacency : {"add_remove", "replace"} or None, default=None
-        None: the first fit decides. A "replace" ledger takes "add_remove" fits at twice their loss
-        (a replacement is a removal and an addition); the reverse is refused.
+        None: the first fit decides. A "replace" ledger charges "add_remove" fits twice their mu (a
+        replacement is a removal and an addition); the reverse is rejected.
     unit : str or None, default=None
-        Privacy unit of all fits; None: the first fit decides. That groups stay the same groups is
-        up to the caller.
+        Privacy unit of all fits; None: the first fit decides. You ensure that groups are the same
+        in all fits.
     allow_seeded : bool, default=False
-        Take fits with a `random_state`, which are not private; `spent` is then flagged.
+        Whether to accept fits with a `random_state`, which are not private; `spent` then says
+        "SEEDED".
     path : str or path-like, default=None
-        A file that keeps the ledger, made with mode 0600 if it is not there (and `path` + ".lock"
-        next to it, which holds a lock and no data). A charge is on the disk before any data are
-        read, a program that is killed leaves what it had charged, and the next one goes on with
-        the same terms. Many processes may have it open; those that this one started charge it. A
-        process refuses a file that is older than what it saw there.
+        A file for the ledger, created with mode 0600 if it does not exist (and a lock file, `path`
+        + ".lock"). A charge is on the disk before data are read. If a program is killed, its
+        charges remain, and the next program continues with the same budget. Many processes may have
+        the file open; processes that this one starts charge it too. A process rejects a file that
+        is older than what it read there before.
     dataset : str, default=None
-        A file may keep the ledgers of many datasets, each with its own budget and unit: the name
-        of one of them, which is added if it is not there (`open` takes those that are). None: the
-        only one.
+        Name of one of several ledgers in the file, each with its own budget and unit. It is added
+        if it does not exist (`open` takes existing ones only). None: the only one.
     note : str, default=""
-        Who fits, and what for: each fit that is charged keeps it, in the report and the history.
+        Who fits, and what for. The report and the history show it for each fit.
 
     Notes
     -----
-    A fit reserves its budget when it starts and settles to what it was granted when it ends. One
-    that fails before its first release spends nothing. One that fails later keeps what it was
-    granted: that it failed, and how, is a function of the answers.
+    A fit reserves its budget when it starts, and is charged what it was granted when it ends. A fit
+    that fails before its first release costs nothing. A later failure keeps the charge, because it
+    may depend on released values.
 
-    A refused fit raises and touches no data. Whoever swallows the error (a grid search makes it a
-    nan score) meets it again at the end of the block. To stop in time, ask `remaining`.
+    A rejected fit raises an error and reads no data. If the calling code hides the error (a grid
+    search records nan), the end of the block raises it again. `remaining` says what is left.
 
-    Which rows a fit gets may not depend on other private rows: under "add_remove" use
+    The rows of a fit must not depend on other private rows: under "add_remove" use
     `skdp.model_selection.IndependentKFold`.
 
-    A clone or a pickle that is made inside is fitted only if it was paid for by name: `charge`.
-    Searches whose folds or scores cannot be counted are refused there.
+    Clones and pickles made inside are rejected unless `charge` has paid for them. Searches whose
+    folds or scores cannot be counted are rejected there.
 
-    A fit pays every ledger that is open in its process, in whatever thread it runs. A fit in a
-    process that descends from this one (joblib, multiprocessing, Dask on this machine) charges the
-    file of the ledger; without a `path` it raises PrivacyError. The limit: processes of other
-    machines, and those that were not started from here, know no ledger.
+    A fit charges every ledger that is open in its process, in any thread. A fit in a process
+    started from this one (joblib, multiprocessing, Dask on this machine) charges the file of the
+    ledger; without a `path` it raises PrivacyError. Processes on other machines, and those that
+    were not started from here, are not counted.
 
     Examples
     --------
