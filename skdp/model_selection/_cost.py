@@ -246,7 +246,7 @@ class SearchCost:
         return (
             f"{self.name}: {len(self.candidates)} candidate(s), {self.n_splits} splits",
             f"one {self.unit} ({self.adjacency}) is in {self.held} training sets of each candidate",
-            f"refit: {'one more fit, of the dearest' if self.refit else 'none'}; scores: {scores}",
+            f"refit: {'one fit of the most expensive' if self.refit else 'none'}; scores: {scores}",
             self._total(),
         )
 
@@ -321,7 +321,7 @@ def search_cost(
     {'n_components': 3}  mu=0.1241
     GridSearchCV: 3 candidate(s), 4 splits
     one row (add_remove) is in 3 training sets of each candidate
-    refit: one more fit, of the dearest; scores: exact: neither they nor the choice are covered
+    refit: one fit of the most expensive; scores: exact: neither they nor the choice are covered
     total: epsilon=1.729 at delta=1e-06 (mu=0.3925)
     """
     counted, private = is_search(search), hasattr(search, "planned_losses")
