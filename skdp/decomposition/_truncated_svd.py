@@ -326,7 +326,7 @@ class DPTruncatedSVD(
         flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
         if flips and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips cells that are there or not: it needs "
+                "algorithm='one_shot' flips binary entries: it needs "
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
         check_used(self)

@@ -277,7 +277,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         check_unit_bound(self)
         if self.algorithm == "one_shot" and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips edges that are there or not: it needs privacy_unit="
+                "algorithm='one_shot' flips edges: it needs privacy_unit="
                 "'edge' and unit_bound=(0, high). Got "
                 f"privacy_unit={self.privacy_unit!r} and unit_bound={self.unit_bound!r}."
             )

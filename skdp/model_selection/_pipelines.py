@@ -164,8 +164,8 @@ class _Walk:
         if flow.private:
             kind = "after"
             message += (
-                f" It sees exact projections of private rows, which the guarantee of {flow.private}"
-                " does not cover: one changed row can move what it learns without bound."
+                f" It receives exact projections of private rows, which {flow.private} does not "
+                "cover: one row can change what it learns without bound."
             )
         self.add(name, kind, message, remedy)
 

@@ -129,7 +129,7 @@ class RecommenderPlans(PlansMixin):
     Fact: `nnz`, the number of interactions (None: ten of each user).
     """
 
-    _measure = "share of hidden items in lists of 20"
+    _measure = "fraction of hidden items in lists of 20"
 
     def _made(self, rng, n, d, nnz=None):
         nnz = min(USUAL_ONES, d) * n if nnz is None else nnz

@@ -365,7 +365,7 @@ def test_a_private_part_is_paid_for_by_a_word_that_shows():
         with ledger.charge(meta):
             (known,) = meta.fit(X, Y).estimators_
         model.fit(X, Y)
-    words = ["by the caller's word" in entry.estimator for entry in ledger.entries]
+    words = ["as the caller states" in entry.estimator for entry in ledger.entries]
     assert words == [True, False, False]
     words = ["caller's word" in each.privacy_spent_.statement() for each in (fitted, known, model)]
     assert words == [True, False, False]

@@ -52,7 +52,7 @@ def summary(balance: Balance, delta: float | None = None) -> str:
     others = (("mu", spent.mu), ("rho", spent.rho))
     known = ", ".join(f"{name}={value:.4g}" for name, value in others if value is not None)
     rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
-    parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
+    parts = f" For each of {', '.join(rules)}, only the most expensive part counts."
     return (
         f"Budget {balance.terms.cap.text()}; spent {spent.statement()}"
         + (f" In other measures: {known}." if known else "")

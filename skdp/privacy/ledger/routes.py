@@ -82,7 +82,7 @@ class WholeFits(Reservation):
     """Permission to fit clones, each of which is charged in full to the ledgers."""
 
 
-CALLERS_WORD = "all rows as they are, by the caller's word"
+CALLERS_WORD = "all rows, as the caller states"
 
 
 class Prepaid(Reservation, ABC):
