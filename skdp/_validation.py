@@ -416,12 +416,12 @@ def check_labels(labels):
     if isinstance(labels, str):
         raise ValueError("'groups' must be an array: of a column of X set 'group_column'.")
     if np.ma.is_masked(labels):
-        raise ValueError("The user of a row is missing (masked); every row needs its user.")
+        raise ValueError("A group label is missing (masked): give such rows labels of their own.")
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))
     if labels.dtype.kind in "fcmM" and not np.isfinite(labels).all():
-        raise ValueError("The user of a row is missing (NaN); every row needs its user.")
+        raise ValueError("A group label is missing (NaN): give such rows labels of their own.")
     if (
         labels.dtype.kind == "f"
         and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
@@ -433,7 +433,7 @@ def check_labels(labels):
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
         if any(map(_is_missing, values)):
-            raise ValueError("The user of a row is missing; every row needs its user.")
+            raise ValueError("A group label is missing: give such rows labels of their own.")
         if all(isinstance(value, str) for value in values):
             if any(value.endswith("\0") for value in values):  # numpy would strip it
                 raise ValueError("User labels may not end with a null character.")

@@ -405,7 +405,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if seen.all() and lost <= _MUCH:
             return
         of = base.listed(self, ~seen, "targets")
-        said = f"learnt nothing of {of}: noise and chance explain what was released"
+        said = f"learnt nothing about {of}: noise and chance explain what was released"
         if seen.all():
             said = (
                 f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"

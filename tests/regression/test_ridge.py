@@ -400,7 +400,7 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
     classifier = DPRidgeClassifier(classes=[False, True], epsilon=epsilon)
     regressor = DPRidge(epsilon=epsilon, target_bounds=(0, 1))
     for seed, model in enumerate((classifier, regressor), 1):
-        with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="learnt nothing of"):
+        with seeded_entropy(seed), pytest.warns(NoSignalWarning, match="learnt nothing about"):
             model.fit(X, y)
     assert np.mean(classifier.predict(X) == y) >= np.mean(~y) - 0.02
     with pytest.warns(NoSignalWarning, match="is one released centre"):
@@ -488,7 +488,7 @@ def test_fits_that_lose_more_than_half_say_so():
     y = X @ [1.0, -0.5, 2.0, 0.0]
     y += y.std() * rng.standard_normal(300)
     best = LinearRegression().fit(X, y).score(X, y)
-    known = r"learnt nothing of the target|may miss up to \d+% of the variance|is one released"
+    known = r"learnt nothing about the target|may miss up to \d+% of the variance|is one released"
     lost = []
     for _ in range(300):
         model = DPRidge(epsilon=1.0)
