@@ -396,12 +396,12 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return dict(state, _reservation_key=key) if key else state
 
     def privacy_report(self) -> PrivacyReport:
-        """Return the receipt and its ledger, to print or to show in a notebook.
+        """Return the receipt with all releases, to print or to show in a notebook.
 
         Returns
         -------
         report : PrivacyReport
-            ``str(card)`` is text; notebooks show a table.
+            Its string is text; notebooks show a table.
         """
         check_is_fitted(self, "privacy_spent_")
         held = self.private_state

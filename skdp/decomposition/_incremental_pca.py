@@ -373,7 +373,7 @@ class DPIncrementalPCA(
         y : Ignored
             Not used.
         check_input : bool, default=True
-            Kept for compatibility; X is always checked.
+            No effect: X is always checked.
         groups : array-like of shape (n_samples,), default=None
             The person of each row, for ``privacy_unit="group"``; X is in memory then.
 

@@ -194,7 +194,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def from_model(cls, model: BaseEstimator, components: Any = (0, 1), **params: Any) -> Any:
         """Return an unfitted picture in the plane of two components of a fitted model.
 
-        Its released (or public) components and mean become parameters, for free.
+        Its released (or public) components and mean become parameters, at no cost.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Release where rows lie; spends (`epsilon`, `delta`) once.
+        """Release the density of the rows; this spends (`epsilon`, `delta`) once.
 
         Parameters
         ----------

@@ -277,7 +277,7 @@ class SearchCost:
 def search_cost(
     search: Any, n_samples: Any = None, groups: Any = None, *, cv: Any = None, scoring: Any = None
 ) -> Any:
-    """Say what a search or a cross-validation spends, before any data are touched.
+    """State what a search or a cross-validation spends, before data are read.
 
     With t the largest number of training sets that hold one unit and mu_c what a fit of candidate
     c spends, everything together is mu-GDP for ``mu^2 = t sum_c mu_c^2 + max_c mu_c^2``, the last
@@ -290,7 +290,7 @@ def search_cost(
     search : GridSearchCV, RandomizedSearchCV or estimator
         A search that is not fitted; or an estimator, for ``cross_validate(estimator, cv=cv)``.
     n_samples : int, default=None
-        Number of rows, where it is public: elsewhere it is not looked at.
+        Number of rows, if it is public; otherwise ignored.
     groups : array-like, default=None
         Users of the rows, for the unit "group": their labels are taken to be public.
     cv, scoring : object
@@ -304,8 +304,8 @@ def search_cost(
     Raises
     ------
     PrivacyError
-        Where one unit can move others between folds, so that nothing can be counted: under
-        ``adjacency="add_remove"`` use `IndependentKFold`.
+        If one unit can move others between folds: under ``adjacency="add_remove"`` use
+        `IndependentKFold`.
 
     Examples
     --------

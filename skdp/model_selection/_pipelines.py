@@ -32,10 +32,10 @@ class PipelineProblem(NamedTuple):
     step : str
         Where: names of steps, joined by "__" as in ``set_params``.
     kind : str
-        "not verified" (not in the table of steps that are proven to use no other row), "after" (not
-        verified either, and it sees exact projections of private rows), "not private" (no step is,
-        or one has no noise), "unit" (what is protected changes or does not add up) or "holds
-        private" (the fitted object must not be published as it is).
+        "not verified" (not in the table of tested steps), "after" (the same, and it receives exact
+        projections of private rows), "not private" (no step is, or one has no noise), "unit" (the
+        privacy unit changes, or differs between steps) or "holds private" (the fitted object
+        contains more than was released).
     message : str
         What is wrong.
     remedy : str

@@ -218,7 +218,7 @@ class PublicScaler(_PublicStep):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return X cut to the bounds and scaled.
+        """Return X truncated to the bounds and scaled.
 
         Parameters
         ----------
@@ -584,7 +584,7 @@ class DPStandardScaler(
         Returns
         -------
         X_new : ndarray or CSR matrix of shape (n_samples, n_features)
-            Standardised rows, of entries cut to `feature_bounds_`; zeros of a CSR matrix stay. For
+            Scaled rows, of entries truncated to `feature_bounds_`; zeros of a CSR matrix stay. For
             a Dask array a lazy Dask array; for a list of files and for a row source a generator of
             arrays, one for each block.
         """

@@ -458,7 +458,7 @@ def test_unknown_users_get_the_global_model():
         (np.array(["a", math.nan] * 180, np.dtypes.StringDType(na_object=math.nan)), "missing"),
         (np.ma.masked_equal(SMALL.groups, 3), "missing"),
         (np.ma.array(np.float32(2**24) + np.arange(360, dtype=np.float32)), "integers merge"),
-        (np.array(["2020-01-01", "NaT"] * 180, dtype="datetime64[D]"), "[Uu]ser"),
+        (np.array(["2020-01-01", "NaT"] * 180, dtype="datetime64[D]"), "group label"),
     ],
 )
 def test_bad_user_labels(groups, match):

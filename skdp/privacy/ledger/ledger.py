@@ -309,11 +309,11 @@ class PrivacyLedger:
     def partition(
         self, key: str, parts: Sequence[str], *, whole_groups: bool = False
     ) -> Iterator[Chooser]:
-        """Fit to parts of the data that no unit shares, for the price of the dearest part.
+        """Fit to disjoint parts of the data, at the cost of the most expensive part.
 
-        Which part a unit belongs to has to follow from a public rule that looks at this unit
-        alone (for a label, an entry or an interaction, not at what is protected): parallel
-        composition. Blocks with the same `key`, today or tomorrow, are parts of one rule.
+        This is parallel composition. A public rule must assign each unit to a part, and read that
+        unit alone (for a label, an entry or an interaction, not what is protected). Blocks with the
+        same `key`, also later, are parts of one rule.
 
         Parameters
         ----------
@@ -322,19 +322,19 @@ class PrivacyLedger:
         parts : sequence of str
             Names of all its parts; public.
         whole_groups : bool, default=False
-            That the rule puts all rows of a group into one part, for the unit "group".
+            For the unit "group": states that all rows of a group lie in one part.
 
         Yields
         ------
         part : callable
             ``with part(name):`` is the block of one part. A fit outside of such a block, in
-            another thread or in another process is charged as a fit to everything.
+            another thread or in another process, is charged as a fit to all rows.
 
         Raises
         ------
         PrivacyError
-            By a fit of a unit for which it is false: edges, changes of bounded norm, replaced rows
-            (a replacement may leave one part and enter another).
+            For edges, changes of bounded norm, and replaced rows, which may leave one part and
+            enter another.
 
         Examples
         --------
@@ -365,37 +365,36 @@ class PrivacyLedger:
         scoring: object = None,
         assume_all_rows: bool = False,
     ) -> Iterator[None]:
-        """Pay beforehand for what fits clones: a context in which it may be fitted.
+        """Charge in advance for code that fits clones, and allow it inside the block.
 
-        Inside a ledger, clones and pickles of private estimators are refused otherwise: other code
-        made them, and nobody knows which rows they will get. All open ledgers are charged, before
-        anything is touched. A search is paid for one call of its `fit`, as it is, with these rows:
-        what it did not use ends with the call; if nothing was used, it costs nothing. The fits may
-        run in other processes of this machine.
+        A ledger otherwise rejects clones and pickles of private estimators, because it cannot know
+        their rows. All open ledgers are charged before data are read. A search is charged for one
+        call of its `fit`, with its current parameters and these rows. The unused part is returned
+        only if nothing was used. The fits may run in other processes of this machine.
 
         Parameters
         ----------
         fitted : estimator
-            `GridSearchCV` or `RandomizedSearchCV` with private scorers: charged at once, as
-            `search_cost` counts it. A private estimator and its `cv` (and private `scoring`): one
-            cross-validation. Without `cv`, a composition of scikit-learn that fits a clone of a
-            private estimator on all its rows (`VotingRegressor`, `MultiOutputRegressor`,
-            `ColumnTransformer`, ...): each fit in its own `fit` is charged as one.
+            `GridSearchCV` or `RandomizedSearchCV` with private scorers: charged in advance, as
+            `search_cost` counts it. A private estimator with `cv` (and private `scoring`): one
+            cross-validation. Without `cv`, an estimator of scikit-learn that fits clones on all its
+            rows (`VotingRegressor`, `MultiOutputRegressor`, `ColumnTransformer`, ...): each fit is
+            charged when it starts.
         n_samples : int, default=None
-            Number of rows, where it is public.
+            Number of rows, if it is public.
         groups : array-like, default=None
             Users of the rows, for the unit "group".
         cv, scoring : object
             For an estimator: exactly as given to `~sklearn.model_selection.cross_validate`.
         assume_all_rows : bool, default=False
-            For a private estimator without `cv`: your word that whatever fits its clones in the
-            block hands on all rows as they are, and that no exact score decides. Each fit is
-            charged as one; its line in the ledger, and its receipt, name your word.
+            For a private estimator without `cv`: you state that its clones in the block receive all
+            rows unchanged, and that no exact score decides. Each fit is charged; the ledger and the
+            receipt name your statement.
 
         Raises
         ------
         PrivacyError
-            Where it is not known who fits the clones, where the folds cannot be counted, or where
+            If the code that fits the clones is unknown, if the folds cannot be counted, or if
             scores without privacy decide.
 
         Examples
