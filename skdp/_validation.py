@@ -50,7 +50,7 @@ def check_real(estimator, name, low, high, *, closed="neither", also=()):
     right = "]" if closed in ("right", "both") else ")"
     expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
     if also:
-        expected += f" or a str among {set(also)}"
+        expected += f" or a str among {sorted(also)}"
     if not _is_real(value):
         _fail(estimator, name, expected, value)
     number = float(value)  # a float32 would overflow next to the ends
@@ -67,7 +67,7 @@ def check_int(estimator, name, low, *, also=(), none=False):
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        extra = (" or None" if none else "") + (f" or a str among {set(also)}" if also else "")
+        extra = (" or None" if none else "") + (f" or a str among {sorted(also)}" if also else "")
         _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
     return int(value)
 
@@ -76,7 +76,7 @@ def check_option(estimator, name, options, otherwise=""):
     """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
-        _fail(estimator, name, f"a str among {set(options)}{otherwise}", value)
+        _fail(estimator, name, f"a str among {sorted(options)}{otherwise}", value)
     return value
 
 
@@ -409,12 +409,12 @@ def check_labels(labels):
     if isinstance(labels, str):
         raise ValueError("'groups' must be an array: of a column of X set 'group_column'.")
     if np.ma.is_masked(labels):
-        raise ValueError("The user of a row is missing (masked); every row needs its user.")
+        raise ValueError("A group label is missing (masked): give such rows labels of their own.")
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))
     if labels.dtype.kind in "fcmM" and not np.isfinite(labels).all():
-        raise ValueError("The user of a row is missing (NaN); every row needs its user.")
+        raise ValueError("A group label is missing (NaN): give such rows labels of their own.")
     if (
         labels.dtype.kind == "f"
         and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
@@ -426,7 +426,7 @@ def check_labels(labels):
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
         if any(map(_is_missing, values)):
-            raise ValueError("The user of a row is missing; every row needs its user.")
+            raise ValueError("A group label is missing: give such rows labels of their own.")
         if all(isinstance(value, str) for value in values):
             if any(value.endswith("\0") for value in values):  # numpy would strip it
                 raise ValueError("User labels may not end with a null character.")

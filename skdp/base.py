@@ -247,13 +247,13 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         delta = check_real(self, "delta", 0, 1, closed="left")
         if epsilon < NEGLIGIBLE:
             raise ValueError(
-                f"The 'epsilon' parameter of {name} must be at least {NEGLIGIBLE:g}: with "
-                f"less there is nothing but noise. Got {self.epsilon!r} instead."
+                f"The 'epsilon' parameter of {name} must be at least {NEGLIGIBLE:g}: below that "
+                f"the result would be noise alone. Got {self.epsilon!r} instead."
             )
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():
             raise ValueError(
-                f"The 'delta' parameter of {name} must be a float in the range (0, 1): these "
-                "settings have no pure differential privacy. Got 0 instead."
+                f"delta=0: {name} has no pure differential privacy with these parameters. Use "
+                "delta > 0, such as 1e-6."
             )
         if hasattr(self, "n_jobs"):
             check_n_jobs(self)
@@ -317,8 +317,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             self._warn_of_delta(1 / _ABSURD_DELTA)
         elif seeded:
             message = (
-                f"{name} is not private: whoever knows 'random_state' can remove the noise. Use "
-                "random_state=None."
+                f"{name} is not private: anyone who knows 'random_state' can subtract the noise. "
+                "Use random_state=None."
             )
             warn_caller(message, PrivacyWarning)
 
@@ -393,12 +393,12 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return dict(state, _reservation_key=key) if key else state
 
     def privacy_report(self) -> PrivacyReport:
-        """Return the receipt and its ledger, to print or to show in a notebook.
+        """Return the receipt with all releases, to print or to show in a notebook.
 
         Returns
         -------
         report : PrivacyReport
-            ``str(card)`` is text; notebooks show a table.
+            Its string is text; notebooks show a table.
         """
         check_is_fitted(self, "privacy_spent_")
         held = self.private_state
@@ -440,9 +440,8 @@ _SHOWN = 10  # column numbers in a warning
 def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
-        f"{type(estimator).__name__} could not find the scale of {of}, which needs about "
-        f"{needed} that are not 0. A guess is used, and longer ones are scaled down to it. "
-        f"Give a public {remedy}.",
+        f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
+        f"that are not 0. It scaled longer ones down to a guess. Give a public {remedy}.",
         PartialSignalWarning,
     )
 
@@ -451,7 +450,7 @@ def check_given(estimator):
     """Return a hint to check the public bounds, if there are any, for a warning of no signal."""
     values = {k: getattr(estimator, k, None) for k in ("bounds", "clip_norm", "target_bounds")}
     given = [repr(k) for k, v in values.items() if v is not None and not isinstance(v, str)]
-    said = f" Also check {' and '.join(given)}: values far too small or too large hide the data."
+    said = f" Also check {' and '.join(given)}: far too small or too large, they hide the data."
     return said if given else ""
 
 
@@ -480,8 +479,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. That takes about {needed} values that "
-        f"differ from the most frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. Each needs about {needed} values that "
+        f"differ from its most frequent one. Give public {remedy}.",
         category,
     )
 
@@ -500,8 +499,8 @@ def warn_unresolved_scales(estimator, columns, moments):
     if np.count_nonzero(unresolved) < least:
         return
     warn_caller(
-        f"{type(estimator).__name__} could not find the scale of {listed(estimator, unresolved)}: "
-        "each may be far too large. Use more rows, a larger 'epsilon', or close public 'bounds'.",
+        f"{type(estimator).__name__} released a scale of {listed(estimator, unresolved)} that may "
+        "be noise, and far too large. Use more rows, a larger 'epsilon', or close public 'bounds'.",
         PartialSignalWarning,
     )
 

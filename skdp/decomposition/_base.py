@@ -217,7 +217,7 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
         return True
     if not found:
         said = f"{name} learnt nothing from the data: no component exceeds the noise level. Use "
-        said += "more rows or a larger 'epsilon'; plan() says how many rows it takes."
+        said += "more rows or a larger 'epsilon'; plan() estimates how many rows."
         warn_caller(said + check_given(estimator), NoSignalWarning)
     else:
         said = f"{name} could use only {found} of {asked} components: the others do not "
@@ -550,18 +550,18 @@ class ProbabilisticModelMixin:
         return components, self.explained_variance_, self.noise_variance_
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
-        """Draw synthetic rows from the probabilistic model; free, and they may be shared.
+        """Draw synthetic rows from the released model. They cost no budget and may be published.
 
-        Normal rows with the released mean and covariance, cut to public `bounds` if there are any.
-        They show what is linear: means, variances, correlations. They have no clusters, no skew, no
-        dependence of another kind; fit one model for each class to keep classes apart.
+        Rows are normal with the released mean and covariance, truncated to public `bounds` if
+        given. They have means, variances and correlations, but no clusters, no skew and no other
+        dependence. Fit one model for each class to distinguish classes.
 
         Parameters
         ----------
         n_samples : int, default=1
             Number of rows; `n_samples_` is the released number of private ones.
         random_state : int, Generator or None, default=None
-            Of the draws. They are made of released values, so a seed takes no privacy away.
+            Seed of the draws. It does not weaken the guarantee, which covers the released model.
 
         Returns
         -------

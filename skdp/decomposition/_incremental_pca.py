@@ -158,11 +158,11 @@ class DPIncrementalPCA(
     the components of all rows so far, up to `max_releases` calls: the noise is correlated over
     time, and grows with the logarithm of `max_releases` only.
 
-    Each person's rows come once, as one row of one batch: a person with a row in each of ten
-    batches is ten units. With ``privacy_unit="group"`` they come in one batch, as many as there
-    are: a person who comes again is an error, before anything of that batch is used. How many calls
-    there are, and when, is public: call `partial_fit` on a schedule, with the rows that arrived
-    (none is fine), not whenever a thousand rows are there.
+    Each person may have one row in one batch: a person with a row in each of ten batches is ten
+    units. With ``privacy_unit="group"`` all rows of a person must be in one batch. A group that
+    returns raises an error, and nothing of that batch is used. The number and the times of the
+    calls are public: call `partial_fit` by the clock, with the rows that have arrived (perhaps
+    none), and not after every thousand rows.
 
     Parameters
     ----------
@@ -174,52 +174,51 @@ class DPIncrementalPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends 7% of the budget
-        on a private scale of the norms, in the first batch, and warns where it does not show. With
-        ``center="private"`` and dense rows up to 11% more go to where they lie, if that is far
-        from 0: all rows to come are cut about there. A number is free.
+        Largest norm of a row, after a public `center` is subtracted. "auto" spends 7% of the budget
+        on the median norm of the first batch; a warning says if it was not found. With
+        ``center="private"`` and dense rows far from 0, up to 11% more find their centre, about
+        which all later rows are clipped. A number costs no budget.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then persons are clipped: the root mean square length of their rows.
+        Then the root mean square of the norms of a person's rows is clipped.
     group_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`; it is no feature.
+        The column of X with the person of each row, in place of `groups`. It is not a feature.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
     copy : bool, default=True
-        Kept for compatibility; X is never modified.
+        No effect: X is never modified.
     batch_size : int or None, default=None
-        Kept for compatibility: `fit` accumulates exactly, so that batches change nothing, and
-        releases once.
+        No effect: `fit` adds up exactly, and releases once.
     center : {"private", "none"} or array of shape (n_features,), default="private"
-        "private" releases the mean with the moment; "none" takes the rows as centred; an array is
-        a public centre, subtracted for free.
+        "private" releases the mean with the Gram matrix. "none" subtracts nothing. An array is a
+        public centre, which costs no budget.
     max_releases : int, default=100
-        How many calls of `partial_fit` the budget is for. Each closes one step; a further call
-        raises before the rows are looked at.
+        Largest number of calls of `partial_fit`, which share the budget. A further call raises an
+        error before it reads rows.
     mechanism : {"auto", "sqrt", "tree"}, default="auto"
-        How noise is correlated over time. "sqrt" has less (3.1 against 7.4 times that of a single
-        release, for 1024 releases), and keeps the exact moment of every step in memory. "tree"
-        keeps about log2(`max_releases`) of them. "auto" takes "sqrt" while that needs less than
-        190 MB.
+        How noise is correlated over time. "sqrt" has less noise (3.1 times that of a single
+        release, against 7.4, for 1024 releases), and stores the exact Gram matrix of every step.
+        "tree" stores about log2(`max_releases`) of them. "auto" takes "sqrt" below 190 MB.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the pass over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, with the bias of the noise taken off.
+        Released variances, debiased for the noise.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Their share of the released total variance.
+        Their fraction of the released total variance.
     singular_values_ : ndarray of shape (n_components,)
         Singular values that belong to `explained_variance_`.
     mean_ : ndarray of shape (n_features,)
@@ -237,26 +236,26 @@ class DPIncrementalPCA(
     batch_size_ : int
         `batch_size`, or five times the number of features.
     clip_norm_ : float
-        The clip norm that was used: given, or released (about where the first rows were found).
+        The clip norm that was used: given, or released (about the centre of the first batch).
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt of all releases, made or to come.
+        The receipt of all releases, including later ones.
     releases_ : tuple of LedgerEntry
         Each stream with its sensitivity and noise scale.
 
     See Also
     --------
     sklearn.decomposition.IncrementalPCA : The estimator without privacy.
-    DPPCA : Rows that are all there at once, with less noise.
+    DPPCA : For rows that all exist before the fit; it has less noise.
 
     Notes
     -----
-    While more releases are to come, the estimator holds exact sums of private rows: it refuses to
-    be pickled. `public_copy` gives a copy to publish, `checkpoint` keeps the stream in a secret
-    file. After the last release, and after `fit`, it can be pickled like any other.
+    While releases remain, the estimator holds exact sums of private rows and cannot be pickled.
+    `public_copy` returns a copy that may be published, and `checkpoint` writes the stream to a
+    private file. After the last release, and after `fit`, the estimator can be pickled.
 
     References
     ----------
@@ -374,7 +373,7 @@ class DPIncrementalPCA(
         y : Ignored
             Not used.
         check_input : bool, default=True
-            Kept for compatibility; X is always checked.
+            No effect: X is always checked.
         groups : array-like of shape (n_samples,), default=None
             The person of each row, for ``privacy_unit="group"``; X is in memory then.
 

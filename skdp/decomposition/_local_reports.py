@@ -83,13 +83,12 @@ def randomize_row(
 ):
     """Return one person's noisy row, with (epsilon, delta)-local differential privacy.
 
-    Whatever the row is, and whoever collects the report: any two rows give nearly the same report.
-    The row is scaled down to norm `clip_norm`, so two rows are up to ``2 * clip_norm`` apart. A
-    guarantee for rows at distance 1 only would be metric privacy, which is weaker.
+    For any two rows, the reports have nearly the same distribution. The row is scaled down to norm
+    `clip_norm`, so two rows are up to ``2 * clip_norm`` apart. (A guarantee for rows at distance 1
+    only is metric privacy, which is weaker.)
 
-    When it is useful: the noise of one report is about ``8 clip_norm / epsilon`` in *each* value,
-    so no single row can be recovered, nor its ``left_singular_vectors_`` unless rows are
-    many times `clip_norm`-sized noise. What all rows share can: `LocalAggregator.components_` needs
+    The noise of one report is about ``8 clip_norm / epsilon`` in *each* value, so no single row can
+    be recovered. Directions that many rows have in common can: `LocalAggregator.components_` needs
     about ``5 n (noise_scale**2 / lambda_k)**2`` reports for n features, lambda_k the mean square of
     the rows along the weakest component.
 
@@ -138,10 +137,9 @@ class LocalRowRandomizer(
     """Transformer that adds noise to rows on the device of their owner.
 
     Each row of ``transform(X)`` satisfies (`epsilon`, `delta`)-local differential privacy for the
-    whole row, whoever gets it, and *each call spends it again*: two reports of one person add up.
-    ``fit`` looks at the number of columns alone, and spends nothing. A row takes about a
-    millisecond, a few hundred of them less than a second: this runs on a telephone, not on the
-    server.
+    whole row, whoever receives it. *Each call spends it again*: two reports of one person add up.
+    ``fit`` reads the number of columns only, and spends nothing. A row takes about a millisecond.
+    Run it on the owner's device, and not on the server.
 
     Parameters
     ----------
@@ -164,7 +162,7 @@ class LocalRowRandomizer(
     See Also
     --------
     randomize_row : The function behind it, for one row.
-    LocalAggregator : What the server makes of the reports.
+    LocalAggregator : What the server computes from the reports.
 
     Examples
     --------
@@ -201,7 +199,7 @@ class LocalRowRandomizer(
         Parameters
         ----------
         X : array-like or CSR matrix of shape (n_samples, n_features)
-            Rows; only their number of columns is looked at.
+            Rows; only their number of columns is read.
         y : Ignored
             Not used.
 
@@ -261,7 +259,7 @@ class LocalRowRandomizer(
 
 
 class LocalAggregator:
-    """Collects local reports; all it computes is free, since the reports are public.
+    """Collects local reports. Its computations cost no budget, because the reports are public.
 
     Parameters
     ----------
@@ -271,8 +269,8 @@ class LocalAggregator:
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Leading eigenvectors of ``Y'Y - m noise_scale^2 I``: the known noise is taken off. Reports
-        of a sketch give directions of the sketch.
+        Leading eigenvectors of ``Y'Y - m noise_scale^2 I``, debiased for the noise. Reports of a
+        sketch give directions of the sketch.
     explained_variance_ : ndarray of shape (n_components,)
         Mean squares of the rows along them.
     left_singular_vectors_ : ndarray of shape (n_reports, n_components)

@@ -38,8 +38,8 @@ class DPLowRankFactorizer(
 
     `left_singular_vectors_`, `singular_values_` and `components_` are
     (`epsilon`, `delta`)-differentially private
-    for one privacy unit, whatever the matrix is; its shape is public. A is seen through noisy
-    linear sketches, in one pass, so it may arrive as a stream of updates or lie on several servers.
+    for one privacy unit, whatever the matrix is; its shape is public. The fit reads A once, through
+    noisy linear sketches, so A may arrive as a stream of updates or lie on several servers.
     Not covered: ``transform`` of private rows.
 
     Parameters
@@ -51,77 +51,75 @@ class DPLowRankFactorizer(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units.
     adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
-        "add_remove" for all units but the row; the row and the entry unit have "replace". The row
-        unit has "zero_out" instead of "add_remove", a row against zeros, since the number of rows
-        is public here.
+        All units except the row have "add_remove". The entry and the row have "replace". The row
+        has "zero_out" (a row against zeros) instead of "add_remove", because the number of rows is
+        public here.
     privacy_unit : {"frobenius", "rank_one", "row", "entry"}, default="frobenius"
-        What is protected. "frobenius" (and "rank_one"): any change of A (of rank one) of Frobenius
-        norm at most `unit_bound`; in a stream, the updates of one unit sum to at most
-        `unit_bound` in absolute value. Both are the caller's contract: it cannot be checked.
-        "row": one row, scaled down to norm `unit_bound`. "entry": one entry, clipped to the bounds;
-        in a stream, updates whose absolute values sum to no more than the larger bound (with
-        "replace", before and after: they may come at other times, which costs twice as much).
+        What is protected. "frobenius" (and "rank_one"): any change of A (of rank one) with a
+        Frobenius norm of at most `unit_bound`. In a stream, the absolute values of one unit's
+        updates sum to at most `unit_bound`. You ensure both; the code cannot check them. "row": one
+        row, scaled down to norm `unit_bound`. "entry": one entry, clipped to the bounds. In a
+        stream, the absolute values of its updates sum to at most the larger bound. With "replace"
+        that holds for the updates before and after the change, and the noise is twice as large.
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "entry": what an entry is clipped to; None is (0, 1). "frobenius" and
         "rank_one": the norm of the largest change; "row": the largest norm of a row; None is 1.
     method : {"auto", "two_sketch", "three_sketch", "dense"}, default="auto"
-        What is released: sketches of the rows and of the columns, a third one of both, or A
-        itself. "auto" takes "dense", which has less error, up to 20 million entries: it makes a
-        matrix of noise of the shape of A.
+        What is released: sketches of rows and columns, a third sketch of both, or A itself
+        ("dense"). "auto" takes "dense", which has less error, up to 20 million entries.
     sketch : {"gaussian", "srht", "sparse", "isometry"}, default="gaussian"
         Kind of sketch. "sparse" makes updates fast.
     sensitivity_mode : {"random", "oblivious", "worst_case"}, default="random"
-        "random": a secret Gaussian sketch is part of the noise. "worst_case": exact norms of the
-        sketch that was drawn, for data that may depend on it: streams, servers, known seeds.
-        "oblivious": as "random", where you declare that the data do not depend in any way on a
-        sketch that is drawn before them, or from a known seed. If that is wrong, epsilon=1 can
-        really be 3 to 10.
+        "random": a secret Gaussian sketch counts as noise. "worst_case": noise for the exact norms
+        of the sketch; the data may then depend on the sketch (streams, servers, known seeds).
+        "oblivious": as "random", and you declare that the data do not depend on the sketch in any
+        way. If that is wrong, epsilon=1 can in truth be 3 to 10.
     sketch_size : int, (int, int) or None, default=None
-        Columns of the row sketch, and rows of the column sketch: twice as many, if not given. None
-        is ``max(4 k, 32)`` for k components; twice that for `fit` where all sketches take 190 MB at
-        most.
+        Number of columns of the row sketch, and of rows of the column sketch (an int is the first;
+        the second is then twice that). None is ``max(4 k, 32)`` for k components, or twice that for
+        a `fit` whose sketches take at most 190 MB.
     matrix_shape : tuple of int or None, default=None
         Public shape of a matrix that arrives by `update`, `update_matrix` or `partial_fit`.
     max_releases : int, default=1
-        Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
-        of a unit holds for the sum over time of the norms of all that it contributes.
+        Number of releases of a stream. Above 1, their noise is correlated over time, and
+        `unit_bound` bounds the sum over time of the norms of what one unit contributes.
     mechanism : {"auto", "sqrt", "tree"}, default="auto"
-        How the noise of many releases is correlated. "sqrt" has less of it, and keeps the exact
-        sketches of every step; "tree" keeps the logarithm of `max_releases`. "auto" takes "sqrt"
-        where there is no `window` and each sketch needs less than 190 MB.
+        How the noise of many releases is correlated. "sqrt" has less noise and stores the exact
+        sketches of every step; "tree" stores about log2(`max_releases`). "auto" takes "sqrt" if
+        `window` is None and each sketch needs less than 190 MB.
     window : int or None, default=None
-        Release what the last so many steps added, not the whole matrix (by the tree).
+        Each release then describes the last `window` steps, and not the whole matrix ("tree").
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise and sketch from the operating system. Anything else makes both
-        reproducible, which is not private: it warns and is flagged in the receipt.
+        None draws noise and sketch from the operating system. With anything else both can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Kept for compatibility.
+        No effect.
 
     Attributes
     ----------
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
         Left singular vectors.
     singular_values_ : ndarray of shape (n_components,)
-        Released singular values; 0 where nothing rises above the noise.
+        Released singular values; 0 below the noise level.
     components_ : ndarray of shape (n_components, n_features)
         Right singular vectors. Signs come from the vectors themselves.
     rank_ : int
-        Number of components above the edge of the noise.
+        Number of components above the noise level.
     method_ : str
         The method that was used.
     sketch_size_, core_size_ : int
         Sizes of the sketches (of A itself for "dense").
     state_bytes_ : int
-        Memory of the noisy sketches, whatever the number of updates; of the whole state, where
-        there are many releases.
+        Memory of the noisy sketches, for any number of updates; with many releases, of the whole
+        state.
     n_stream_releases_ : int
-        Number of releases so far; where there are many.
+        Number of releases so far, if `max_releases` is above 1.
     server_privacy_spent_ : tuple of dict
         After `release`: what each server spent.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -129,7 +127,7 @@ class DPLowRankFactorizer(
 
     See Also
     --------
-    DPTruncatedSVD : Several passes, for a matrix at hand.
+    DPTruncatedSVD : Several passes over a matrix in memory.
 
     References
     ----------

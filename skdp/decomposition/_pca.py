@@ -44,67 +44,68 @@ class DPPCA(
     Parameters
     ----------
     n_components : int, float, "mle", "auto" or None, default=None
-        Number of components. An int is public; None is the number of features. A float in (0, 1)
-        is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
-        the edge of the noise (maybe none, with a warning): these three cost nothing.
+        Number of components. None is the number of features. A float in (0, 1) is a fraction of
+        the variance, "mle" is Minka's choice, and "auto" counts the eigenvalues above the noise
+        level (perhaps none, with a warning). These three are decided on released values.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
-        the budget on a private scale, about 0 and, if it lies elsewhere, about the released mean,
-        and warns where the rows do not show it. A number is an upper bound, right for normalised
-        rows: 3% of the budget lower it where rows are many and most of them shorter. Of sparse rows
-        whose whole spectrum is released (`n_components` is no int) it stays as it is.
+        Largest norm of a row, after a public `center` is subtracted. "auto" spends about a tenth
+        of the budget on the median norm, about 0 and perhaps about the released mean; a warning
+        says if it was not found. A number is an upper bound. 3% of the budget lower it if there are
+        many rows and most are shorter; not for sparse rows whose whole spectrum is released
+        (`n_components` is not an int).
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then persons are clipped: the root mean square length of their rows.
+        Then the root mean square of the norms of a person's rows is clipped.
     group_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`; it is no feature.
+        The column of X with the person of each row, in place of `groups`. It is not a feature.
     copy : bool, default=True
-        Kept for compatibility; X is never modified.
+        No effect: X is never modified.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
 "screened"}, default="auto"
-        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment; "power"
-        (and "randomized") takes power steps; "screened" starts them at the mean and at a moment of
-        the columns with the largest sums. "auto" looks at public shapes. Where the whole spectrum
-        is asked for (`n_components` is not an int, or more than a third of the features), one
-        release of the moment pays for it.
+        "gram" (and "full", "covariance_eigh", "arpack") releases the Gram matrix. "power" (and
+        "randomized") takes power steps. "screened" starts them at the mean and at the Gram matrix
+        of the columns with the largest sums. "auto" chooses by public shapes. If the whole spectrum
+        is needed (`n_components` is not an int, or above a third of the features), one Gram matrix
+        receives the budget of subspace and spectrum.
     tol : float, default=0.0
-        Kept for compatibility; nothing stops early on private values.
+        No effect: a fit never stops early on private values.
     iterated_power : int or "auto", default="auto"
-        Power steps of the "power" route. Each is a release: more is not better.
+        Number of power steps of "power". Each is a release, so more are not better.
     n_oversamples : int, default=10
-        Kept for compatibility.
+        No effect.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     center : {"private", "none"} or array of shape (n_features,), default="private"
-        "private" releases the mean; "none" takes rows as centred (and keeps sparse rows sparse); an
-        array is a public centre, subtracted for free.
+        "private" releases the mean. "none" subtracts nothing, and sparse rows remain sparse. An
+        array is a public centre, which costs no budget.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
-        Public bounds of the columns, in the forms of `PublicScaler`. Entries are cut to them, and
-        their middle is subtracted for free before the mean is released.
+        Public bounds of the columns, in the forms of `PublicScaler`. Entries are truncated to
+        them, and their midpoints are subtracted before the mean is released.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     n_jobs : int or None, default=None
-        Threads for the pass over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, with the bias of the noise taken off.
+        Released variances, debiased for the noise.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Their share of the released total variance. Of few components it sums to an unbiased
+        Their fraction of the released total variance. For few components, the sum is an unbiased
         estimate of what they hold.
     singular_values_ : ndarray of shape (n_components,)
         Singular values that belong to `explained_variance_`.
@@ -113,16 +114,16 @@ class DPPCA(
     n_components_ : int
         Number of components.
     n_samples_ : int
-        Number of rows: released under "add_remove", exact under "replace". Of persons their total
-        weight.
+        Number of rows: released under "add_remove", exact under "replace". With groups, their
+        total weight.
     noise_variance_ : float
         Variance outside the components, per direction.
     clip_norm_ : float
-        The clip norm that was used: released, at most the one that is given.
+        The clip norm that was used: released, and at most the given one.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry

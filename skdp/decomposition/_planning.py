@@ -26,7 +26,7 @@ from skdp.theory._plan import (
 )
 from skdp.units import DEGREE, INTERVAL, unit_of
 
-MEASURE = "share of the best captured squared length"
+MEASURE = "fraction of the best captured squared norm"
 
 
 def n_planned(estimator: Any, d: int) -> int:
@@ -72,9 +72,9 @@ class DecompositionPlans(PlansMixin):
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
         held = shares[: n_planned(self, len(shares))].sum()
-        said = f"{rows} skewed rows, the components hold {held:.2g} of their squared length"
+        said = f"{rows} skewed rows, the components hold {held:.2g} of their squared norm"
         lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
-        said += f"; logarithms of lengths vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
+        said += f"; logarithms of norms vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = _made.captured(X, centred=hasattr(self, "center"))
         return PlanData(partial(fit_rows, X=X), score, (said,), n / rows)
 

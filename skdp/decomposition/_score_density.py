@@ -67,18 +67,18 @@ class DensityPlans(PlansMixin):
 
 
 class DPScoreDensity(DensityPlans, BaseDPEstimator):
-    """Where private rows lie in a public plane, with (epsilon, delta)-privacy for one row.
+    """Density of private rows in a public plane, with (epsilon, delta)-privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X with its label, whatever the data are: a row counts
-    in one cell of a histogram, or in the moments of one class. They take the place of a scatter
-    plot of projected rows, which no epsilon covers. The plane is public: that of two components of
-    a private model (`from_model`), whose own budget was spent by its fit.
+    in one bin of a histogram, or in the moments of one class. They replace a scatter plot of
+    projected rows, which no epsilon covers. The plane is public, for example that of two components
+    of a private model (`from_model`), whose fit has a budget of its own.
 
     Parameters
     ----------
     axes : array of shape (2, n_features) or None, default=None
-        Public directions that rows are multiplied by; None takes the first two columns.
+        Public directions on which rows are projected; None takes the first two columns.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
@@ -86,25 +86,26 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     kind : {"auto", "density", "ellipse"}, default="auto"
-        "density" releases a histogram (of each class); "ellipse" the size, mean and covariance of
-        each class, which needs far fewer rows. "auto" takes the histogram where released class
-        sizes fill at least ten cells a side.
+        "density" releases a histogram of each class. "ellipse" releases size, mean and covariance
+        of each class, which needs far fewer rows. "auto" takes the histogram if the released class
+        sizes allow at least ten bins per axis.
     classes : list or None, default=None
-        Public classes: y is then needed, and private. Rows with another label are left out.
+        Public classes: y is then required, and private. Rows with another label do not count.
     center : array of shape (n_features,) or None, default=None
         Public point that is subtracted first; None is the origin.
     limits : array of shape (2, 2) or "auto", default="auto"
         Public ends (low, high) of both coordinates. "auto" spends a fifth of the budget to find
         them, three standard deviations about the mean.
     n_bins : int or "auto", default="auto"
-        Cells of a side of the histogram; "auto" follows released class sizes and the noise.
+        Bins per axis of the histogram; "auto" follows from released class sizes and the noise.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
@@ -113,21 +114,21 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     limits_ : ndarray of shape (2, 2)
         Ends of both coordinates: given, or released.
     histogram_ : ndarray of shape (n_classes, n_bins, n_bins)
-        Released numbers of rows in the cells ("density"; one class if none are given).
+        Released numbers of rows in the bins ("density"; one class if none are given).
     density_ : ndarray of shape (n_classes, n_bins, n_bins)
-        The counts smoothed over neighbours, 0 where noise alone would reach ("density").
+        The counts smoothed over neighbouring bins, 0 below the noise level ("density").
     n_outside_ : float
         Released number of rows outside the limits ("density").
     class_counts_ : ndarray of shape (n_classes,)
-        Released numbers of rows, where they were released by themselves or for ellipses.
+        Released numbers of rows in each class.
     means_ : ndarray of shape (n_classes, 2)
         Released means in the plane ("ellipse").
     covariances_ : ndarray of shape (n_classes, 2, 2)
         Released covariances in the plane ("ellipse").
     above_noise_ : ndarray of bool of shape (n_classes,)
-        Whether a class stands out of the noise.
+        Whether a class exceeds the noise.
     noise_scale_ : float
-        Standard deviation of the noise on one cell, or on one count.
+        Standard deviation of the noise of one bin, or of one count.
     axes_ : ndarray of shape (2, n_features)
         The directions that were used.
     classes_ : ndarray of shape (n_classes,)
@@ -135,7 +136,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -143,7 +144,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     See Also
     --------
-    skdp.plotting.ScoreDisplay : Draws it.
+    skdp.plotting.ScoreDisplay : Draws the result.
     DPPCA : Releases components that span a plane.
 
     Examples
@@ -193,7 +194,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     def from_model(cls, model: BaseEstimator, components: Any = (0, 1), **params: Any) -> Any:
         """Return an unfitted picture in the plane of two components of a fitted model.
 
-        Its released (or public) components and mean become parameters, for free.
+        Its released (or public) components and mean become parameters, at no cost.
 
         Parameters
         ----------
@@ -223,7 +224,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Release where rows lie; spends (`epsilon`, `delta`) once.
+        """Release the density of the rows; this spends (`epsilon`, `delta`) once.
 
         Parameters
         ----------

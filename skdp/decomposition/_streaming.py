@@ -116,19 +116,18 @@ class StreamingMixin:
             checkpoints.close(group)
 
     def checkpoint(self, path: Any) -> Any:
-        """Keep the running stream in a file, from now on: a crash then loses nothing.
+        """Write the running stream to a file from now on, so that it survives a crash.
 
-        Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
-        returns. What has returned is acknowledged: `restore` has it, and gives out the same bytes
-        for what was released. A call that was killed may or may not have been done:
-        `n_committed_calls` of the restored estimator tells where to go on.
+        Each later call of ``partial_fit``, ``update`` or ``release`` is on the disk when it
+        returns, and `restore` gives the same releases again. A call that was killed is either done
+        completely or not at all: `n_committed_calls` of the restored estimator says which.
 
         Parameters
         ----------
         path : str or path-like
-            A file to make, mode 0600, with `path` + ".lock" next to it, and `path` + "-wal" while
-            the stream runs or if it was killed. They hold exact sums of private data: keep them
-            like the data, and together. A second path takes over from the first.
+            A new file with mode 0600, next to `path` + ".lock" and perhaps `path` + "-wal". They
+            hold exact sums of private data: keep them together, and protect them like the data. A
+            second call with another path replaces the first file.
         """
         group = vars(self).get(_STREAM)
         if group is None:
@@ -139,11 +138,11 @@ class StreamingMixin:
 
     @classmethod
     def restore(cls, path: Any) -> Any:
-        """Return the estimator whose stream was kept at a path, to go on with it.
+        """Return the estimator whose stream was written to a path; its stream continues.
 
-        Raises PrivacyError if the file is damaged, in use by another process, or older than what
-        was acknowledged (an old copy would release the same steps again, with other noise). A copy
-        of all files from an earlier time cannot be told from the true ones.
+        Raises PrivacyError if the file is damaged, in use by another process, or older than its
+        lock file (an old copy would release the same steps again, with other noise). An old copy of
+        all files cannot be detected.
 
         Parameters
         ----------
@@ -174,12 +173,11 @@ class StreamingMixin:
             raise
 
     def n_committed_calls(self) -> int:
-        """Return how many calls the running stream has done, and go on after the last of them.
+        """Return how many calls the stream has completed; continue after the last of them.
 
-        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
-        and after a call that was interrupted: where its data were taken all later calls raise until
-        it is asked, and what was released is then set. For the owner of the data: how often there
-        was data may tell more than was released.
+        Calls are those of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Call this
+        method after a restore, and after an interrupted call: later calls may raise an error until
+        then. The number is for the owner of the data, and not covered.
 
         Returns
         -------
@@ -195,12 +193,12 @@ class StreamingMixin:
         return group.acts
 
     def public_copy(self) -> Any:
-        """Return a copy with what was released and nothing else: it can be pickled and published.
+        """Return a copy that holds released values only: it may be pickled and published.
 
         Returns
         -------
         public : object
-            A fitted estimator of the same class, whose stream does not go on.
+            A fitted estimator of the same class, whose stream has ended.
         """
         check_is_fitted(self, "privacy_spent_")
         copy = type(self)(**self.get_params(deep=False))

@@ -69,69 +69,67 @@ class DPTruncatedSVD(
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered by "one_shot" and "deflation", and with one component for
-        all units with a matrix of entries.
+        differential privacy) is available with "one_shot" and "deflation", and with one component
+        for all units of entries.
     clip_norm : float or "auto", default="auto"
-        Row unit, and moments of entries: largest norm of a row. "auto" spends up to 10% of the
-        budget on a private scale of the norms, and warns where the rows do not show it. A number is
-        an upper bound, right for normalised rows: for rows 3% of the budget lower it where these
-        are many and most of them shorter.
+        Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
+        the budget on the median norm, and warns if it was not found. A number is an upper bound: in
+        the row unit 3% of the budget lower it if there are many rows and most are shorter.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
 "mixed", "frobenius", "spectral"}, default="row"
-        What is protected. "group": all rows of one person, whose root mean square length is
-        clipped. "interaction": one 1 of a binary matrix, where any value but 0 counts as 1,
-        ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
-        symmetric pair of entries of a graph (X is square, its upper triangle counts). What is the
-        caller's contract, which cannot be checked, has no bounds of entries, and X counts as 64-bit
-        floats: "entry_change" and "edge_change", one entry (pair) changes by at most `unit_bound`;
-        "mixed" (equation 7 of [1]_, X symmetric), the norm of the rows' sums of absolute changes is
-        at most that; "frobenius" and "spectral", any change of that norm.
+        What is protected. "group": all rows of one person; the root mean square of their norms is
+        clipped. "interaction": one 1 of a binary matrix. Every value except 0 counts as 1, also a
+        low or negative rating. "entry": one entry. "edge": one symmetric pair of entries of a graph
+        (X is square, and only its upper triangle counts). The other units need no bounds of
+        entries; you ensure them, because the code cannot check them, for X as 64-bit floats.
+        "entry_change" and "edge_change": one entry (pair) changes by at most `unit_bound`. "mixed"
+        (equation 7 of [1]_, X symmetric): the norm of the rows' sums of absolute changes is at most
+        that. "frobenius" and "spectral": any change of that norm.
     group_column : int, str or None, default=None
-        Unit "group": the column of X that names the person of each row, in place of `groups` of
-        ``fit``; it is no feature.
+        Unit "group": the column of X with the person of each row, in place of `groups` of ``fit``.
+        It is not a feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the second moment; "power" (and
-        "randomized") takes power steps; "screened" starts them at the mean and at a moment of
-        the columns with the largest sums, for wide non-negative rows. Interactions: "gram" (and
-        "arpack"), "screened" (counts of the items, and the moment of those with the largest, or of
-        all), "power" (and "randomized"), "one_shot".
-        Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
-        (and "randomized"); "one_shot". Edges: "power", "one_shot"; "edge_change" and "mixed" have
-        no one shot. All entries at once ("one_shot"), or half steps: "entry_change" (with Laplace
-        noise, which is pure differential privacy), "frobenius" (Gaussian noise). With `delta` 0 all
-        of these also have "deflation", one component after the other.
-        On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
-        pure differential privacy, whatever `n_components` is, refused where it would flip more than
-        2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters;
-        for interactions by their mean number too, which is released first: but by `unit_bound`,
-        if that is given, and by the shape alone in a PrivacyLedger.
+        Row unit: "gram" (and "arpack") releases the Gram matrix. "power" (and "randomized") takes
+        power steps. "screened" starts them at the mean and at the Gram matrix of the columns with
+        the largest sums, for wide non-negative rows. Interactions: "gram" (and "arpack"),
+        "screened" (counts of the items, and a Gram matrix of the most popular ones), "power" (and
+        "randomized"), "one_shot". Entries: "gram" (and "arpack") and "screened" for thin matrices,
+        "alternating" (and "randomized"), "one_shot". Edges: "power", "one_shot". "entry_change" and
+        "frobenius": "alternating", or "one_shot", which adds Laplace or Gaussian noise to the
+        matrix. "edge_change" and "mixed": no "one_shot". With ``delta=0``, units of entries also
+        have "deflation", one component after the other.
+        For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
+        probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
+        rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
+        public shapes and parameters. For interactions it also uses their number, which is released
+        first; with a given `unit_bound` that instead, and in a PrivacyLedger the shape alone.
     n_iter : int or "auto", default="auto"
-        Power steps. Each is a release: more is not better.
+        Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
-        Extra columns of the routes that take products. "auto" takes ten at most for rows and
-        interactions, and none for other units, where each costs noise.
+        Extra columns of algorithms with products. "auto" takes at most ten for rows and
+        interactions, and none for other units, because each adds noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     tol : float, default=0.0
-        Kept for compatibility; nothing stops early on private values.
+        No effect: a fit never stops early on private values.
     unit_bound : (low, high), int, float or None, default=None
-        The bound of the unit. Entries and edges: what they are clipped to, which must hold 0;
-        None is (0, 1). "one_shot" needs (0, high) and shows x as `high` with probability x/high;
-        where that is worse than Laplace noise on each entry (up to four million, by a released
-        number) it takes the noise. Interactions: rows are divided by ``sqrt(max(degree,
-        unit_bound))``; None is their mean number of interactions, which is released. The others:
-        the norm of the largest change, which is the caller's contract; None is 1.
-        Rows and groups have none: `clip_norm` bounds them.
+        The bound of the unit. Entries and edges: the interval to which they are clipped, which must
+        contain 0; None is (0, 1). "one_shot" needs (0, high), and rounds x to `high` with
+        probability x/high, else to 0; up to four million entries it uses Laplace noise instead if a
+        released number says that this is better. Interactions: rows are divided by
+        ``sqrt(max(degree, unit_bound))``; None is the released mean degree. Other units: the norm
+        of the largest change, which you ensure; None is 1. Rows and groups: none, because
+        `clip_norm` bounds them.
     budget_split : dict or "auto", default="auto"
-        Row unit: shares of the releases; the keys are named in the error.
+        Row unit: budget fraction of each release; an error for a wrong key lists the right ones.
     n_jobs : int or None, default=None
-        Threads for the passes over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
@@ -140,27 +138,27 @@ class DPTruncatedSVD(
     explained_variance_ : ndarray of shape (n_components,)
         Released variance of the projected rows.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Its share of the released total variance (of the released components where the unit
-        bounds no total: frobenius, spectral, and pure entry fits). Gradual entries that are flipped
-        at an epsilon below about 2.5 are coins, whose variance is in the total.
+        Its fraction of the released total variance (for frobenius, spectral and pure entry fits, of
+        the variance of the released components). With "one_shot" and epsilon below about 2.5, the
+        total contains the variance of rounding entries to 0 and `high`.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
-        Units other than row and interaction: left singular vectors, as private as the rest.
+        Units other than row and interaction: left singular vectors, which may be published.
     n_samples_seen_ : int
-        Number of rows: released under "add_remove" for the row unit, exact where it is public.
+        Number of rows: released under "add_remove" for the row unit, otherwise exact (public).
     clip_norm_ : float
-        Row unit: the clip norm that was used: released, at most the one that is given.
+        Row unit: the clip norm that was used: released, and at most the given one.
     user_level_mu_ : float
-        Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data (not
-        of "one_shot", which implies epsilon times the number of items, nor where "auto" may take
-        it by what it releases first).
+        Interaction unit: the mu that the fit implies for all interactions of a user. It is not set
+        for "one_shot", which implies epsilon times the number of items, nor if "auto" may choose
+        it after the first release.
     algorithm_reason_ : str
         Units other than row: which algorithm was used, and why.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -328,7 +326,7 @@ class DPTruncatedSVD(
         flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
         if flips and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips cells that are there or not: it needs "
+                "algorithm='one_shot' flips binary entries: it needs "
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
         check_used(self)

@@ -240,7 +240,11 @@ def unit_route(estimator, shape):
     routes = UNIT_SOLVERS[unit.name]
     name = next((route for route in _SKLEARN.get(name, ()) if route in routes), name)
     if unit.bound is DEGREE:
-        return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
+        return (
+            interaction_route(estimator, shape)
+            if name == "auto"
+            else (name, f"{name}: set by the parameter")
+        )
     changed = matrix_unit(estimator)
     iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
     if pure and estimator.n_components > 1:
@@ -255,7 +259,7 @@ def unit_route(estimator, shape):
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
         return _whole_route(estimator, shape)
     if name != "auto":
-        return name, f"{name}: as asked for"
+        return name, f"{name}: set by the parameter"
     noisy, session = not (pure or math.isinf(estimator.epsilon)), estimator._checked_session()
     moments = moment_thresholds(estimator, session, changed, shape) if noisy else {}
     return choose_one_shot(estimator, changed, shape, n_answers, iterated, moments=moments)

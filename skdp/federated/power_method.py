@@ -72,14 +72,14 @@ class PowerMethodClient(_clients.FederatedClient):
     """One holder of rows in a decentralised fit, with (epsilon, delta)-differential privacy.
 
     What leaves this client satisfies (`epsilon`, `delta`)-differential privacy for one unit of its
-    rows against the server and whoever sees the model (other clients too with
+    rows against the server and readers of the model (other clients too with
     ``config.n_colluders`` of at least 1; without, mu is ``config.against_clients`` times as large
     against a client, which knows its own noise), if at most ``config.n_colluders`` clients share
     what they know with the server, if at most
     ``config.n_dropouts`` drop out of an opened step, and if contributions are summed by secure
-    aggregation. A client believes no number of the server: it recomputes each bound from its own
-    rows' query and refuses what its own budget does not cover. Models are semi-honest: see the user
-    guide for what a lying server can do.
+    aggregation. A client accepts no bound from the server: it recomputes each one, and refuses what
+    its own budget does not cover. All parties are assumed to follow the protocol; the user guide
+    says what a server that does not can do.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class RecommenderClient(_clients.FederatedClient):
 
 
 class FederatedPowerMethod:
-    """Fit a decomposition to rows that stay with their holders: the server, which sees no row.
+    """The server of a federated fit of a decomposition; rows stay with their holders.
 
     The fitted estimator satisfies its (`epsilon`, `delta`)-differential privacy for one unit of any
     client's rows against all who see it (a client that took part counts as one of the

@@ -42,9 +42,9 @@ def warn_no_signal(estimator, session, attributes, n):
     if np.max(np.abs(attributes["eigenvalues_"])) >= edge:
         return
     warn_caller(
-        f"{type(estimator).__name__} learnt nothing from the graph: no released eigenvalue exceeds "
-        f"the noise level, about {edge:.3g} in the units of 'eigenvalues_', so embedding_ "
-        "is noise. Use a larger 'epsilon'.",
+        f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
+        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
+        "embedding_ is noise. A larger 'epsilon' lowers the former.",
         NoSignalWarning,
     )
 
@@ -109,8 +109,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
     `embedding_` and all other fitted attributes satisfy (`epsilon`, `delta`)-differential privacy
     for adding or removing one edge (or changing its weight), whatever the graph is. The nodes are
-    public, so the embedding of every node may be published. Edge privacy hides a relation, not all
-    relations of a node.
+    public, so the embedding of every node may be published. Edge privacy protects one relation, not
+    all relations of a node.
 
     Parameters
     ----------
@@ -122,45 +122,45 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         Probability that the bound fails. 0 (pure differential privacy) needs "one_shot", or
         ``n_components=1``.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        One edge appears or goes, or its weight changes to any value in the bounds ("edge" alone).
+        One edge is added or removed, or its weight changes within the bounds ("edge" only).
     privacy_unit : {"edge", "edge_change", "mixed"}, default="edge"
-        "edge": one edge, whose weight lies in `unit_bound`. What is the caller's contract, which
-        cannot be checked, has no bounds of weights: "edge_change", one weight changes by at most
-        `unit_bound`; "mixed", the norm of the rows' sums of absolute changes is at most that (all
-        edges of a node may change a little).
+        "edge": one edge, whose weight lies in `unit_bound`. The others need no bounds of weights;
+        you ensure them, because the code cannot check them. "edge_change": one weight changes by at
+        most `unit_bound`. "mixed": the norm of the rows' sums of absolute changes is at most
+        `unit_bound`, so all edges of a node may change a little.
     affinity : {"precomputed"}, default="precomputed"
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
-        "degree" evens out the known noise of the rows, takes the direction of the released degrees
-        out, and asks it only for what is in it of the groups. "laplacian" takes another direction
-        out, the root of that noise, and divides by the length: rows are angles. "none" embeds by
-        the leading eigenvectors as they are: more at small budgets where groups of alike nodes are
-        of unequal size, less elsewhere.
+        "degree" divides rows and columns by the root of their known noise, and removes the
+        direction of the released degrees, except for what it says of groups. "laplacian" removes
+        the direction of that root instead, and scales rows to norm 1. "none" returns the leading
+        eigenvectors. It is better at small budgets if groups have unequal sizes and nodes of a
+        group are similar, and worse otherwise.
     n_iter : int or "auto", default="auto"
-        Number of noisy products of "power". Each is a release, and all of them are averaged.
+        Number of noisy products of "power". Each is a release, and the fit uses all of them.
     algorithm : {"auto", "power", "one_shot"}, default="auto"
-        "power" takes noisy products of the graph. "one_shot" flips each pair with probability
-        1/(1 + e^epsilon): one release of pure differential privacy, whatever `n_components` is; it
-        is refused where it would flip more than 2e7 pairs. "auto" chooses by the smaller predicted
-        noise, from public numbers.
+        "power" releases noisy products with the graph. "one_shot" flips each pair with probability
+        1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is rejected if
+        it would flip more than 2e7 pairs. "auto" takes the lower detection limit, from public
+        numbers.
     unit_bound : (low, high), float or None, default=None
-        The bound of the unit. "edge": weights are clipped to (low, high), which must hold 0; None
-        is (0, 1). "one_shot" needs (0, high) and shows a weight w as `high` with probability
-        w/high: an edge of weight `high` always. The others: the largest change; None is 1.
+        The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
+        None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
+        w/high, else to 0. Other units: the largest change; None is 1.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
 
     Attributes
     ----------
     embedding_ : ndarray of shape (n_nodes, n_components)
         Released embedding of the nodes.
     eigenvalues_ : ndarray of shape (n_components,)
-        Released Ritz values, signed, by decreasing magnitude (unless "none" of the graph between
-        scales whose squares have mean one); of "one_shot" eigenvalues without
-        the known bias of the noise, 0 inside its edge. A warning says if none stands above it.
+        Released eigenvalues, signed, by decreasing magnitude; those of the scaled graph unless
+        normalization="none". With "one_shot" they are debiased, and 0 below the noise level. A
+        warning says if none exceeds it.
     degrees_ : ndarray of shape (n_nodes,)
-        Released degrees, shrunk to their mean (not with normalization="none").
+        Released degrees, shrunk towards their mean (not with normalization="none").
     algorithm_reason_ : str
         Which algorithm was used, and why.
     n_features_in_ : int
@@ -277,7 +277,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         check_unit_bound(self)
         if self.algorithm == "one_shot" and not has_cells(self):
             raise ValueError(
-                "algorithm='one_shot' flips edges that are there or not: it needs privacy_unit="
+                "algorithm='one_shot' flips edges: it needs privacy_unit="
                 "'edge' and unit_bound=(0, high). Got "
                 f"privacy_unit={self.privacy_unit!r} and unit_bound={self.unit_bound!r}."
             )

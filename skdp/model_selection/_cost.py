@@ -246,7 +246,7 @@ class SearchCost:
         return (
             f"{self.name}: {len(self.candidates)} candidate(s), {self.n_splits} splits",
             f"one {self.unit} ({self.adjacency}) is in {self.held} training sets of each candidate",
-            f"refit: {'one more fit, of the dearest' if self.refit else 'none'}; scores: {scores}",
+            f"refit: {'one fit of the most expensive' if self.refit else 'none'}; scores: {scores}",
             self._total(),
         )
 
@@ -277,7 +277,7 @@ class SearchCost:
 def search_cost(
     search: Any, n_samples: Any = None, groups: Any = None, *, cv: Any = None, scoring: Any = None
 ) -> Any:
-    """Say what a search or a cross-validation spends, before any data are touched.
+    """State what a search or a cross-validation spends, before data are read.
 
     With t the largest number of training sets that hold one unit and mu_c what a fit of candidate
     c spends, everything together is mu-GDP for ``mu^2 = t sum_c mu_c^2 + max_c mu_c^2``, the last
@@ -290,7 +290,7 @@ def search_cost(
     search : GridSearchCV, RandomizedSearchCV or estimator
         A search that is not fitted; or an estimator, for ``cross_validate(estimator, cv=cv)``.
     n_samples : int, default=None
-        Number of rows, where it is public: elsewhere it is not looked at.
+        Number of rows, if it is public; otherwise ignored.
     groups : array-like, default=None
         Users of the rows, for the unit "group": their labels are taken to be public.
     cv, scoring : object
@@ -304,8 +304,8 @@ def search_cost(
     Raises
     ------
     PrivacyError
-        Where one unit can move others between folds, so that nothing can be counted: under
-        ``adjacency="add_remove"`` use `IndependentKFold`.
+        If one unit can move others between folds: under ``adjacency="add_remove"`` use
+        `IndependentKFold`.
 
     Examples
     --------
@@ -321,7 +321,7 @@ def search_cost(
     {'n_components': 3}  mu=0.1241
     GridSearchCV: 3 candidate(s), 4 splits
     one row (add_remove) is in 3 training sets of each candidate
-    refit: one more fit, of the dearest; scores: exact: neither they nor the choice are covered
+    refit: one fit of the most expensive; scores: exact: neither they nor the choice are covered
     total: epsilon=1.729 at delta=1e-06 (mu=0.3925)
     """
     counted, private = is_search(search), hasattr(search, "planned_losses")

@@ -32,10 +32,10 @@ class PipelineProblem(NamedTuple):
     step : str
         Where: names of steps, joined by "__" as in ``set_params``.
     kind : str
-        "not verified" (not in the table of steps that are proven to use no other row), "after" (not
-        verified either, and it sees exact projections of private rows), "not private" (no step is,
-        or one has no noise), "unit" (what is protected changes or does not add up) or "holds
-        private" (the fitted object must not be published as it is).
+        "not verified" (not in the table of tested steps), "after" (the same, and it receives exact
+        projections of private rows), "not private" (no step is, or one has no noise), "unit" (the
+        privacy unit changes, or differs between steps) or "holds private" (the fitted object
+        contains more than was released).
     message : str
         What is wrong.
     remedy : str
@@ -164,8 +164,8 @@ class _Walk:
         if flow.private:
             kind = "after"
             message += (
-                f" It sees exact projections of private rows, which the guarantee of {flow.private}"
-                " does not cover: one changed row can move what it learns without bound."
+                f" It receives exact projections of private rows, which {flow.private} does not "
+                "cover: one row can change what it learns without bound."
             )
         self.add(name, kind, message, remedy)
 
@@ -239,7 +239,7 @@ def _no_guarantee(step):
     if getattr(step, "epsilon", None) == float("inf"):
         yield "epsilon=inf adds no noise.", "Use a finite epsilon."
     if getattr(step, "random_state", None) is not None:
-        yield "whoever knows its random_state can remove the noise.", "Use random_state=None."
+        yield "anyone who knows its random_state can subtract the noise.", "Use random_state=None."
 
 
 def _other_units(step, flow):
@@ -306,28 +306,27 @@ def _together(walk, parts):
 def check_pipeline(
     pipe: Any, *, assume_rowwise: Any = (), raise_error: bool = False
 ) -> PipelineReport:
-    """Say whether a pipeline is private from end to end, and if not, which steps break it and why.
+    """Check whether a pipeline is private from end to end, and name the steps that are not.
 
-    A private step protects what *it* releases. A step before it that learns from the rows has
-    released them before it; a step behind it that learns is trained on exact projections of them.
-    Only private steps and those of a short table, each line of which is proven and tried by force,
-    pass; everything else is reported as not verified. The check looks at steps and parameters only,
-    fitted or not; it never sees data, and spends nothing.
+    A private step covers what *it* releases. An earlier step that learns from the rows may publish
+    them; a later one is trained on exact projections of them. Private steps pass, and so do those
+    of a short table with proofs and tests; all others are reported as not verified. The check reads
+    steps and parameters, fitted or not. It reads no data and spends no budget.
 
     Parameters
     ----------
     pipe : estimator
         A Pipeline, or any composition of steps.
     assume_rowwise : sequence of str or type, default=()
-        Names (or exact classes) of steps that you vouch for: each output row depends on its own
-        input row and on public parameters alone.
+        Names (or exact classes) of steps for which you state that each output row depends on its
+        own input row and on public parameters alone.
     raise_error : bool, default=False
         Raise `PrivacyError` with the report if there is a problem.
 
     Returns
     -------
     report : PipelineReport
-        ``report.ok``, ``report.problems``; ``print(report)`` is for people.
+        ``report.ok``, ``report.problems``; print it to read it.
 
     See Also
     --------
@@ -335,8 +334,8 @@ def check_pipeline(
 
     Notes
     -----
-    Scores on private rows and ``transform`` of private rows are outside: they are not part of the
-    fitted pipeline. Types and names of the columns, and the format of X, are taken to be public.
+    ``score`` and ``transform`` of private rows are not covered. Types and names of the columns, and
+    the format of X, count as public.
 
     Examples
     --------

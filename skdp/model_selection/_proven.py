@@ -80,7 +80,7 @@ def _any(*names):
 
 TABLE = (
     Line(RowClipper, _any("clip_norm"), "scales a row by its own norm"),
-    Line(PublicScaler, _any("bounds"), "cuts an entry to public bounds, and scales it by them"),
+    Line(PublicScaler, _any("bounds"), "truncates and scales an entry by public bounds"),
     Line(
         Normalizer,
         {"norm": _only("l2", "max")},
@@ -103,7 +103,7 @@ TABLE = (
         OneHotEncoder,
         {"categories": _LISTS, "handle_unknown": _only("ignore"),
          **_any("sparse_output", "dtype", "feature_name_combiner")},
-        "looks an entry up in a public list; an unknown one gives zeros",
+        "finds an entry in a public list; an unknown one gives zeros",
     ),
     Line(
         HashingVectorizer,
@@ -113,13 +113,13 @@ TABLE = (
         "counts the hashed words of one text",
     ),
     Line(
-        Pipeline, _any("steps", "verbose"), "hands rows on from step to step, and keeps none",
+        Pipeline, _any("steps", "verbose"), "passes rows from step to step, and stores none",
         parts=lambda step: step.steps,
     ),
     Line(
         FeatureUnion,
         _any("transformer_list", "n_jobs", "verbose", "verbose_feature_names_out"),
-        "puts what its parts make of a row side by side",
+        "joins what its parts compute from a row",
         parts=lambda step: step.transformer_list,
     ),
     Line(

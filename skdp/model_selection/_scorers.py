@@ -324,25 +324,25 @@ def make_private_scorer(
 ) -> Any:
     """Make a scorer that releases minus the mean of a bounded loss, differentially private.
 
-    Each loss is clipped to `bounds`, so one row moves their sum about the middle of the bounds by
-    (high - low)/2 at most if it is there or not, and by high - low if it is replaced. The mean
-    divides by the number of rows, which is released too under "add_remove" (a quarter of
-    the budget), and public under "replace". R^2 and AUC are no means of row losses, and one row can
-    move them by their whole range: they have no private scorer.
+    Each loss is clipped to `bounds`. Measured from their midpoint, the sum of losses changes by at
+    most (high - low)/2 if a row is added or removed, and by high - low if one is replaced. The
+    number of rows is released too under "add_remove" (a quarter of the budget), and public under
+    "replace". R^2 and AUC have no private scorer, because one row can change them by their whole
+    range.
 
     Parameters
     ----------
     loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "share_lost", \
             "missed_items"} or callable
         "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``,
-        "share_lost" its share of the squared distance from the model's mean, in (0, 1).
-        "missed_items" is for recommenders: the share of some hidden items of a history that is not
-        among the best 20, 1 - recall, in (0, 1); half where there is nothing to hide.
-        A callable (model, X, y) -> losses of the rows of X gets one row at a time: it must not
-        look at anything else that is private.
+        "share_lost" its fraction of the squared distance from the model's mean, in (0, 1).
+        "missed_items" is for recommenders: the fraction of a row's hidden items that is not among
+        the best 20 (1 - recall), in (0, 1); one half if the row has nothing to hide.
+        A callable (model, X, y) -> losses of the rows of X receives one row at a time, and must not
+        read anything else that is private.
     bounds : tuple of two floats
-        (low, high), from knowledge of the problem and not from the data. Narrow bounds mean little
-        noise; losses beyond them count as the bound.
+        (low, high), from knowledge of the problem and not from the data. Narrow bounds need less
+        noise; losses are clipped to them.
     epsilon, delta : float
         What one call spends. `DPGridSearchCV` sets its own.
     adjacency, privacy_unit : str
@@ -358,8 +358,9 @@ def make_private_scorer(
 
     Notes
     -----
-    Losses are computed row by row, bit by bit independent of the other rows: a batched prediction
-    is not. This is fast for the linear models of this package, and takes 0.1 ms a row for others.
+    Losses are computed row by row, so that no bit depends on other rows, as it does in a batched
+    prediction. This is fast for the linear models of this package, and takes 0.1 ms per row for
+    others.
 
     Examples
     --------

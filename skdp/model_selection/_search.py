@@ -353,64 +353,64 @@ class DPGridSearchCV(PrivateSearch):
 
     What fit sets satisfies (`epsilon`, `delta`)-differential privacy as a whole, in the unit and
     adjacency of the estimator, for all data: candidates are fitted and scored privately, and the
-    choice looks at private scores only. There are no folds: a run is fitted and scored on all
-    rows (a private model cannot adapt to single rows by much), and is not refitted. Not covered:
-    how long a search with random stopping takes, which tells of the number of runs; predictions
-    and scores on private rows.
+    choice uses private scores alone. There are no folds: a run is fitted and scored on all rows (a
+    private model cannot adapt much to single rows), and is not refitted. Not covered: the running
+    time with random stopping, which depends on the secret number of runs; predictions and scores on
+    private rows.
 
     Parameters
     ----------
     estimator : estimator
-        A private estimator, or a Pipeline whose other steps `check_pipeline` calls proven. Several
-        private steps share a run as their own budgets compare.
+        A private estimator, or a Pipeline whose other steps are in the table of `check_pipeline`.
+        The epsilons of several private steps only set their ratio.
     param_grid : dict or list of dicts
         Parameters to try, as in `~sklearn.model_selection.GridSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; its budget is not used, the search sets one. None is minus the
-        share of wrong labels of a classifier ("accuracy"), of the squared length of a row that a
-        projection loses, or of hidden items that a recommender misses, and minus the squared error
-        of a regressor with public `target_bounds`.
+        From `make_private_scorer`; the search sets its budget. None is minus the fraction of wrong
+        labels (classifiers, "accuracy"), of the squared distance from the mean that a projection
+        loses, or of hidden items that a recommender misses, or minus the squared error of a
+        regressor with public `target_bounds`.
     cv : None, default=None
-        There are no folds; anything else is an error that says why.
+        A search has no folds; any other value raises an error.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
-        "compose" runs every candidate once and publishes all scores. "random_stopping" runs
-        candidates drawn at random, a random and secret number of times, and publishes the best
-        run alone; a run then has more to spend if there are many candidates. "auto" compares what
-        a run may spend times the chance that the best candidate is run.
+        "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
+        secret random number of randomly drawn candidates, and publishes the best run alone; with
+        many candidates a run then has a larger budget. "auto" compares the budget of a run times
+        the probability that the best candidate is run.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
-        Share of a run (of its mu squared, or epsilon) for its score.
+        Fraction of the budget of a run (of its mu squared, or epsilon) for its score.
     assume_rowwise : sequence of str or type, default=()
-        Names (or exact classes) of steps that you vouch for: each output row depends on its own
-        input row and on public parameters alone. Other steps that are neither private nor in the
-        table of `check_pipeline` are refused.
+        Names (or exact classes) of steps for which you state that each output row depends on its
+        own input row and on public parameters alone. Other steps that are neither private nor in
+        the table of `check_pipeline` raise an error.
     random_state : int, Generator, RandomState or None, default=None
-        None draws from the operating system. Anything else makes a search reproducible, which is
-        not private: it warns and is flagged in the receipt.
+        None draws from the operating system. With anything else the noise can be
+        reproduced, so the search is not private: it warns, and the receipt says "SEEDED".
 
     Attributes
     ----------
     best_estimator_ : estimator
-        The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
-        with a head for each user say in `private_state` what of them must not be published.
+        The selected model, as it was fitted in its run, with the receipt of the search. If its
+        `private_state` is not empty, publish its `public_copy()`.
     best_params_ : dict
         Its parameters.
     best_score_ : float
         Its private score, minus the mean loss.
     best_index_ : int
-        Its place in `cv_results_`.
+        Its index in `cv_results_`.
     cv_results_ : dict
-        Released scores: of all candidates for "compose", of the chosen run alone otherwise.
+        Released scores: of all candidates for "compose", otherwise of the published run alone.
     selection_plan_ : Selection
-        How the budget was spent: public, and fixed before the data were touched.
+        How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
     releases_ : tuple of LedgerEntry
-        Lines of the receipt.
+        Each release with its sensitivity and noise scale.
     n_features_in_ : int
         Number of features.
     classes_ : ndarray
@@ -502,57 +502,57 @@ class DPRandomizedSearchCV(PrivateSearch):
     Parameters
     ----------
     estimator : estimator
-        A private estimator, or a Pipeline whose other steps `check_pipeline` calls proven.
+        A private estimator, or a Pipeline whose other steps are in the table of `check_pipeline`.
     param_distributions : dict or list of dicts
         Distributions or lists, as in `~sklearn.model_selection.RandomizedSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; its budget is not used, the search sets one. None is minus the
-        share of wrong labels of a classifier ("accuracy"), of the squared length of a row that a
-        projection loses, or of hidden items that a recommender misses, and minus the squared error
-        of a regressor with public `target_bounds`.
+        From `make_private_scorer`; the search sets its budget. None is minus the fraction of wrong
+        labels (classifiers, "accuracy"), of the squared distance from the mean that a projection
+        loses, or of hidden items that a recommender misses, or minus the squared error of a
+        regressor with public `target_bounds`.
     cv : None, default=None
-        There are no folds; anything else is an error that says why.
+        A search has no folds; any other value raises an error.
     n_iter : int, default=10
         Number of candidates that are drawn.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
-        "compose" runs every candidate once and publishes all scores. "random_stopping" runs
-        candidates drawn at random, a random and secret number of times, and publishes the best
-        run alone; a run then has more to spend if there are many candidates. "auto" compares what
-        a run may spend times the chance that the best candidate is run.
+        "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
+        secret random number of randomly drawn candidates, and publishes the best run alone; with
+        many candidates a run then has a larger budget. "auto" compares the budget of a run times
+        the probability that the best candidate is run.
     mean_n_runs : float or "auto", default="auto"
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
-        Share of a run (of its mu squared, or epsilon) for its score.
+        Fraction of the budget of a run (of its mu squared, or epsilon) for its score.
     assume_rowwise : sequence of str or type, default=()
-        Names (or exact classes) of steps that you vouch for: each output row depends on its own
-        input row and on public parameters alone. Other steps that are neither private nor in the
-        table of `check_pipeline` are refused.
+        Names (or exact classes) of steps for which you state that each output row depends on its
+        own input row and on public parameters alone. Other steps that are neither private nor in
+        the table of `check_pipeline` raise an error.
     random_state : int, Generator, RandomState or None, default=None
-        None draws from the operating system. Anything else makes a search reproducible, which is
-        not private: it warns and is flagged in the receipt.
+        None draws from the operating system. With anything else the noise can be
+        reproduced, so the search is not private: it warns, and the receipt says "SEEDED".
 
     Attributes
     ----------
     best_estimator_ : estimator
-        The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
-        with a head for each user say in `private_state` what of them must not be published.
+        The selected model, as it was fitted in its run, with the receipt of the search. If its
+        `private_state` is not empty, publish its `public_copy()`.
     best_params_ : dict
         Its parameters.
     best_score_ : float
         Its private score, minus the mean loss.
     best_index_ : int
-        Its place in `cv_results_`.
+        Its index in `cv_results_`.
     cv_results_ : dict
-        Released scores: of all candidates for "compose", of the chosen run alone otherwise.
+        Released scores: of all candidates for "compose", otherwise of the published run alone.
     selection_plan_ : Selection
-        How the budget was spent: public, and fixed before the data were touched.
+        How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
     releases_ : tuple of LedgerEntry
-        Lines of the receipt.
+        Each release with its sensitivity and noise scale.
     n_features_in_ : int
         Number of features.
     classes_ : ndarray

@@ -48,11 +48,11 @@ class _Folds(model_selection.BaseCrossValidator):
 
 
 class WithinGroupKFold(_Folds):
-    """K-fold splitter that cuts the rows of each user, so that every user is in every fold.
+    """K-fold splitter that divides the rows of each user, so that every user is in every fold.
 
-    It measures personal heads: rows of known users that the fit has not seen.
-    `~sklearn.model_selection.GroupKFold` keeps users together and measures the model for users
-    who are new. All users are in every training set, so K fits cost K times the loss of one.
+    It measures the models of users on new rows of known users;
+    `~sklearn.model_selection.GroupKFold` measures the model for new users. All users are in every
+    training set, so mu^2 of K fits is K times that of one.
 
     Parameters
     ----------
@@ -96,24 +96,24 @@ class WithinGroupKFold(_Folds):
 
 
 class IndependentKFold(_Folds):
-    """K-fold splitter in which each unit draws its fold at random, whatever the others do.
+    """K-fold splitter that draws the fold of each unit at random, independently of the others.
 
-    `~sklearn.model_selection.KFold` cuts rows by their place: one row more moves others from fold
-    to fold, so under ``adjacency="add_remove"`` the folds themselves tell of it and K fits may
-    cost any multiple of one. Here a row (or a user, if there are groups) that is added changes no
-    other row's fold: it is in K - 1 training sets, and K fits cost K - 1 times the loss of one.
+    `~sklearn.model_selection.KFold` assigns rows by position. One more row moves others between
+    folds, so under ``adjacency="add_remove"`` the cost of K fits has no useful bound. Here an added
+    row (or group) changes no other fold. It is in K - 1 training sets, and mu^2 of K fits is K - 1
+    times that of one.
 
     Folds differ in size and may be empty. A score on an empty fold is noise alone with a private
-    scorer, and nan with scikit-learn's; a training set without a row is an error, as any fit on
-    no rows is (for n units it happens with probability K^(1 - n)).
+    scorer, and nan with others. A training set without rows raises an error; for n units this
+    happens with probability K^(1 - n).
 
     Parameters
     ----------
     n_splits : int, default=5
         Number of folds.
     random_state : int, Generator, RandomState or None, default=None
-        None draws folds from the operating system. With a seed that is known, the fold of a row
-        depends on its place: under "add_remove" nothing can be counted then (see `search_cost`).
+        None draws folds from the operating system. With a known seed, the fold of a row depends
+        on its position, so the cost under "add_remove" is unknown (see `search_cost`).
 
     Examples
     --------

@@ -67,7 +67,7 @@ class PowerMethod(LinearTransformMixin, Published):
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry

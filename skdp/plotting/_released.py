@@ -162,21 +162,20 @@ def sketch_edge(estimator, line):
 
 
 class SpectrumDisplay:
-    """Released eigenvalues or singular values, and how far noise alone would reach.
+    """Released eigenvalues or singular values, and the noise level.
 
-    Everything in it was released by the fit. Values inside the shaded band say nothing: the noise
-    of privacy alone has eigenvalues of that size. What stands above it is variance that the rows
-    have; many rows without any structure have it in every direction.
+    It draws released values only. Privacy noise alone explains values inside the shaded band.
+    Values above it are variance of the rows; many rows without structure have it in every
+    direction.
 
     Parameters
     ----------
     values : array-like of shape (n_values,)
         Released values, in descending order.
     noise_edge : float or None, default=None
-        What noise alone shows at most, the noise of a released mean too; None where it is not
-        known.
+        The noise level, including the noise of a released mean; None if it is unknown.
     n_kept : int or None, default=None
-        How many of the values the model keeps; None is all.
+        How many of the values the model uses; None is all.
     quantity : str, default="eigenvalue"
         What the values are, with their unit.
     estimator_name : str or None, default=None
@@ -319,8 +318,8 @@ def mass_level(density, share):
 class ScoreDisplay:
     """The score plot of a private fit: a shaded density, a contour for each class, loadings.
 
-    Everything in it was released by the fit. It shows no row: cells in which noise alone would
-    reach are empty, and classes below the noise are left out.
+    It draws released values only. Bins below the noise level are empty, and classes below the noise
+    are omitted.
 
     Parameters
     ----------

@@ -53,11 +53,11 @@ class _PublicStep(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEsti
 
 
 class RowClipper(_PublicStep):
-    """Scale rows that are longer than `clip_norm` down to it; leave the others as they are.
+    """Scale rows with a norm above `clip_norm` down to it, and leave the others unchanged.
 
-    Each row is treated by itself and nothing is learnt, so this step spends no privacy, and rows
-    are still protected by the private step behind it. That step clips by itself too: this one makes
-    several steps see the same rows, and lets them take a number for `clip_norm`.
+    The step treats each row by itself and learns nothing. It costs no budget, and the guarantee of
+    the next private step covers the original rows. With it, all later steps can have the same
+    number as their `clip_norm`.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class RowClipper(_PublicStep):
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
 
     See Also
     --------
@@ -156,15 +156,14 @@ def _by_row(operation, rows, numbers):
 
 
 class PublicScaler(_PublicStep):
-    """Map each column to [-1, 1] or [0, 1] by bounds you know, and cut what lies outside.
+    """Scale each column from public bounds to [-1, 1] or [0, 1], and truncate what lies outside.
 
-    Each entry is treated by itself and nothing is learnt, so this step spends no privacy, and rows
-    are still protected by the private step behind it. Bounds must be public: ages from 0 to 120, a
-    questionnaire from 1 to 5, a price list; never the smallest and the largest value of the data.
+    The step treats each entry by itself and learns nothing. It costs no budget, and the guarantee
+    of the next private step covers the original rows. Bounds must be public, such as ages from 0 to
+    120 or answers from 1 to 5. Never take the smallest and the largest value of the data.
 
-    Zero stays zero where it is one of the bounds, and the column lies in [0, 1] or [-1, 0] then;
-    sparse rows stay sparse. Elsewhere the middle of the bounds becomes zero, and the column lies in
-    [-1, 1].
+    If a bound is 0, zero remains zero, the column lies in [0, 1] or [-1, 0], and sparse rows remain
+    sparse. Otherwise the midpoint of the bounds becomes 0, and the column lies in [-1, 1].
 
     Parameters
     ----------
@@ -178,12 +177,12 @@ class PublicScaler(_PublicStep):
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
 
     See Also
     --------
-    DPStandardScaler : Learns private scales where no bounds are known.
-    RowClipper : Cuts rows, not entries.
+    DPStandardScaler : Learns private scales if no bounds are known.
+    RowClipper : Bounds the norms of rows.
 
     Examples
     --------
@@ -219,7 +218,7 @@ class PublicScaler(_PublicStep):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return X cut to the bounds and scaled.
+        """Return X truncated to the bounds and scaled.
 
         Parameters
         ----------
@@ -359,8 +358,8 @@ class DPStandardScaler(
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
-    whatever the data are: entries are cut to bounds before anything is computed from them. Not
-    covered: ``transform`` of private rows.
+    whatever the data are: entries are truncated to bounds before anything is computed from them.
+    Not covered: ``transform`` of private rows.
 
     Parameters
     ----------
@@ -372,44 +371,45 @@ class DPStandardScaler(
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then the sums of a person are bounded, however many rows it has.
+        Then the contribution of a person is the mean over that person's rows.
     group_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`: of numbers.
-        ``transform`` hands it on as it is, and no bounds are given for it.
+        The column of X with the person of each row, as numbers, in place of `groups`. ``transform``
+        passes it on unchanged, and `bounds` do not include it.
     with_mean : bool, default=True
         Whether ``transform`` centres the columns.
     with_std : bool, default=True
         Whether ``transform`` scales the columns.
     bounds : pair, two arrays, list of tuples, dict or "auto", default="auto"
-        Public bounds of the entries, as `PublicScaler` takes them; entries are cut to them, by
-        ``transform`` too. They make the fit much more accurate. "auto" learns where each column
-        lies and how far it reaches, from ranks of its entries: almost half of the budget. Where a
-        column does not show its scale, a warning says so.
+        Public bounds of the entries, in the forms of `PublicScaler`; entries are truncated to them,
+        by ``transform`` too. They make the fit much more accurate. "auto" spends almost half of the
+        budget on a private centre and scale of each column; a warning names those that were not
+        found.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     mean_ : ndarray of shape (n_features,)
-        Released means of the cut entries.
+        Released means of the truncated entries.
     var_ : ndarray of shape (n_features,) or None
-        Released variances of the cut entries, kept above their noise; None if with_std=False.
+        Released variances of the truncated entries, at least their noise; None if with_std=False.
     scale_ : ndarray of shape (n_features,) or None
         Their square roots, 1 for a variance of 0.
     n_samples_seen_ : int
-        Number of rows: released under "add_remove", exact under "replace". Of persons their total
-        weight.
+        Number of rows: released under "add_remove", exact under "replace". With groups, their
+        total weight.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        The bounds that were used last: given, or released.
+        The bounds that were used: given, or released.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -417,12 +417,12 @@ class DPStandardScaler(
 
     See Also
     --------
-    RowClipper : Costs nothing.
+    PublicScaler : Costs no budget, with public bounds.
     sklearn.preprocessing.StandardScaler : The estimator without privacy.
 
     Notes
     -----
-    Every column pays: the noise grows with the square root of the number of columns.
+    The noise of each column grows with the square root of the number of columns.
 
     Examples
     --------
@@ -584,7 +584,7 @@ class DPStandardScaler(
         Returns
         -------
         X_new : ndarray or CSR matrix of shape (n_samples, n_features)
-            Standardised rows, of entries cut to `feature_bounds_`; zeros of a CSR matrix stay. For
+            Scaled rows, of entries truncated to `feature_bounds_`; zeros of a CSR matrix stay. For
             a Dask array a lazy Dask array; for a list of files and for a row source a generator of
             arrays, one for each block.
         """

@@ -58,9 +58,8 @@ def interactions_from_pairs(
 ) -> InteractionMatrix:
     """Return the sparse matrix of pairs (user, item), with the names of its rows and columns.
 
-    Private: the matrix is the data. The catalogue `items` must be public, so that the columns tell
-    of nobody: a pair with an item that is not in it adds nothing, nor does one without a user (None
-    or NaN), who would be another row at each pair.
+    The result is private data. The catalogue `items` must be public. A pair with an item outside
+    the catalogue, or without a user (None or NaN), adds nothing.
 
     Parameters
     ----------
@@ -70,17 +69,16 @@ def interactions_from_pairs(
     items : array-like
         The public catalogue, without repetitions: the columns, in this order.
     users : array-like or None, default=None
-        Names of the rows, without repetitions. None takes those of the pairs as they come, for
-        ``privacy_unit="row"``: there the number of users is private. For "interaction" it is
-        public, and so must be the list.
+        Names of the rows, without repetitions. None takes the users of the pairs, in their order,
+        for ``privacy_unit="row"``. For "interaction" the users are public, and so must be the list.
     values : array-like of shape (n_pairs,) or None, default=None
         Positive values such as ratings; None counts each pair as one.
 
     Returns
     -------
     histories : InteractionMatrix
-        ``histories.matrix`` is what `DPRecommender.fit` takes, and ``histories.names(indices)``
-        brings its recommendations back to names.
+        ``histories.matrix`` is the input of `DPRecommender.fit`, and ``histories.names(indices)``
+        returns the names of its recommendations.
 
     Examples
     --------
@@ -207,11 +205,11 @@ class ListsMixin:
     """
 
     def recommend_all(self, n: int = 20) -> Any:
-        """Recommend to all users of the fit, from their flipped histories: publishable.
+        """Recommend to all users of the fit, from their randomized rows; this may be published.
 
-        Needs the "one_shot" release, whose pure epsilon covers these lists of all users together:
-        no true history is used. Items that a flipped history holds are left out, others that the
-        user knows may come. Lists from true histories (`recommend`) are better.
+        This needs the "one_shot" release, whose pure epsilon covers these lists together, because
+        they use no exact row. Items of the randomized row are omitted; items that the user has may
+        occur. Lists from exact rows (`recommend`) are better.
 
         Parameters
         ----------
@@ -238,18 +236,16 @@ class ListsMixin:
     def recommend(
         self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None
     ) -> Any:
-        """Recommend items to users, from their own histories.
-
-        Each list is for its user alone: see the class for what is promised to whom.
+        """Recommend items to users, from their own exact rows. Each list is for its user alone.
 
         Parameters
         ----------
         R : {array-like, sparse matrix} of shape (n_users, n_items)
-            Histories of the users who are served, whether they were in the fit or not.
+            Rows of the users, who may be in the fit or not.
         n : int, default=20
             Number of recommendations.
         exclude_known : bool, default=True
-            Leave out the items of the history.
+            Whether to omit the items of the row.
         items : array-like of int, default=None
             Recommend only among these.
 
@@ -295,8 +291,8 @@ class ListsMixin:
         Returns
         -------
         indices, similarities : ndarray of shape (n,)
-            Item numbers and cosines of their factors, largest first; an item in which no factor was
-            read is similar to none.
+            Item numbers and cosines of their factors, largest first; an item without factors above
+            the noise is similar to none.
         """
         check_is_fitted(self)
         self._checked_items([item])
@@ -378,7 +374,7 @@ def _hits(recommended, truth):
 
 
 def recall_at_n(recommended: Any, truth: Any) -> float:
-    """Mean share of each user's held-out items that were recommended.
+    """Mean fraction of each user's held-out items that were recommended.
 
     Computed on private data without noise: not covered by epsilon.
 

@@ -99,9 +99,9 @@ def choose_route(estimator, shape):
     if estimator._is_pure_for_rows():
         return "popularity", "popularity: delta is 0"
     if name != "auto":
-        return name, f"{name}: as asked for"
+        return name, f"{name}: set by the parameter"
     if estimator._whole:
-        return "gram", "gram: rows have no other release of factors"
+        return "gram", "gram: the only algorithm for rows with latent factors"
     degree = min(estimator._floor or USUAL_ONES, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(1.0) >= list_length(shape[1])
@@ -112,7 +112,7 @@ def choose_route(estimator, shape):
     moment = _moment(estimator._checked_session(), False, shape[0])
     other = moment.signal(degree, shape[1], 1.0)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
-        return "popularity", "popularity: only a factor of a tenth of all could be read"
+        return "popularity", "popularity: only a latent factor of a tenth of all would be detected"
     name = "one_shot" if ours > other else "gram"
     return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
 
@@ -129,7 +129,7 @@ class RecommenderPlans(PlansMixin):
     Fact: `nnz`, the number of interactions (None: ten of each user).
     """
 
-    _measure = "share of hidden items in lists of 20"
+    _measure = "fraction of hidden items in lists of 20"
 
     def _made(self, rng, n, d, nnz=None):
         nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
@@ -157,77 +157,73 @@ class DPRecommender(
     TransformerMixin,
     BaseDPEstimator,
 ):
-    """Recommendations from which no user's history, or no interaction, can be told.
+    """Recommendations with differential privacy for one user, or for one interaction.
 
     The fitted filter is (`epsilon`, `delta`)-differentially private for adding or removing one row
-    (a user with the whole history) or one interaction, and may be published. Recommendations are
-    computed from the user's own true history and go to that user: what all other users see
-    together says no more about the history than the filter does (joint differential privacy). The
-    "one_shot" release holds a flipped history of each user: lists that are made of those
-    (`recommend_all`) may be published for all users, at pure epsilon. An interaction unit promises
-    little for a whole history: its epsilon times the number of items.
+    (a user with all interactions) or one interaction, and may be published. Recommendations use the
+    user's own exact row and go to that user alone. What all other users receive together satisfies
+    the guarantee for this row (joint differential privacy). "one_shot" releases a randomized row of
+    each user: lists made from these (`recommend_all`) may be published, at pure epsilon. The
+    interaction unit protects a whole row weakly: by epsilon times the number of items.
 
-    Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
-    what is liked together. What can be read of it through its known noise is added to popularity.
-    Shares of the budget follow from it, the shape and released totals alone; where these are noise,
-    counts take all of it. Where nothing can be read the recommendations are those of noisy
-    popularity, and a warning says so.
+    The fit releases noisy counts of the items, and a noisy Gram matrix of the most popular ones.
+    Latent factors above the noise level are added to popularity. If there are none, recommendations
+    follow popularity alone, and a warning says so.
 
     Parameters
     ----------
     n_components : int, default=16
-        Number of directions, popularity included.
+        Number of directions, including popularity.
     epsilon : float, default=1.0
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
-        Budget of one call of `fit`. 0 is offered by "one_shot" (interactions) and "popularity",
-        and where "auto" takes them. Whole users of up to about nine items: counts are better so.
+        Budget of one call of `fit`. 0 is available for "one_shot" (interactions) and "popularity",
+        and if "auto" takes them. Counts of users with up to about nine items are better with 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        Rows: one row more or less (the number of users is private), or another row. Interactions:
-        one more or less, or moved to another item of the same user.
+        Rows: one is added or removed (the number of users is private), or replaced. Interactions:
+        one is added or removed, or moved to another item of the same user.
     privacy_unit : {"row", "interaction"}, default="row"
         What the guarantee protects.
     algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
-        "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
-        cells of the kept items, which is pure and needs no delta; "popularity" releases counts
-        only. "auto" chooses by the larger signal, from public numbers.
+        "gram" releases a Gram matrix with Gaussian noise. "one_shot" (interactions) applies
+        randomized response to the selected items, and needs no delta. "popularity" releases counts
+        alone. "auto" chooses by the larger expected signal, from public numbers.
     item_exponent : float, default=0.5
-        Popular items count less among the factors: by their count, and some of the noise, to this
-        power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
+        Items are divided by their count to this power before factors are computed. 0 is a plain
+        singular value decomposition, 0.5 the normalisation of graph filters.
     degree_floor : "auto" or int, default="auto"
-        Interactions: users with fewer of the kept items weigh as if they had so many. "auto" takes
-        their released mean number. A number must be public, such as the length of usual histories;
-        `algorithm="auto"` then reckons with it (with 25 otherwise).
+        Interactions: users with fewer of the selected items have weights as if they had so many.
+        "auto" takes the released mean number. A number must be public; `algorithm="auto"` uses it
+        too (25 otherwise).
     value_cap : "binary" or float, default="binary"
-        What an entry counts: each positive one the same, or min(x, weights), a public cap on
-        ratings or numbers of plays (row unit only). Rows have length 1 in any case.
+        "binary": each positive entry counts the same. A float: an entry counts min(x, value_cap),
+        for ratings or numbers of plays (row unit only). Rows are scaled to norm 1 in any case.
     random_state : int, Generator, RandomState or None, default=None
-        Leave it at None: a fit with a seed is reproducible, and not private.
+        None draws noise from the operating system. A fit with a seed is not private.
     n_jobs : int or None, default=None
-        Threads; they do not change results.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     item_counts_ : ndarray of shape (n_features,)
-        Released popularity: noisy numbers of users, of whom those with many items count less where
-        noise allows it (rows: sums of histories of length 1, or of sum 1 where delta is 0).
+        Released popularity: noisy numbers of users, where users with many items may count less
+        (row unit: sums of rows of norm 1, or of sum 1 if delta is 0).
     item_counts_noise_scale_ : float
-        Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
-        others have less.
+        Standard deviation of its noise. With "one_shot", selected items have less.
     selected_items_ : ndarray of int
-        The most popular items, among which factors were looked for.
+        The most popular items, to which latent factors are restricted.
     filter_ : object
-        The public filter: ``scorer()`` maps rows to the scores of all items.
+        The public filter: ``scores`` maps rows to the scores of all items.
     rank_ : int
         Number of factors in the filter.
     algorithm_reason_ : str
         Which algorithm was used, and why.
     components_ : ndarray of shape (n_components, n_features)
-        The first row measures popularity, the others factors; rows beyond `rank_` are zero.
+        The first row is popularity, the others are latent factors; rows beyond `rank_` are zero.
     randomized_interactions_ : Flipped or None
-        Of "one_shot": the flipped histories on the kept items, which may be published.
+        "one_shot": the randomized rows of the selected items, which may be published.
     n_users_ : int
-        Number of users: released under "add_remove" for the row unit, exact where it is public.
+        Number of users: released under "add_remove" for the row unit, otherwise exact (public).
     n_features_in_ : int
         Number of items.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -357,9 +353,9 @@ class DPRecommender(
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
         warn_caller(
-            "DPRecommender knows no factors: all users get the most popular items that they do not "
-            "know. Use more users, a larger 'epsilon' with a 'delta' above 0, or "
-            "algorithm='popularity' if that is enough.",
+            "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
+            "All users get the most popular items that they do not have. Use more users, a larger "
+            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough.",
             PartialSignalWarning,
         )
 

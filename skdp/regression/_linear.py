@@ -113,7 +113,7 @@ def warn_undetected_targets(estimator, columns, left):
     undetected, outcome, category = _undetected(columns), "and took a guess", PartialSignalWarning
     if not left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
-        outcome = "so that only a centre was released, and every prediction is that centre"
+        outcome = "so that every prediction is one released centre"
     base.warn_undetected_columns(estimator, undetected, columns.needed,
         outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
     )  # fmt: skip
@@ -486,15 +486,17 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if seen.all() and lost <= _MUCH:
             return
         of = base.listed(self, ~seen, "targets")
-        said = f"sees nothing of {of} above noise and chance"
+        said = f"learnt nothing about {of}: noise and chance explain what was released"
         if seen.all():
-            said = f"may miss up to {min(lost, 1.0):.0%} of the variance that is linear in the rows"
+            said = (
+                f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
+            )
         check = base.check_given(self)
         if getattr(self, "classes", None) is not None:
-            check += " Labels that are none of 'classes' do not count: check their spelling."
+            check += " Labels outside 'classes' do not count: check their spelling."
         warn_caller(
             f"{type(self).__name__} {said}. Use more records, a larger 'epsilon' or fewer columns; "
-            f"plan() says how many records it takes.{check}",
+            f"plan() estimates how many records.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 

@@ -55,7 +55,7 @@ _STEPS = 8  # gradient steps where records are few
 # smallest radius at which predictions are clipped.
 _RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
 _LITTLE = 0.1  # a fit that explains less of the variance of the targets warns
-_ZERO = "returns the zero matrix"
+_ZERO = "learnt nothing from the data, and coef_ is zero"
 _UNCLEAR = "its predictions are not clearly better than"
 _ALONE = "its records are too few for a matrix of this size"
 
@@ -336,12 +336,10 @@ def release_center(estimator, session, placed, share, n, *, far=False):
 def remedy_of(n, needed):
     """Return the advice in a warning of little signal; `needed` records are required."""
     if n < needed:
-        return (
-            f"At this budget about {needed} records are needed; use more records, a larger "
-            "'epsilon', a smaller 'rank' or a smaller matrix."
-        )
+        said = f"At this budget about {needed} records are needed: use more, a larger 'epsilon', "
+        return f"{said}a smaller 'rank' or a smaller matrix."
     return (
-        f"It is not that records are few ({needed} are enough if 'measurement_covariance' fits X): "
-        "the entries of X may be correlated in another way, as pixels are. Use DPRidge, or give "
-        "the public covariance of X as 'measurement_covariance'."
+        f"There are enough records ({needed}, if 'measurement_covariance' fits X): the entries of "
+        "X may be correlated in another way, as pixels are. Use DPRidge, or give the public "
+        "covariance of X as 'measurement_covariance'."
     )

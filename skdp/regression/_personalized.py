@@ -125,17 +125,17 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
 
     The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
-    few messages of bounded norm, and only their noisy sums are seen. Each user's own model, its
-    head, is fitted from the public attributes and the user's rows, and is shown to that user alone
-    (joint differential privacy): **the fitted object holds private heads;
-    publish** ``public_copy()``.
+    few messages of bounded norm, and only their noisy sums are released. Each user's own model (its
+    head) is fitted to the public attributes and that user's rows, for that user alone (joint
+    differential privacy). **The fitted object holds these private models: publish**
+    ``public_copy()``.
     Not covered: ``predict`` for a fitted user, ``score``, and whether a user is known.
 
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Largest dimension of the shared subspace: components deep in the noise of the released
-        eigenvalues are left out, all but one. "auto" counts those that are clear of it.
+        Largest dimension of the shared subspace. Components far below the noise level are dropped,
+        except the first. "auto" counts the eigenvalues above the noise level.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
@@ -143,72 +143,74 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
-        Public bounds of the targets in the released global model. "auto" spends a share on where
-        targets lie and how far they reach, and warns if that is not seen.
+        Public bounds of the targets. "auto" spends a part of the budget on their centre and scale,
+        and warns if these were not found.
     whiten : bool, default=True
-        Release a second moment and whiten the (standardised) features with it; needed unless they
-        have no correlations.
+        Whether to release a second moment and whiten the scaled features with it. False is for
+        features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
-        How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
-        all rules, weighted by its own leave-one-out errors. Votes that tell nothing leave it to
-        users, too.
+        How users fit their models: by a rule that noisy votes select, inside the subspace, or by a
+        mean of all rules that each user weights by its own leave-one-out errors. The last applies
+        too if the votes show no best rule.
     loss : {"squared", "huber", "absolute"} or object, default="squared"
-        What heads minimise: a convex function of the residual. An object has the
-        methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
-        of its derivative, or ``curvature``, a bound of its second one: `QuantileLoss`, or your
-        own. A loss is tried on public numbers before anything is paid. Messages are cut
-        to their bounds whatever it says, so that the guarantee needs none of it but that each
-        residual counts by itself. The global model stays one of means.
+        What the users' models minimise: a convex function of the residual. An object, such as
+        `QuantileLoss`, has the methods ``value(residual)`` and ``derivative(residual)`` of arrays.
+        It declares ``bounds`` of its derivative, or ``curvature``, a bound of its second one. It is
+        tried on public numbers before anything is charged. The guarantee needs only that it treats
+        each residual by itself. The global model remains one of means.
     fit_intercept : bool, default=True
-        Whether users have intercepts of their own; the elected rule may shrink them.
+        Whether each user has an intercept; the selected rule may shrink it.
     group_column : int, str or None, default=None
         Column of X that holds the users, instead of `groups`.
     require_groups : bool, default=False
-        Make it an error to fit or predict without users.
+        Whether to fit or predict without users is an error.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the users; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     components_ : ndarray of shape (`n_components_`, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
     whitening_ : ndarray of shape (n_features, n_features)
-        Public map of the features: a user's coefficients are ``whitening_ @ components_.T @ v``.
+        Public map of the features. A user's coefficients are ``whitening_ @ components_.T @ v``.
     n_components_ : int
         Dimension of the subspace.
     eigenvalues_ : ndarray of shape (n_features,)
-        Released eigenvalues of the votes, in descending order.
+        Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,)
-        The linear model of all users together, where heads start and which users without one get.
+        The linear model of all users together. The users' models start from it, and users without
+        a model of their own get it.
     global_intercept_ : float
         Its intercept.
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
-        Where users see columns from, and in which units: released medians and scales.
+        Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
-        Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
-        times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
-        number. Infinite where no column has shown its scale.
+        Bounds of each column, 48 scales from the centre. An entry r times as far counts as 1/r
+        times as far, in `predict` too, because it is often a code. Infinite if no scale was found.
     target_scale_found_ : bool
-        Whether the fit saw where targets lie. If not, heads start from each user's own mean.
+        Whether the scale of the targets was found. If not, a user's model starts from that user's
+        mean.
     global_model_found_ : bool
-        Whether the model of all stands above its noise. If not, users without a head get about the
-        mean, and heads start there.
+        Whether the model of all users exceeds its noise. If not, users without a model of their own
+        get about the mean, and the models of the others start there.
     head_rule_ : HeadRule or None
-        The elected rule; None if each user takes a mean of several.
+        The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules that users weigh, and the rules of users of two rows and of one.
+        All rules that users weight, and the rules for users with two rows and with one.
     n_groups_ : int
-        Number of users: released under "add_remove" (with `fit_intercept=False`: of users whose
-        rows tell of a direction), at least two deviations of its noise; exact under "replace".
+        Number of users: released under "add_remove", and at least two standard deviations of its
+        noise; exact under "replace". With `fit_intercept=False`, users without a direction do not
+        count.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -220,9 +222,9 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
 
     Notes
     -----
-    Users come as ``groups=`` or as `group_column`; the latter is the only form that works with
-    scorers of scikit-learn, which never pass users to ``predict``. Pickling the fitted object
-    pickles the heads: keep it as secret as the data.
+    Pass users as ``groups=``, or as `group_column` for scikit-learn's scorers, which never pass
+    groups to ``predict``. A pickle of the fitted object contains the users' models: protect it like
+    the data.
 
     References
     ----------

@@ -178,13 +178,13 @@ class PublicationMixin:
         return self
 
     def public_copy(self) -> Any:
-        """Return the copy that may be published: no heads, no user labels, no counts.
+        """Return a copy that may be published, without models of users, labels and counts.
 
         Returns
         -------
         public : object
-            A fitted estimator of the same class: it predicts by the global model, and ``adapt``
-            gives it heads.
+            A fitted estimator of the same class. It predicts by the global model, until ``adapt``
+            adds models of users.
         """
         self._check_published()
         if self.target_scale_found_ and not self.global_model_found_:
@@ -213,7 +213,7 @@ class PublicationMixin:
         return copy
 
     def make_head(self) -> Any:
-        """Return a tiny estimator for one user's device, made of public attributes only.
+        """Return a small estimator for one user's device, from public attributes only.
 
         Returns
         -------
@@ -282,20 +282,20 @@ def warn_of_verdict(estimator, base, helped):
     if estimator.epsilon == math.inf or (seen and not one_class):
         return
     remedy = "more users, a larger 'epsilon'"
-    level = "how frequent classes are" if unit is None else "the mean of the targets"
+    level = "the class frequencies" if unit is None else "the mean of the targets"
     if unit is not None and not unit.found:
-        said = f"{name} could not see where targets lie: public_copy() predicts a guess, and heads "
-        said += f"start from each user's own mean. At this budget it takes about {unit.needed} "
-        said += f"users with targets other than 0: use {remedy}, or public 'target_bounds'."
+        said = f"{name} could not find the range of the targets: public_copy() predicts a guess, "
+        said += "and the model of a user starts from that user's own mean. This needs about "
+        said += f"{unit.needed} users with nonzero targets. Give public 'target_bounds'."
     elif one_class:
-        said = f"{name} predicts one class for nearly all rows: probabilities of the other ones "
-        said += "hardly exceed its own, in public_copy() at least. Use predict_proba."
+        said = f"{name} predicts one class for nearly all rows, at least in public_copy(): other "
+        said += "classes seldom have a larger probability. Use predict_proba."
     elif helped:
         return  # the rest is what the public copy says
     else:
-        said = f"{name} learnt nothing from the data of all users: no model of theirs stands above "
-        said += f"its noise, so that public_copy() predicts about {level}, and users have what "
-        said += f"their own rows show. Use {remedy} or fewer columns."
+        said = f"{name} learnt nothing from the data of all users: their common model does not "
+        said += f"exceed its noise. public_copy() predicts about {level}, and the model of a user "
+        said += f"follows from that user's own rows. Use {remedy} or fewer columns."
     warn_caller(said, PartialSignalWarning if helped or seen else NoSignalWarning)
 
 
@@ -361,7 +361,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the shared structure, spending (`epsilon`, `delta`) once, and all heads.
+        """Fit the shared model, which spends (`epsilon`, `delta`) once, and each user's own model.
 
         Parameters
         ----------
@@ -375,14 +375,14 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         Returns
         -------
         self : object
-            The fitted estimator. Its heads are private: publish ``public_copy()``.
+            The fitted estimator, with private models of users: publish ``public_copy()``.
 
         Notes
         -----
         X may be a memory map. It may also be a list of npy or npz files (with y and groups in
         memory), or a Dask array (with y and groups in memory, or as Dask arrays in the same
-        blocks): all rows of a user must then lie in one file or block, and no heads are fitted,
-        ``adapt`` does that.
+        blocks): all rows of a user must then lie in one file or block, and ``adapt`` fits the
+        users' models.
         """
         self._check_parameters()
         _validation.check_kind(self, y)
@@ -569,12 +569,12 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         return {"users": users, "heads": out}
 
     def adapt(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Fit heads for new users, or again for known ones; costs nothing and releases nothing.
+        """Fit models of new users, or known ones again. This costs no budget and releases nothing.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows of the users: all rows that their heads shall be fitted to.
+            All rows to which the users' models are fitted.
         y : array-like of shape (n_samples,)
             Targets.
         groups : array-like of shape (n_samples,), default=None
@@ -583,7 +583,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         Returns
         -------
         self : object
-            The estimator with more private heads.
+            The estimator, with the private models of these users.
         """
         check_is_fitted(self, "components_")
         if groups is None and self.group_column is None:

@@ -23,16 +23,17 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
 
     The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
-    few messages of bounded norm, one for all classes together, and only their noisy sums are seen.
-    Each user's head is fitted from the public attributes and the user's rows, and is shown to that
-    user alone: **the fitted object holds private heads; publish** ``public_copy()``. Not covered:
-    predictions for a fitted user, ``score``, and whether a user is known.
+    few messages of bounded norm, one for all classes together, and only their noisy sums are
+    released. Each user's own model (its head) is fitted to the public attributes and that user's
+    rows, for that user alone. **The fitted object holds these private models: publish**
+    ``public_copy()``. Not covered: predictions for a fitted user, ``score``, and whether a user is
+    known.
 
     Parameters
     ----------
     n_components : int or "auto", default=2
-        Largest dimension of the shared subspace: components deep in the noise of the released
-        eigenvalues are left out, all but one. "auto" counts those that are clear of it.
+        Largest dimension of the shared subspace. Components far below the noise level are dropped,
+        except the first. "auto" counts the eigenvalues above the noise level.
     epsilon : float, default=1.0
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
@@ -40,32 +41,33 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     coef_clip_norm : float or "auto", default=1.0
-        Largest norm of a user's coefficients (in units of the data) in the released global model;
-        intercepts have a bound of their own, one logit from the released shares of the classes.
-        "auto" spends half of that release on a private median.
+        Largest norm of a user's coefficients (in units of the data) in the released global model.
+        Intercepts may differ by one logit from the released class frequencies. "auto" spends half
+        of the budget of that release on a private median.
     whiten : bool, default=True
-        Release a second moment and whiten the (standardised) features with it; needed unless they
-        have no correlations.
+        Whether to release a second moment and whiten the scaled features with it. False is for
+        features without correlations.
     head_selection : {"private_vote", "subspace", "per_user"}, default="private_vote"
-        How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
-        all rules, weighted by its own leave-one-out errors. Votes that tell nothing leave it to
-        users, too.
+        How users fit their models: by a rule that noisy votes select, inside the subspace, or by a
+        mean of all rules that each user weights by its own leave-one-out errors. The last applies
+        too if the votes show no best rule.
     classes : array-like or None, default=None
-        The public list of classes. None takes the labels in y, declares them public, and warns. A
-        user with any other label says no more than where columns lie.
+        The public list of classes. None takes the labels in y, makes them public, and warns. A user
+        with any other label counts only in the search for the scales of columns.
     fit_intercept : bool, default=True
-        Whether users have intercepts of their own; the elected rule may shrink them.
+        Whether each user has an intercept; the selected rule may shrink it.
     group_column : int, str or None, default=None
         Column of X that holds the users, instead of `groups`.
     require_groups : bool, default=False
-        Make it an error to fit or predict without users.
+        Whether to fit or predict without users is an error.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the users; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
@@ -74,39 +76,39 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     components_ : ndarray of shape (`n_components_`, n_features)
         Orthonormal rows that span the shared subspace, in whitened features.
     whitening_ : ndarray of shape (n_features, n_features)
-        Public map of the features: a user's coefficients are ``whitening_ @ components_.T @ V``.
+        Public map of the features. A user's coefficients are ``whitening_ @ components_.T @ V``.
     n_components_ : int
         Dimension of the subspace.
     eigenvalues_ : ndarray of shape (n_features,)
-        Released eigenvalues of the votes, in descending order.
+        Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
-        The model for users without a head: the mean of the users' (bounded) heads.
+        The model for users without one of their own: the mean of the users' clipped coefficients.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_clip_norm_ : float
-        The bound on coefficients that was used.
+        The clip norm of coefficients that was used.
     feature_center_, feature_scale_ : ndarray of shape (n_features,)
-        Where users see columns from, and in which units: released medians and scales.
+        Released medians and scales of the columns, which users subtract and divide by.
     feature_bounds_ : ndarray of shape (2, n_features)
-        Lowest and highest entry of each column, 48 scales from the centre. What lies beyond, r
-        times as far, counts as 1/r times as far, in `predict` too: it is a code more often than a
-        number. Infinite where no column has shown its scale.
+        Bounds of each column, 48 scales from the centre. An entry r times as far counts as 1/r
+        times as far, in `predict` too, because it is often a code. Infinite if no scale was found.
     target_scale_found_ : bool
         Always True: labels have no scale.
     global_model_found_ : bool
-        Whether the model of all stands above its noise. If not, users without a head get about the
-        mean, and heads start there.
+        Whether the model of all users exceeds its noise. If not, users without a model of their own
+        get about the mean, and the models of the others start there.
     head_rule_ : HeadRule or None
-        The elected rule; None if each user takes a mean of several.
+        The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules that users weigh, and the rules of users of two rows and of one.
+        All rules that users weight, and the rules for users with two rows and with one.
     n_groups_ : int
-        Number of users: released under "add_remove" (with `fit_intercept=False`: of users whose
-        rows tell of a direction), at least two deviations of its noise; exact under "replace".
+        Number of users: released under "add_remove", and at least two standard deviations of its
+        noise; exact under "replace". With `fit_intercept=False`, users without a direction do not
+        count.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry

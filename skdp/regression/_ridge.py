@@ -30,83 +30,80 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X together with its targets, or all rows of one
-    person (see `privacy_unit`), whatever the data are: targets are cut to `target_bounds`, records
-    whose row is longer than `clip_norm` are weighted down as a whole. The second moments of the
-    records are released once, with noise; the solution is computed from them. Of more columns than
-    that can show (sparse rows, or more than 1500 columns) products with the targets are released
-    before: the moments are those of columns where these are largest, and of directions of all.
-    It is the private last step of a pipeline. Not covered: ``predict`` and ``score`` on private
-    rows.
+    person (see `privacy_unit`), whatever the data are: targets are truncated to `target_bounds`,
+    and records with rows longer than `clip_norm` have smaller weights. The fit releases the second
+    moments of the records once, with noise, and solves for the coefficients. For sparse rows, or
+    more than 1500 columns, it first releases the products with the targets; the second moments are
+    then those of the columns with the largest products, and of some directions of all columns.
+    Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
     alpha : float, default=1.0
         Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
-        Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
+        Directions that are not clearly above the noise are shrunk further in any case.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 20%
-        of the budget on a private centre and unit of each column (at most 1500), so that shifts and
-        units of columns do not matter, and the usual length of a row follows from their number;
-        `alpha` then belongs to columns in these units, a column that does not show its scale has
-        the likeliest one. Sparse rows of many columns stay sparse: columns in clearly other units
-        than most are taken to theirs, and 5% find the scale of the norms. A number is an upper
-        bound, right for normalised rows: 5% of the budget lower it to about the median norm, or
-        what the noise allows above that.
+        A record whose row is longer has the weight ``(clip_norm / norm)**2``. "auto" spends 20% of
+        the budget on a private centre and scale of each column (at most 1500); shifts and units
+        then do not matter, and `alpha` belongs to scaled columns. A column whose scale was not
+        found takes the likeliest one. Sparse rows of many columns are not centred: only columns
+        with clearly other scales are rescaled, and 5% find the median norm. A number is an upper
+        bound for rows that are scaled already: 5% of the budget lower it to about the median norm,
+        or to what the noise allows above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then persons are weighted down: by the root mean square length of their rows.
+        Then weights follow from the root mean square of the norms of a person's rows.
     group_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`; it is no feature.
+        The column of X with the person of each row, in place of `groups`. It is not a feature.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
-        Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. 8% of the budget find a private centre and scale of each target, within bounds that
-        are given; where it does not see them these are taken. If it does not see them, and "auto"
-        gives none, it goes on with the budget of the model, up to all of it; then their centre
-        alone is predicted, and a warning says so.
+        Public bounds of the targets, as numbers or arrays; targets are truncated to them. 8% of the
+        budget find a private centre and scale of each target, within given bounds. A target that is
+        not found takes those of its bounds. With "auto", the search goes on with the budget of the
+        model, perhaps all of it; the fit then predicts the centre alone, and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
-        Public bounds of the columns, in the forms of `PublicScaler`; entries are cut to them. Next
-        to ``clip_norm="auto"`` 10% of the budget find centres and units within them; a column that
-        is not found, or fills its bounds, has those of its bounds. Next to a number they are the
-        units, for free: it and `alpha` belong to columns in [-1, 1] then.
+        Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
+        With ``clip_norm="auto"``, 10% of the budget find centres and scales within them; a column
+        that is not found, or fills its bounds, takes those of its bounds. With a number, columns
+        are scaled from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Coefficients; next to zero where nothing stands clear of the noise, zero of columns that
-        were not kept.
+        Coefficients; nearly 0 if nothing exceeds the noise, and 0 for columns that were not
+        selected.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept, 0.0 if it is not fitted.
     clip_norm_ : float
-        The clip norm that was used: released, at most the one given ("auto": standardised rows).
+        The clip norm that was used: released, at most the given one ("auto": of scaled columns).
     center_, scale_ : ndarray of shape (n_features,)
-        What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
-        of `bounds`.
+        What was subtracted from each column, and what it was divided by: 0 and 1, released, or
+        from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut in predictions: 6 units from a released centre, or farther out, as in
-        the fit, where predictions of the private targets are clearly better so; within `bounds`; or
-        nowhere (infinite). Then rows that are longer than twice `clip_norm_` are predicted as rows
-        of that length.
+        Bounds of entries in predictions: 6 scales from a released centre, or the wider ones of the
+        fit if a release shows that they predict clearly better; within `bounds`. If they are
+        infinite, rows longer than twice `clip_norm_` are scaled down to that norm.
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -114,8 +111,8 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
 
     See Also
     --------
-    DPRidgeClassifier : Classes in place of numbers.
-    skdp.DPTruncatedSVD : Fewer features before it, hence less noise in it.
+    DPRidgeClassifier : For classes.
+    skdp.DPTruncatedSVD : A step before it; fewer features mean less noise.
     sklearn.linear_model.Ridge : The estimator without privacy.
 
     References

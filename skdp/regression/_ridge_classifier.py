@@ -48,82 +48,80 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X together with its label, or all rows of one person
-    (see `privacy_unit`), whatever the data are: a label is one unit vector, records whose row is
-    longer than `clip_norm` are weighted down as a whole, and their second moments are released
-    once, with noise. Of more columns than that can show (sparse rows, or more than 1500 columns)
-    products with the labels are released before: the moments are those of the columns where these
-    are largest, and of directions of all. Not covered: ``predict`` and ``score`` on private rows.
+    (see `privacy_unit`), whatever the data are: a label becomes a unit vector, records with rows
+    longer than `clip_norm` have smaller weights, and their second moments are released once, with
+    noise. Sparse rows, or more than 1500 columns, are treated as in `DPRidge`. Not covered:
+    ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
     alpha : float, default=1.0
         Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
-        Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
+        Directions that are not clearly above the noise are shrunk further in any case.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 20%
-        of the budget on a private centre and unit of each column (at most 1500), so that shifts and
-        units of columns do not matter, and the usual length of a row follows from their number;
-        `alpha` then belongs to columns in these units, a column that does not show its scale has
-        the likeliest one. Sparse rows of many columns stay sparse: columns in clearly other units
-        than most are taken to theirs, and 5% find the scale of the norms. A number is an upper
-        bound, right for normalised rows: 5% of the budget lower it to about the median norm, or
-        what the noise allows above that.
+        A record whose row is longer has the weight ``(clip_norm / norm)**2``. "auto" spends 20% of
+        the budget on a private centre and scale of each column (at most 1500); shifts and units
+        then do not matter, and `alpha` belongs to scaled columns. A column whose scale was not
+        found takes the likeliest one. Sparse rows of many columns are not centred: only columns
+        with clearly other scales are rescaled, and 5% find the median norm. A number is an upper
+        bound for rows that are scaled already: 5% of the budget lower it to about the median norm,
+        or to what the noise allows above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then persons are weighted down: by the root mean square length of their rows.
+        Then weights follow from the root mean square of the norms of a person's rows.
     group_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`; it is no feature.
+        The column of X with the person of each row, in place of `groups`. It is not a feature.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     classes : array-like or None, default=None
-        The public list of classes. None takes the labels in y, declares them public, and warns.
+        The public list of classes. None takes the labels in y, makes them public, and warns.
         Records with a label outside the list count as zeros.
     class_weight : dict, "balanced" or None, default=None
-        What a record of each class counts, as in `sklearn.linear_model.RidgeClassifier`; free, as
-        totals and means of the classes are in the one release. "balanced" gives all classes the
-        same weight: of two, the threshold lies half way between the released means of their scores.
-        Means are weighted, second moments are those of all records.
+        Weight of each class, as in `sklearn.linear_model.RidgeClassifier`. It costs no budget,
+        because the one release contains counts and means of the classes. "balanced" gives all
+        classes the same weight. Weights apply to means; second moments remain those of all records.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
-        Public bounds of the columns, in the forms of `PublicScaler`; entries are cut to them. Next
-        to ``clip_norm="auto"`` 10% of the budget find centres and units within them; a column that
-        is not found, or fills its bounds, has those of its bounds. Next to a number they are the
-        units, for free: it and `alpha` belong to columns in [-1, 1] then.
+        Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
+        With ``clip_norm="auto"``, 10% of the budget find centres and scales within them; a column
+        that is not found, or fills its bounds, takes those of its bounds. With a number, columns
+        are scaled from their bounds to [-1, 1], and `clip_norm` and `alpha` apply to these.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the rows; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes. Zeros where they are rather
-        noise or chance, and one class has more than half of the records.
+        Coefficients of the decision function; one row for two classes. Zeros if noise and chance
+        explain the released moments, and one class has more than half of the records.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
-        The clip norm that was used: released, at most the one given ("auto": standardised rows).
+        The clip norm that was used: released, at most the given one ("auto": of scaled columns).
     center_, scale_ : ndarray of shape (n_features,)
-        What was taken off each column, and the unit it was measured in: 0 and 1, released, or those
-        of `bounds`.
+        What was subtracted from each column, and what it was divided by: 0 and 1, released, or
+        from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 6 units from a released centre (half
-        of it in sparse rows), within `bounds`, or nowhere (infinite). Then rows that are longer
-        than twice `clip_norm_` are predicted as rows of that length.
+        Bounds of entries in the fit and in predictions: 6 scales from a released centre (3 in
+        sparse rows), within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are
+        scaled down to that norm in predictions.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -131,7 +129,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     See Also
     --------
-    DPRidge : Numbers in place of classes.
+    DPRidge : For numbers.
     sklearn.linear_model.RidgeClassifier : The estimator without privacy.
 
     Examples
@@ -256,9 +254,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         if shares @ right - top <= min(CLEAR * error, 0.15 * (1 - top)) or np.sort(right)[-2] < 0.1:
             remedy = "class_weight='balanced', " if top > 0.5 else ""
             warn_caller(
-                f"{type(self).__name__} may predict one class for nearly all rows (less than a "
-                "tenth of each other class with its label), or be hardly better than that. "
-                f"Released totals of classes: {np.rint(found.totals).astype(int).tolist()}. "
+                f"{type(self).__name__} may predict one class for nearly all rows (it finds less "
+                "than a tenth of each other class), or be hardly better than that. "
+                f"Released class counts: {np.rint(found.totals).astype(int).tolist()}. "
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,
             )

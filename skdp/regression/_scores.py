@@ -86,8 +86,8 @@ def public_classes(estimator, y, *, least=2):
             "given. Got one class only: pass 'classes'."
         )
     warn_caller(
-        f"{name} took the classes from y and made them public; pass 'classes' if which labels "
-        "occur is private.",
+        f"{name} took the classes from y, which makes the set of labels public. Pass 'classes' if "
+        "that set may reveal one record.",
         PrivacyWarning,
     )
     return classes

@@ -43,8 +43,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
     (`epsilon`, `delta`)-differential privacy for adding or removing (or replacing, see `adjacency`)
     one record (X_i, y_i), or one y_i next to public X (``privacy_unit="label"``), whatever the data
-    are: each record's share of a gradient is cut to a privately learnt length. Not covered:
-    ``predict`` and ``score`` on private records.
+    are: each record's contribution to a gradient is clipped to a privately learnt norm. Not
+    covered: ``predict`` and ``score`` on private records.
 
     Parameters
     ----------
@@ -58,74 +58,73 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         With "add_remove" the number of records is private too (of the unit "row"); with "replace"
         it is public.
     privacy_unit : {"row", "label"}, default="row"
-        "row" protects a record, "label" its target alone. X and the number of records are then
-        public, and used as they are; with "add_remove" a neighbour withholds one y_i (its record
-        adds nothing), with "replace" it has another y_i, which costs twice as much noise.
+        "row" protects a record, and "label" its target alone. With "label", X and the number of
+        records are public. Neighbours then differ in one y_i: it is withheld ("add_remove"), or has
+        another value ("replace", with twice the noise).
     matrix_shape : tuple of two ints or None, default=None
-        (d1, d2), the shape of a measurement matrix that arrives as a row of X. None means that of
-        a 3-D X or of factors, else (n_features, 1): an ordinary linear regression.
+        (d1, d2), the shape of a measurement matrix that is flattened to a row of X. None takes the
+        shape from a 3-D X or from factors; otherwise it means (n_features, 1), linear regression.
     max_iter : int, default=24
-        Gradient steps at most: 8 (or fewer) where records are few, as each is a release. A step
-        that is small next to the sampling error is the last.
+        Largest number of gradient steps. Each is a release, so few records get 8 or fewer. A step
+        that is small compared with the sampling error is the last.
     gradient_clip_factor : float or "auto", default="auto"
-        Where a record's share of a gradient is cut, in medians of its length (which are learnt
-        privately). "auto" plans it from the budget.
+        Clip norm of a record's contribution to a gradient, in private medians of its norm. "auto"
+        chooses it from the budget.
     measurement_covariance : "private", float, two arrays or an array
         Two: (d1, d1) and (d2, d2); one: (d1 d2, d1 d2).
-        Second moments of X: learnt with 8% of the budget (where dense rows lie, and row and column
-        covariances about there; variances only for sparse X), or the public variance of an entry,
-        or public row and column covariances whose Kronecker product is the covariance of X, or that
-        covariance itself (of dense rows). Where records have covariances of their own, give their
-        mean.
+        Second moments of X. "private" learns the mean, and row and column covariances, with 8% of
+        the budget (only variances for sparse X). Otherwise give a public value: the variance of an
+        entry, row and column covariances whose Kronecker product is the covariance of X, or that
+        covariance itself (dense rows). If records have different covariances, give their mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
-        "spectral_init" stops after the first release, and spends everything on it.
+        "spectral_init" makes the first estimate only, with the whole budget.
     shrink_singular_values : bool, default=True
-        Shrink singular values by the known noise (free).
+        Whether to shrink singular values by the known noise.
     budget_split : dict or "auto", default="auto"
-        Shares of the releases; its keys depend on the other parameters and are named in the error.
+        Budget fraction of each release. The keys depend on the other parameters; an error for a
+        wrong key lists them.
     fit_intercept : bool, default=True
-        Learn an intercept, so that a shift of y does not matter, nor one of dense X whose design is
-        learnt: 3% of the budget finds a private centre of y. False is for y and X that are centred
-        by public numbers.
+        Whether to fit an intercept: 3% of the budget find a private centre of y. False is for y and
+        X that are centred by public numbers.
     fit_biases : bool, default=True
-        Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
-        entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
-        of it where records are too few for a matrix. Dense X has none.
+        Whether to fit a mean of each row and column of the matrix too, if X is CSR (ratings) and an
+        intercept is fitted. They receive 6% of the budget of the gradients, or all of it if there
+        are too few records for a matrix.
     random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
+        None draws noise from the operating system. With anything else the noise can be
+        reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
     n_jobs : int or None, default=None
-        Threads for the passes over the records; it never changes the result.
+        Number of threads. It does not change the result.
 
     Attributes
     ----------
     coef_ : ndarray of shape (d1, d2)
-        The matrix. It is zero, with a warning, if the budget is too small for the data, or if its
-        predictions do not clearly follow the targets; the released mean of y is predicted then.
+        The matrix. If the noise is too large, or if predictions do not clearly follow the targets,
+        it is zero, a warning says so, and the released mean of y is predicted.
     intercept_ : float
         The intercept, 0.0 if it is not fitted.
     left_singular_vectors_ : ndarray of shape (d1, ``rank_``)
         Left singular vectors.
     singular_values_ : ndarray of shape (``rank_``,)
-        Singular values; those lost in the noise are zero.
+        Singular values; 0 below the noise level.
     right_singular_vectors_ : ndarray of shape (d2, ``rank_``)
         Right singular vectors.
     prediction_bounds_ : ndarray of shape (2,)
-        Where predictions are cut: some deviations from the centre of the targets.
+        Bounds of predictions: some standard deviations from the centre of the targets.
     rank_ : int
-        min(rank, d1, d2), and up to 2 more where means of rows and columns were found.
+        min(rank, d1, d2), and up to 2 more if means of rows and columns were found.
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
-        Released scale of the residuals; 0 where none could be read.
+        Released scale of the residuals; 0 if none was found.
     gradient_clip_norms_ : tuple of float
-        Released lengths to which contributions were cut.
+        Released norms to which contributions were clipped.
     n_iter_ : int
         Number of gradient steps; 1 for "spectral_init", whose only step is the start.
     n_features_in_ : int
         Number of features, d1 d2.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, when X has names that are all strings.
+        Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
         The receipt.
     releases_ : tuple of LedgerEntry
@@ -317,7 +316,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             needed = self._records_needed(shape).error_below_half
             warn_caller(
                 f"{type(self).__name__} {failure}. {_measurements.remedy_of(n, needed)}",
-                NoSignalWarning if "zero matrix" in failure else PartialSignalWarning,
+                NoSignalWarning if "learnt nothing" in failure else PartialSignalWarning,
             )
 
     def required_samples(self, matrix_shape: Any = None) -> Any:

@@ -445,7 +445,7 @@ def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, Fl
     return U[:, :rank], values[:rank], Vt[:rank].T
 
 
-_NO_SIGNAL = "the budget is too small to read a median"
+_NO_SIGNAL = "the noise hides the median norm of the gradients"
 
 
 def zero_fit(
@@ -476,5 +476,5 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
     except NoSignalError:
         return run.result(_NO_SIGNAL)
     if not run.point.values.any():
-        return run.result("no singular value stands above the noise")
+        return run.result("no singular value exceeds the noise level")
     return run.result()

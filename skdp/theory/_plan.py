@@ -143,7 +143,7 @@ class FitPlan:
         facts = [
             ("Plan", f"{self.estimator}, {shape}; no data was touched"),
             ("Guarantee", self.guarantee),
-            *(("Weak", text) for text in self.cautions),
+            *(("Caution", text) for text in self.cautions),
             ("Expected", f"{self.metric}: {scores}"),
             ("Compare with", f"{self.best:.2g} without noise, {self.trivial:.2g} without a fit"),
             ("Lost", lost),
@@ -192,28 +192,27 @@ class PlansMixin:
         return n, d
 
     def plan(self, n_samples: Any = None, n_features: Any = None, **facts: Any) -> FitPlan:
-        """Say how good a fit will be, and what it would release; no data is touched.
+        """Estimate how accurate a fit will be, and what it would release. No data are read.
 
-        Up to ten fits with these parameters run on data drawn from what is stated (one
-        time for all fits, if more than 200,000 numbers are stated), of 2,000 rows or 400,000
-        numbers (500 rows, if they are wide; 200,000 ones of sparse rows): of more, as many as that
-        are drawn, and the noise is smaller in the same proportion. They cost no budget, in a
-        `PrivacyLedger` neither. Pass a guess for a number of samples that is private.
+        Up to ten fits with these parameters run on synthetic data with the stated facts. If more
+        than about 2,000 rows are stated, fewer are drawn, and the noise is reduced in the same
+        proportion. A plan costs no budget, also in a `PrivacyLedger`. If the number of samples is
+        private, pass a guess.
 
         Parameters
         ----------
         n_samples, n_features : int
-            Shape of the data; numbers of users and of features for personal models. A graph needs
-            the number of nodes alone, and who knows a `matrix_shape` need not repeat it.
+            Shape of the data; for personal models the numbers of users and of features. A graph
+            needs the number of nodes alone. `n_features` may be omitted if `matrix_shape` is set.
         **facts : dict
-            What else is known of the data, by the names that the page about planning lists for each
-            estimator (`signal`, `spectrum`, `nnz`, `n_rows`, ...). What is not stated has a usual
-            value, which the plan prints.
+            What else is known of the data, such as `signal`, `nnz` or `n_rows`: the user
+            guide lists the names for each estimator. Other facts have usual values, which the plan
+            prints.
 
         Returns
         -------
         plan : FitPlan
-            ``print(plan)`` shows it; ``plan.error`` is the share that noise takes.
+            Print it to read it; ``plan.error`` is the fraction of the gain that noise costs.
         """
         return planned(self, n_samples, n_features, facts)
 

@@ -115,7 +115,7 @@ def choose_one_shot(
     """
     name = estimator.algorithm
     if name != "auto":
-        return name, f"{name}: as asked for"
+        return name, f"{name}: set by the parameter"
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
@@ -132,4 +132,4 @@ def choose_one_shot(
     if groups and theirs > enough:
         ours, theirs = _next_to_edges(ours, theirs, unit.high)
     name = "one_shot" if ours < theirs and theirs > enough else other
-    return name, f"{name}: threshold {ours:.3g} at once, {theirs:.3g} by {other}"
+    return name, f"{name}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"

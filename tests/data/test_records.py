@@ -205,7 +205,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
 
 
 def test_classes_of_targets_in_memory_may_be_taken_from_them(npy):
-    with pytest.warns(PrivacyWarning, match="made them public"):
+    with pytest.warns(PrivacyWarning, match="makes the set of labels public"):
         model = DPRidgeClassifier(clip_norm=9.0).fit(npy, LABELS)
     assert model.classes_.tolist() == ["no", "perhaps", "yes"]
     with pytest.raises(ValueError, match="needs the 'classes' parameter"):

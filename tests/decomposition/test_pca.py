@@ -84,7 +84,7 @@ def test_automatic_clip_norm():
 @pytest.mark.parametrize("n", [20, 150])
 def test_a_scale_that_does_not_show_is_said(n):
     rows = np.random.default_rng(1).standard_normal((n, 4)) * 1e9
-    with pytest.warns(UtilityWarning, match=r"scale of the rows, which needs about \d+"):
+    with pytest.warns(UtilityWarning, match=r"scale of the rows: this needs about \d+"):
         pca = DPPCA(2, epsilon=0.3).fit(rows)
     assert pca.clip_norm_ < 1e11
 
@@ -367,6 +367,6 @@ def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below):
 
 def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
     X = np.random.default_rng(0).standard_normal((3000, 5))
-    said = "Also check 'clip_norm': values far too small or too large hide the data"
+    said = "Also check 'clip_norm': far too small or too large, they hide the data"
     with pytest.warns(NoSignalWarning, match=said):
         DPIncrementalPCA(2, clip_norm=1e3).fit(X)

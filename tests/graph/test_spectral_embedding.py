@@ -296,7 +296,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     A, labels = groups_of([100] * 6, 0.25, 0.02)
     model = fit(A, 6, epsilon=2.0, normalization=normalization)
     assert agreement(model, labels) >= 0.85
-    assert model.algorithm_reason_.startswith("one_shot: threshold")
+    assert model.algorithm_reason_.startswith("one_shot: detection limit")
     (line,) = model.releases_
     assert (line.name, line.mechanism) == ("randomized_entries", "randomised response")
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)

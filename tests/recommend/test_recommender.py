@@ -78,7 +78,7 @@ def test_never_below_popularity(plain, unit, epsilon):
 
 def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     R = sp.random_array((60, 40), density=0.1, rng=0, format="csr")
-    with seeded_entropy(0), pytest.warns(UtilityWarning, match="knows no factors"):
+    with seeded_entropy(0), pytest.warns(UtilityWarning, match="no latent factor"):
         model = DPRecommender(epsilon=0.1).fit(R)
     assert model.rank_ == 0
     items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
@@ -115,7 +115,7 @@ def test_what_is_spent_does_not_depend_on_what_is_found():
     for params in ({"algorithm": "gram"}, {"delta": 0.0}):
         model = DPRecommender(privacy_unit="interaction", epsilon=1.0, **params)
         first = clone(model).fit(strong)
-        with pytest.warns(UtilityWarning, match="knows no factors"):
+        with pytest.warns(UtilityWarning, match="no latent factor"):
             second = clone(model).fit(weak)
         names = [[line.name for line in model.releases_] for model in (first, second)]
         assert names[0] != names[1]
@@ -208,7 +208,7 @@ def test_lists_of_flipped_histories_need_no_true_one(factors):
 def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     """They are all that is released: each history adds 1 in all, as for n_users users."""
     R = factors[0][:1500]
-    with fixed_noise(0), pytest.warns(UtilityWarning, match="knows no factors"):
+    with fixed_noise(0), pytest.warns(UtilityWarning, match="no latent factor"):
         model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
     assert model.privacy_spent_.delta == 0.0
     assert {line.mechanism for line in model.releases_} == {"laplace"}

@@ -84,7 +84,7 @@ def test_forms_of_the_same_measurements():
 def test_a_zero_matrix_predicts_the_centre():
     X, y, _ = sample(2000, values=(1e-3,))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
-    with pytest.warns(UtilityWarning, match="no singular value stands above the noise"):
+    with pytest.warns(UtilityWarning, match="no singular value exceeds the noise level"):
         model.fit(X, y + 40.0)
     assert not model.coef_.any()
     assert np.all(model.prediction_bounds_ == model.intercept_)  # also of the better centre
@@ -354,7 +354,7 @@ def test_pictures_are_seen_about_their_mean(epsilon):
 
 def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
     X, y = pixels(4000)
-    with pytest.warns(UtilityWarning, match="It is not that records are few.*Use DPRidge"):
+    with pytest.warns(UtilityWarning, match="There are enough records.*Use DPRidge"):
         model = DPTraceRegressor(2, epsilon=3.0).fit(X, np.random.default_rng(0).permutation(y))
     assert not model.coef_.any()
     assert model.score(X, y) > -0.05

@@ -312,7 +312,7 @@ class Balance:
             )
         if fit.seeded and not self.terms.allow_seeded:
             raise PrivacyError(
-                f"{fit.estimator} was given a random_state: whoever knows it can remove the "
+                f"{fit.estimator} was given a random_state: anyone who knows it can subtract the "
                 "noise. Use random_state=None, or PrivacyLedger(..., allow_seeded=True) for tests."
             )
 

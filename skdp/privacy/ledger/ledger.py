@@ -52,7 +52,7 @@ def summary(balance: Balance, delta: float | None = None) -> str:
     others = (("mu", spent.mu), ("rho", spent.rho))
     known = ", ".join(f"{name}={value:.4g}" for name, value in others if value is not None)
     rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
-    parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
+    parts = f" For each of {', '.join(rules)}, only the most expensive part counts."
     return (
         f"Budget {balance.terms.cap.text()}; spent {spent.statement()}"
         + (f" In other measures: {known}." if known else "")
@@ -97,65 +97,64 @@ _QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n
 class PrivacyLedger:
     """One budget for all fits inside a ``with`` block, charged before any data are touched.
 
-    Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, in
-    one privacy unit and one adjacency, also if each fit is chosen by the answers of those before.
-    Gaussian fits compose exactly, as the root of the sum of their squared mu; later fits of other
-    kinds as Gaussians that dominate them; a fit's own delta only sets its noise. All fits count
-    as fits to the same people: folds and disjoint parts get no discount. Not covered: scores on
-    private rows (so a choice made by an exact score), projected private rows, and
-    estimators without privacy.
+    Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, for
+    one privacy unit and one adjacency, even if each fit depends on earlier released values. Values
+    of mu^2 add up over Gaussian fits; a later fit of another kind counts as a Gaussian that
+    dominates it. All fits count as fits to the same people, unless `partition` says otherwise. Not
+    covered: scores on private rows and choices made by them, projected private rows, and estimators
+    without privacy.
 
     Parameters
     ----------
     epsilon, delta : float
-        Total budget, in (0, inf) and [0, 1). None with an epsilon is delta=1e-6. With delta=0 only
-        fits with delta=0 can be paid.
+        Total budget, in (0, inf) and [0, 1). With an epsilon, None is delta=1e-6. With delta=0 only
+        fits with delta=0 are accepted.
     mu : float
-        In place of them, a budget of Gaussian DP: squares of mu add up, and later parts of other
-        kinds count as the Gaussian that dominates them.
+        Instead, a budget of Gaussian DP: values of mu^2 add up, and later parts of other kinds
+        count as the Gaussian that dominates them.
     rho : float
-        In place of them, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2
-        for a pure one, eta^2/8 for bounded range; they add up.
+        Instead, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2 for a pure
+        one, eta^2/8 for bounded range; they add up.
     adjacency : {"add_remove", "replace"} or None, default=None
-        None: the first fit decides. A "replace" ledger takes "add_remove" fits at twice their loss
-        (a replacement is a removal and an addition); the reverse is refused.
+        None: the first fit decides. A "replace" ledger charges "add_remove" fits twice their mu (a
+        replacement is a removal and an addition); the reverse is rejected.
     unit : str or None, default=None
-        Privacy unit of all fits; None: the first fit decides. That groups stay the same groups is
-        up to the caller.
+        Privacy unit of all fits; None: the first fit decides. You ensure that groups are the same
+        in all fits.
     allow_seeded : bool, default=False
-        Take fits with a `random_state`, which are not private; `spent` is then flagged.
+        Whether to accept fits with a `random_state`, which are not private; `spent` then says
+        "SEEDED".
     path : str or path-like, default=None
-        A file that keeps the ledger, made with mode 0600 if it is not there (and `path` + ".lock"
-        next to it, which holds a lock and no data). A charge is on the disk before any data are
-        read, a program that is killed leaves what it had charged, and the next one goes on with
-        the same terms. Many processes may have it open; those that this one started charge it. A
-        process refuses a file that is older than what it saw there.
+        A file for the ledger, created with mode 0600 if it does not exist (and a lock file, `path`
+        + ".lock"). A charge is on the disk before data are read. If a program is killed, its
+        charges remain, and the next program continues with the same budget. Many processes may have
+        the file open; processes that this one starts charge it too. A process rejects a file that
+        is older than what it read there before.
     dataset : str, default=None
-        A file may keep the ledgers of many datasets, each with its own budget and unit: the name
-        of one of them, which is added if it is not there (`open` takes those that are). None: the
-        only one.
+        Name of one of several ledgers in the file, each with its own budget and unit. It is added
+        if it does not exist (`open` takes existing ones only). None: the only one.
     note : str, default=""
-        Who fits, and what for: each fit that is charged keeps it, in the report and the history.
+        Who fits, and what for. The report and the history show it for each fit.
 
     Notes
     -----
-    A fit reserves its budget when it starts and settles to what it was granted when it ends. One
-    that fails before its first release spends nothing. One that fails later keeps what it was
-    granted: that it failed, and how, is a function of the answers.
+    A fit reserves its budget when it starts, and is charged what it was granted when it ends. A fit
+    that fails before its first release costs nothing. A later failure keeps the charge, because it
+    may depend on released values.
 
-    A refused fit raises and touches no data. Whoever swallows the error (a grid search makes it a
-    nan score) meets it again at the end of the block. To stop in time, ask `remaining`.
+    A rejected fit raises an error and reads no data. If the calling code hides the error (a grid
+    search records nan), the end of the block raises it again. `remaining` says what is left.
 
-    Which rows a fit gets may not depend on other private rows: under "add_remove" use
+    The rows of a fit must not depend on other private rows: under "add_remove" use
     `skdp.model_selection.IndependentKFold`.
 
-    A clone or a pickle that is made inside is fitted only if it was paid for by name: `charge`.
-    Searches whose folds or scores cannot be counted are refused there.
+    Clones and pickles made inside are rejected unless `charge` has paid for them. Searches whose
+    folds or scores cannot be counted are rejected there.
 
-    A fit pays every ledger that is open in its process, in whatever thread it runs. A fit in a
-    process that descends from this one (joblib, multiprocessing, Dask on this machine) charges the
-    file of the ledger; without a `path` it raises PrivacyError. The limit: processes of other
-    machines, and those that were not started from here, know no ledger.
+    A fit charges every ledger that is open in its process, in any thread. A fit in a process
+    started from this one (joblib, multiprocessing, Dask on this machine) charges the file of the
+    ledger; without a `path` it raises PrivacyError. Processes on other machines, and those that
+    were not started from here, are not counted.
 
     Examples
     --------
@@ -310,11 +309,11 @@ class PrivacyLedger:
     def partition(
         self, key: str, parts: Sequence[str], *, whole_groups: bool = False
     ) -> Iterator[Chooser]:
-        """Fit to parts of the data that no unit shares, for the price of the dearest part.
+        """Fit to disjoint parts of the data, at the cost of the most expensive part.
 
-        Which part a unit belongs to has to follow from a public rule that looks at this unit
-        alone (for a label, an entry or an interaction, not at what is protected): parallel
-        composition. Blocks with the same `key`, today or tomorrow, are parts of one rule.
+        This is parallel composition. A public rule must assign each unit to a part, and read that
+        unit alone (for a label, an entry or an interaction, not what is protected). Blocks with the
+        same `key`, also later, are parts of one rule.
 
         Parameters
         ----------
@@ -323,19 +322,19 @@ class PrivacyLedger:
         parts : sequence of str
             Names of all its parts; public.
         whole_groups : bool, default=False
-            That the rule puts all rows of a group into one part, for the unit "group".
+            For the unit "group": states that all rows of a group lie in one part.
 
         Yields
         ------
         part : callable
             ``with part(name):`` is the block of one part. A fit outside of such a block, in
-            another thread or in another process is charged as a fit to everything.
+            another thread or in another process, is charged as a fit to all rows.
 
         Raises
         ------
         PrivacyError
-            By a fit of a unit for which it is false: edges, changes of bounded norm, replaced rows
-            (a replacement may leave one part and enter another).
+            For edges, changes of bounded norm, and replaced rows, which may leave one part and
+            enter another.
 
         Examples
         --------
@@ -366,37 +365,36 @@ class PrivacyLedger:
         scoring: object = None,
         assume_all_rows: bool = False,
     ) -> Iterator[None]:
-        """Pay beforehand for what fits clones: a context in which it may be fitted.
+        """Charge in advance for code that fits clones, and allow it inside the block.
 
-        Inside a ledger, clones and pickles of private estimators are refused otherwise: other code
-        made them, and nobody knows which rows they will get. All open ledgers are charged, before
-        anything is touched. A search is paid for one call of its `fit`, as it is, with these rows:
-        what it did not use ends with the call; if nothing was used, it costs nothing. The fits may
-        run in other processes of this machine.
+        A ledger otherwise rejects clones and pickles of private estimators, because it cannot know
+        their rows. All open ledgers are charged before data are read. A search is charged for one
+        call of its `fit`, with its current parameters and these rows. The unused part is returned
+        only if nothing was used. The fits may run in other processes of this machine.
 
         Parameters
         ----------
         fitted : estimator
-            `GridSearchCV` or `RandomizedSearchCV` with private scorers: charged at once, as
-            `search_cost` counts it. A private estimator and its `cv` (and private `scoring`): one
-            cross-validation. Without `cv`, a composition of scikit-learn that fits a clone of a
-            private estimator on all its rows (`VotingRegressor`, `MultiOutputRegressor`,
-            `ColumnTransformer`, ...): each fit in its own `fit` is charged as one.
+            `GridSearchCV` or `RandomizedSearchCV` with private scorers: charged in advance, as
+            `search_cost` counts it. A private estimator with `cv` (and private `scoring`): one
+            cross-validation. Without `cv`, an estimator of scikit-learn that fits clones on all its
+            rows (`VotingRegressor`, `MultiOutputRegressor`, `ColumnTransformer`, ...): each fit is
+            charged when it starts.
         n_samples : int, default=None
-            Number of rows, where it is public.
+            Number of rows, if it is public.
         groups : array-like, default=None
             Users of the rows, for the unit "group".
         cv, scoring : object
             For an estimator: exactly as given to `~sklearn.model_selection.cross_validate`.
         assume_all_rows : bool, default=False
-            For a private estimator without `cv`: your word that whatever fits its clones in the
-            block hands on all rows as they are, and that no exact score decides. Each fit is
-            charged as one; its line in the ledger, and its receipt, name your word.
+            For a private estimator without `cv`: you state that its clones in the block receive all
+            rows unchanged, and that no exact score decides. Each fit is charged; the ledger and the
+            receipt name your statement.
 
         Raises
         ------
         PrivacyError
-            Where it is not known who fits the clones, where the folds cannot be counted, or where
+            If the code that fits the clones is unknown, if the folds cannot be counted, or if
             scores without privacy decide.
 
         Examples

@@ -82,7 +82,7 @@ class WholeFits(Reservation):
     """Permission to fit clones, each of which is charged in full to the ledgers."""
 
 
-CALLERS_WORD = "all rows as they are, by the caller's word"
+CALLERS_WORD = "all rows, as the caller states"
 
 
 class Prepaid(Reservation, ABC):
@@ -281,13 +281,13 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 
 
 _UNPAID = (
-    "was cloned or pickled inside a PrivacyLedger by code that nobody paid for in advance, so that "
-    "it is not known on which rows it is fitted, and how often. Write\n"
+    "was cloned or pickled inside a PrivacyLedger, which cannot know on which rows the clone is "
+    "fitted, and how often. Pay in advance:\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
-    "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...), and call "
-    "its own 'fit'; or pay for a private estimator with 'cv', for cross_validate. To fit it "
-    "yourself, make a new one from its parameters (outside: sklearn.base.clone)."
+    "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...). For "
+    "cross_validate, charge the private estimator with 'cv'. To fit one yourself, make a new one "
+    "from its parameters (outside the ledger: sklearn.base.clone)."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "

@@ -49,7 +49,7 @@ def test_the_dearest_part_counts_beside_what_is_outside():
     assert ledger.spent.sampler_tv_distance == 4 * SAMPLER_DISTANCE
     report = ledger.report()
     assert "row in region=north" in report
-    assert "one part of region at most: the dearest counts" in report
+    assert "For each of region, only the most expensive part counts" in report
 
 
 @pytest.mark.parametrize("other", [Loss("gaussian", 0.01), Loss("pure", 0.1)])
