@@ -16,7 +16,7 @@ from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
-from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
+from skdp.queries.interactions import InteractionHistories, RowHistories, pair_change
 from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
@@ -66,7 +66,7 @@ def _moment(session, whole, n_users):
         floor = max(1, round(degree))
         change = factor
         if not whole:
-            change = gram_change(max(n_kept, 2 * floor), floor, session.adjacency)
+            change = pair_change(floor, session.adjacency)
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 

@@ -69,8 +69,13 @@ def own_of(counts: FloatArray, n_users: float) -> FloatArray:
 def residual_factors(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
-    """Return the filter of the factors that can be read of a moment; None reads nothing."""
-    weights = (items.own + (_FLOOR * moment.edge if moment else 0.0)) ** -exponent
+    """Return the filter of the factors that can be read of a moment; None reads nothing.
+
+    Items count by as much as the mean item more (Amini, Chen, Bickel, Levina 2013): pairs of rare
+    ones are chance.
+    """
+    least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
+    weights = (items.own + least) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
     return _filter(found, items, weights, n_components)
 
