@@ -214,20 +214,17 @@ class InteractionQuery(PrivateQuery):
         Two items of a user of d add 1/sqrt(e (e - 1)) for e = max(d, d0, 2): rows are shorter than
         2**(1/4).
         """
-        n, least = self.n_features, max(self.degree_floor, 2)
 
         def compute() -> Any:
             rows = self.floored(1)._normalised()
-            degrees = np.maximum(np.diff(rows.indptr), least)
-            rows.data = np.repeat((degrees * (degrees - 1.0)) ** -0.25, np.diff(rows.indptr))
+            e = np.maximum(np.diff(rows.indptr), max(self.degree_floor, 2))
+            rows.data = np.repeat((e * (e - 1.0)) ** -0.25, np.diff(rows.indptr))
             total = (rows.T @ rows).toarray()
-            np.fill_diagonal(total, 0.0)
-            return total
+            return total - np.diag(np.diag(total))
 
-        change = pair_change(self.degree_floor, self.adjacency)
-        return rounded_release(
-            "pairs", (n, n), change, 2 * self._error(1.0), compute, symmetric=True
-        )
+        n, change = self.n_features, pair_change(self.degree_floor, self.adjacency)
+        error = 2 * self._error(1.0)
+        return rounded_release("pairs", (n, n), change, error, compute, symmetric=True)
 
     def right(self, X: FloatArray) -> Bounded:
         """Return R'(R X), the Gram matrix times X: see `product_change`."""

@@ -62,11 +62,8 @@ def counted_alike(session, n_users, n_items):
 def _moment(session, whole, n_users):
     factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
 
-    def signal(degree, n_kept, share):
-        floor = max(1, round(degree))
-        change = factor
-        if not whole:
-            change = pair_change(floor, session.adjacency)
+    def signal(degree, _, share):
+        change = factor if whole else pair_change(round(degree), session.adjacency)
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 

@@ -94,11 +94,9 @@ def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     """
     edge, rare = math.sqrt(shape[0]) + math.sqrt(shape[1]), kurtosis + 6
     factor = 1 + kurtosis / (2 * math.sqrt(shape[0] * shape[1]))
-    if factor <= 2:
-        return factor
-    lines = (shape[0] / rare, shape[1]), (shape[1] / rare, shape[0])
-    most = max(math.ceil(np.nan_to_num(pdtrik(1 - 0.01 / d, mean))) for mean, d in lines)
-    return min(factor, max(2.0, math.sqrt(max(most, 1) * rare) / edge))
+    d, mean = np.asarray(shape), np.asarray(shape[::-1]) / rare
+    most = math.ceil(np.nan_to_num(pdtrik(1 - 0.01 / d, mean)).max(initial=1.0))
+    return min(factor, max(2.0, math.sqrt(most * rare) / edge))
 
 
 def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:
