@@ -78,7 +78,8 @@ def _flips(session, n_users):
 
     def signal(degree, n_kept, share):
         noise = pair_deviation(deviation(share), n_users, n_users * degree / n_kept)
-        return n_users * degree / (math.sqrt(2.0) * noise) if noise else math.inf
+        norm = math.sqrt(max(degree, 2.0) * (max(degree, 2.0) - 1))  # of the pairs of a user
+        return n_users * norm / (math.sqrt(2.0) * noise) if noise else math.inf
 
     def most(share):
         flips = n_users * flip_probability(deviation(share))

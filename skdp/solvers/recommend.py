@@ -77,7 +77,8 @@ def residual_factors(
     least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
     weights = (items.own + least) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
-    return _filter(found, items, weights, n_components)
+    sampled = _chance(items, moment, weights) if moment else 0.0
+    return _filter(found, items, weights, n_components, sampled)
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
@@ -91,24 +92,36 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     """
     v, others = items.popular, without_direction(moment.off, items.popular)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
-    share = (found.vectors**2) @ (found.values * found.cosines)
+    values = found.values * found.cosines
+    share = (found.vectors**2) @ np.where(values > _chance(items, moment), values, 0.0)
     own = np.minimum(share + _OWN * moment.edge, items.own)
     M = without_direction(np.diag(own), v) + others
     return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
 
 
 def _filter(
-    directions: Directions, items: Items, weights: FloatArray, n_components: int
+    directions: Directions, items: Items, weights: FloatArray, n_components: int, edge: float
 ) -> ItemFilter:
     popularity, kept = items.popularity, items.kept
     first = popularity[kept] * weights
     length = float(np.linalg.norm(first))
     first = first / length
-    sizes = items.own * weights**2
-    sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
-    factors, gains = _factors(directions, weights, first, n_components, sampled)
+    factors, gains = _factors(directions, weights, first, n_components, edge)
     inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
+
+
+def _chance(items: Items, moment: PairMoment, weights: Any = 1.0) -> float:
+    """Return where the spectrum of pairs by chance ends: of weighted items, next to flips.
+
+    Entries have variances s_i s_j / n, for s that flips add to; what flips have alone is released
+    noise. By the quadratic vector equation (Ajanki, Erdos, Krueger 2017), of one unknown here.
+    """
+    sizes = np.array([items.own + moment.flips, moment.flips + 0 * items.own]) * weights**2
+    u = np.linspace(0.01, 0.99, 99)[:, None, None] / np.maximum(sizes.max(axis=1), 1e-300)[:, None]
+    squares = (sizes / (1 - u * sizes)).sum(axis=2) / u[:, :, 0]
+    both, alone = squares.min(axis=0) / items.n_users
+    return math.sqrt(both - alone)
 
 
 def _factors(

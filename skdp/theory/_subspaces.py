@@ -126,7 +126,7 @@ def choose_one_shot(
     ours = threshold(pure, unit, *shape) if flips or whole else math.inf
     k, session = estimator.n_components, estimator._checked_session()
     theirs = _iterated_threshold(session, unit, k, n_answers)
-    other, theirs = min((moments or {other: theirs}).items(), key=itemgetter(1))
+    other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
     # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
     # matrices that are no graphs are not rounded then.
     enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import PairMoment, wigner
-from skdp.solvers.recommend import Items, Route, fit_filter, own_of, residual_factors
+from skdp.solvers.recommend import Items, Route, _chance, fit_filter, own_of, residual_factors
 
 
 def signal_of(size):
@@ -155,3 +155,15 @@ def test_what_a_sample_shows_by_chance_is_left_out(seed):
     R = histories(400, 90, 0, np.random.default_rng(seed))
     assert factors_of(R).rank <= 2
     assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_chance_ends_where_pairs_of_independent_items_do(noise):
+    """Of items from 1 in 2 to 1 in 40; flips add to what each cell varies by."""
+    n, p, rng = 20_000, 0.5 / np.sqrt(np.arange(1, 401)), np.random.default_rng(0)
+    X = (rng.random((n, 400)) < p) - p + noise * rng.standard_normal((n, 400))
+    items, flips = Items(np.arange(400), p, n * p * (1 - p), n), n * noise**2
+    moment = PairMoment(X.T @ X, wigner, 0.0, flips)
+    alone = _chance(items._replace(own=np.full(400, flips)), moment._replace(flips=0.0))
+    largest = np.linalg.eigvalsh(moment.off - np.diag(np.diag(moment.off)))[-1]
+    assert largest == pytest.approx(math.hypot(alone, _chance(items, moment)), rel=0.06)
