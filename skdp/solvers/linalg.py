@@ -160,14 +160,11 @@ class PairMoment(NamedTuple):
         What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
     edge : float
         Where the spectrum of its noise ends.
-    flips : float
-        Sum of the variances of the noise of one item's cells, which bear it before pairs are made.
     """
 
     off: FloatArray
     shrink: Callable[[FloatArray, FloatArray], Directions]
     edge: float
-    flips: float = 0.0
 
 
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:

@@ -105,7 +105,7 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> linalg.PairMoment
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / unit
     shrink = partial(moment.directions, scale=1 / unit)
-    return linalg.PairMoment(off, shrink, edge, moment.rows * moment.variance / unit)
+    return linalg.PairMoment(off, shrink, edge)
 
 
 class NormalisedPairs(NamedTuple):

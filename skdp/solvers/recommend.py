@@ -77,8 +77,7 @@ def residual_factors(
     least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
     weights = (items.own + least) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
-    sampled = _chance(items, moment, weights) if moment else 0.0
-    return _filter(found, items, weights, n_components, sampled)
+    return _filter(found, items, weights, n_components)
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
@@ -93,35 +92,34 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     v, others = items.popular, without_direction(moment.off, items.popular)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
     values = found.values * found.cosines
-    share = (found.vectors**2) @ np.where(values > _chance(items, moment), values, 0.0)
+    share = (found.vectors**2) @ np.where(values > _chance(items), values, 0.0)
     own = np.minimum(share + _OWN * moment.edge, items.own)
     M = without_direction(np.diag(own), v) + others
     return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
 
 
 def _filter(
-    directions: Directions, items: Items, weights: FloatArray, n_components: int, edge: float
+    directions: Directions, items: Items, weights: FloatArray, n_components: int
 ) -> ItemFilter:
     popularity, kept = items.popularity, items.kept
     first = popularity[kept] * weights
     length = float(np.linalg.norm(first))
     first = first / length
-    factors, gains = _factors(directions, weights, first, n_components, edge)
+    factors, gains = _factors(directions, weights, first, n_components, _chance(items, weights))
     inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
 
 
-def _chance(items: Items, moment: PairMoment, weights: Any = 1.0) -> float:
-    """Return where the spectrum of pairs by chance ends: of weighted items, next to flips.
+def _chance(items: Items, weights: Any = 1.0) -> float:
+    """Return where the spectrum of the pairs of independent items ends, if items are weighted.
 
-    Entries have variances s_i s_j / n, for s that flips add to; what flips have alone is released
-    noise. By the quadratic vector equation (Ajanki, Erdos, Krueger 2017), of one unknown here.
+    Entries have variances s_i s_j / n. By the quadratic vector equation (Ajanki, Erdos, Krueger
+    2017), which has one unknown here; the smallest value over it is the edge.
     """
-    sizes = np.array([items.own + moment.flips, moment.flips + 0 * items.own]) * weights**2
-    u = np.linspace(0.01, 0.99, 99)[:, None, None] / np.maximum(sizes.max(axis=1), 1e-300)[:, None]
-    squares = (sizes / (1 - u * sizes)).sum(axis=2) / u[:, :, 0]
-    both, alone = squares.min(axis=0) / items.n_users
-    return math.sqrt(both - alone)
+    sizes = items.own * weights**2
+    u = np.linspace(0.01, 0.99, 99)[:, None] / sizes.max()
+    squares = (sizes / (1 - u * sizes)).sum(axis=1, keepdims=True) / u
+    return math.sqrt(float(squares.min()) / items.n_users)
 
 
 def _factors(

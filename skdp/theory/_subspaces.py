@@ -109,8 +109,7 @@ def choose_one_shot(
     other : str
         Its name.
     moments : mapping or None
-        Name -> threshold of routes by the moment of the rows. They stand in the place of products,
-        which find less where few entries are not zero, and hardly more elsewhere.
+        Name -> threshold of routes by the moment of the rows.
     groups : bool
         Whether groups of nodes are sought, and not the matrix itself.
     """
