@@ -152,7 +152,7 @@ def chosen_pairs(moment, k):
 # A row moves little of the moment by one entry: where the matrix is thin this beats products.
 
 
-_USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
+_USUAL_LENGTH = 0.125  # of the longest that a row may be, where nothing is known
 
 
 def moment_thresholds(estimator, session, unit, shape):

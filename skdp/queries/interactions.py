@@ -7,13 +7,13 @@ X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j la
 rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
 
 Both units offer the same two releases, so that one solver serves both: the item counts, and the
-Gram matrix of the user rows on selected items.
+pairs of items of a user, or the Gram matrix of the user rows, on selected items.
 
 | one ... more or less | counts | moment |
 |---|---|---|
 | row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) |
 | row, counts for pure noise | 1 (rows of sum 1) | |
-| interaction | 1 (long histories weigh less) | `gram_change` |
+| interaction | 1 (long histories weigh less) | `gram_change`, `pair_change` |
 """
 
 from __future__ import annotations
@@ -55,6 +55,17 @@ def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
         return math.sqrt(2 * (2 * d0 - 1)) / d0
     d = np.arange(1, n_items + 1, dtype=np.float64)
     return math.sqrt(float(np.where(d <= d0, (2 * d - 1) / d0**2, 2.0 / d).max()))
+
+
+def pair_change(degree_floor: int, adjacency: str) -> float:
+    """Return the largest Frobenius norm of the change of the pairs: sqrt(2/d0), d0 >= 2.
+
+    add_remove, d items after adding one, a pair weighs w = 1/sqrt(e (e - 1)), e = max(d, d0): up to
+    the floor 2 (d - 1) w^2 <= 2/d0. Beyond it old pairs lose too: with x = 2/d, in total
+    x + (1 - sqrt(1 - x))^2 <= x + x^2/(2 - x) = 2/(d - 1) <= 2/d0, as (1 + sqrt(1 - x))^2 >= 2 - x.
+    replace: 2 (d - 1) pairs leave and enter, on both sides: 4 (d - 1) w^2 <= 4/d0.
+    """
+    return math.sqrt((4 if adjacency == "replace" else 2) / max(degree_floor, 2))
 
 
 def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
@@ -196,6 +207,24 @@ class InteractionQuery(PrivateQuery):
             "gram", (n, n), gram_change(n, self.degree_floor, self.adjacency), self._error(1.0),
             lambda: (self._normalised().T @ self._normalised()).toarray(), symmetric=True,
         )  # fmt: skip
+
+    def pairs(self) -> Bounded:
+        """Return R'R without its diagonal, users of the floor scaled to a norm of 1: `pair_change`.
+
+        Two items of a user of d add 1/sqrt(e (e - 1)) for e = max(d, d0, 2): rows are shorter than
+        2**(1/4).
+        """
+
+        def compute() -> Any:
+            rows = self.floored(1)._normalised()
+            e = np.maximum(np.diff(rows.indptr), max(self.degree_floor, 2))
+            rows.data = np.repeat((e * (e - 1.0)) ** -0.25, np.diff(rows.indptr))
+            total = (rows.T @ rows).toarray()
+            return total - np.diag(np.diag(total))
+
+        n, change = self.n_features, pair_change(self.degree_floor, self.adjacency)
+        error = 2 * self._error(1.0)
+        return rounded_release("pairs", (n, n), change, error, compute, symmetric=True)
 
     def right(self, X: FloatArray) -> Bounded:
         """Return R'(R X), the Gram matrix times X: see `product_change`."""
@@ -397,8 +426,8 @@ class InteractionHistories(PrivateQuery):
         return self._at(degree_floor=self._usual).counts()
 
     def moment(self, kept: NDArray[np.intp], floor: int, popular: FloatArray) -> Bounded:
-        """Return R'R of the kept items, with a degree floor."""
-        return self._at(degree_floor=floor).columns(kept).gram()
+        """Return the pairs of the kept items, with a degree floor."""
+        return self._at(degree_floor=floor).columns(kept).pairs()
 
     def cells(self, kept: NDArray[np.intp]) -> Bounded:
         """Return the cells of the kept items, to be flipped."""

@@ -16,7 +16,7 @@ from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.exceptions import PartialSignalWarning, warn_caller
-from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
+from skdp.queries.interactions import InteractionHistories, RowHistories, pair_change
 from skdp.recommend._lists import ListsMixin, parted, recall_at_n
 from skdp.solvers.item_filter import list_length
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
@@ -62,11 +62,8 @@ def counted_alike(session, n_users, n_items):
 def _moment(session, whole, n_users):
     factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
 
-    def signal(degree, n_kept, share):
-        floor = max(1, round(degree))
-        change = factor
-        if not whole:
-            change = gram_change(max(n_kept, 2 * floor), floor, session.adjacency)
+    def signal(degree, _, share):
+        change = factor if whole else pair_change(round(degree), session.adjacency)
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
@@ -81,7 +78,8 @@ def _flips(session, n_users):
 
     def signal(degree, n_kept, share):
         noise = pair_deviation(deviation(share), n_users, n_users * degree / n_kept)
-        return n_users * degree / (math.sqrt(2.0) * noise) if noise else math.inf
+        norm = math.sqrt(max(degree, 2.0) * (max(degree, 2.0) - 1))  # of the pairs of a user
+        return n_users * norm / (math.sqrt(2.0) * noise) if noise else math.inf
 
     def most(share):
         flips = n_users * flip_probability(deviation(share))

@@ -14,6 +14,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
+from scipy.special import pdtrik
 
 FloatArray = NDArray[np.float64]
 _LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
@@ -88,10 +89,14 @@ def detection_limit(edge: float, d: int, kurtosis: float = 0.0) -> float:
 def _edge_factor(shape: tuple[float, int], kurtosis: float) -> float:
     """Return how far entries of excess kurtosis c push the edge of noise.
 
-    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019), at most by the norm of all noise.
+    By c / (2 sqrt(d1 d2)) of it (Hwang, Lee, Schnelli 2019). Noise of few entries alike ends at the
+    root of how many are in one line (Benaych-Georges, Bordenave, Knowles 2019): Poisson numbers.
     """
-    edge, norm = math.sqrt(shape[0]) + math.sqrt(shape[1]), math.sqrt(shape[0] * shape[1])
-    return 1 + min(kurtosis / (2 * norm), norm / edge)
+    edge, rare = math.sqrt(shape[0]) + math.sqrt(shape[1]), kurtosis + 6
+    factor = 1 + kurtosis / (2 * math.sqrt(shape[0] * shape[1]))
+    d, mean = np.asarray(shape), np.asarray(shape[::-1]) / rare
+    most = math.ceil(np.nan_to_num(pdtrik(1 - 0.01 / d, mean)).max(initial=1.0))
+    return min(factor, max(2.0, math.sqrt(most * rare) / edge))
 
 
 def largest_of_noise(shape: tuple[float, int], kurtosis: float = 0.0) -> float:

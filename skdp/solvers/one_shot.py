@@ -97,12 +97,14 @@ class _Moment(NamedTuple):
 
 def history_pairs(Y: Any, noise_scale: float, floor: float) -> linalg.PairMoment:
     """Return the moment of normalised histories of few items, without its diagonal."""
+    floor = max(floor, 2)
     moment = _weighted_moment(Y, noise_scale, floor)
-    n, off = Y.shape[1], moment.value / floor
+    unit = math.sqrt(floor * (floor - 1))
+    n, off = Y.shape[1], moment.value / unit
     np.fill_diagonal(off, 0.0)
     b = n / moment.rows
-    edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
-    shrink = partial(moment.directions, scale=1 / floor)
+    edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / unit
+    shrink = partial(moment.directions, scale=1 / unit)
     return linalg.PairMoment(off, shrink, edge)
 
 

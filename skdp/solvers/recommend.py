@@ -69,8 +69,13 @@ def own_of(counts: FloatArray, n_users: float) -> FloatArray:
 def residual_factors(
     moment: PairMoment | None, items: Items, n_components: int, exponent: float
 ) -> ItemFilter:
-    """Return the filter of the factors that can be read of a moment; None reads nothing."""
-    weights = (items.own + (_FLOOR * moment.edge if moment else 0.0)) ** -exponent
+    """Return the filter of the factors that can be read of a moment; None reads nothing.
+
+    Items count by as much as the mean item more (Amini, Chen, Bickel, Levina 2013): pairs of rare
+    ones are chance.
+    """
+    least = items.own.mean() + (_FLOOR * moment.edge if moment else 0.0)
+    weights = (items.own + least) ** -exponent
     found = _NOTHING if moment is None else _reading(moment, items, n_components)
     return _filter(found, items, weights, n_components)
 
@@ -86,7 +91,8 @@ def _reading(moment: PairMoment, items: Items, k: int) -> Directions:
     """
     v, others = items.popular, without_direction(moment.off, items.popular)
     found = moment.shrink(*leading_pairs(others, k, rough=True))
-    share = (found.vectors**2) @ (found.values * found.cosines)
+    values = found.values * found.cosines
+    share = (found.vectors**2) @ np.where(values > _chance(items), values, 0.0)
     own = np.minimum(share + _OWN * moment.edge, items.own)
     M = without_direction(np.diag(own), v) + others
     return moment.shrink(*leading_pairs(M, 2 * k, rough=True))
@@ -99,11 +105,21 @@ def _filter(
     first = popularity[kept] * weights
     length = float(np.linalg.norm(first))
     first = first / length
-    sizes = items.own * weights**2
-    sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
-    factors, gains = _factors(directions, weights, first, n_components, sampled)
+    factors, gains = _factors(directions, weights, first, n_components, _chance(items, weights))
     inward = np.ascontiguousarray(np.column_stack([first, factors]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (factors * gains).T / weights, 1 / length)
+
+
+def _chance(items: Items, weights: Any = 1.0) -> float:
+    """Return where the spectrum of the pairs of independent items ends, if items are weighted.
+
+    Entries have variances s_i s_j / n. By the quadratic vector equation (Ajanki, Erdos, Krueger
+    2017), which has one unknown here; the smallest value over it is the edge.
+    """
+    sizes = items.own * weights**2
+    u = np.linspace(0.01, 0.99, 99)[:, None] / sizes.max()
+    squares = (sizes / (1 - u * sizes)).sum(axis=1, keepdims=True) / u
+    return math.sqrt(float(squares.min()) / items.n_users)
 
 
 def _factors(
@@ -183,26 +199,17 @@ class Fitted(NamedTuple):
     flipped: Flipped | None = None
 
 
-def kept_items(signal: float, n_items: int, most: int, *, pairs: bool = False) -> int:
-    """Return how many items to keep for a signal figure: users over the noise of one pair.
+def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
+    """Return how many items to keep, and the mean number of them of a user.
 
     Of pairs off the popularity half of it: more of them dilute factors.
     """
-    return min(kept_columns(max(signal, 0.0) / (1 + pairs), n_items, 0), most)
-
-
-def kept_degree(ordered: FloatArray, n_kept: int, n_users: float) -> float:
-    """Return the mean number of kept items of a user, from counts in descending order."""
-    return max(float(np.maximum(ordered[:n_kept], 0.0).sum()) / max(n_users, 1.0), 1.0)
-
-
-def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> tuple[int, int]:
-    """Return how many items to keep, and the mean number of them of a user."""
+    degrees = np.cumsum(np.maximum(np.append(0.0, ordered), 0.0)) / max(n_users, 1.0)
     most = route.most(share)
     first = min(1000, most, len(ordered))
-    signal = route.signal(kept_degree(ordered, first, n_users), first, share)
-    n_kept = kept_items(signal, len(ordered), most, pairs=route.pairs)
-    return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
+    signal = max(route.signal(max(degrees[first], 1.0), first, share), 0.0) / (1 + route.pairs)
+    n_kept = min(kept_columns(signal, len(ordered), 0), most)
+    return n_kept, max(1, round(degrees[n_kept]))
 
 
 def _positive(counts: FloatArray) -> FloatArray:
@@ -214,10 +221,8 @@ def _positive(counts: FloatArray) -> FloatArray:
 
 def known_items(counts: Answer, kept: NDArray[np.intp], n_users: float) -> Items:
     """Return what the counts say of the kept items."""
-    values = counts.value  # without noise, an item of nobody counts as the rarest of the others
-    least = float(np.min(values, where=values > 0, initial=max(values.max(), 1e-300)))
-    clear = np.maximum(values[kept], 2 * counts.noise_scale or least)
-    return Items(kept, _positive(values), own_of(clear, n_users), n_users)
+    clear = np.maximum(counts.value[kept], 2 * counts.noise_scale or 1e-100)
+    return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
 def fit_filter(
@@ -253,13 +258,7 @@ def fit_filter(
         flipped = Flipped(cells.value, cells.noise_scale)
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
         return Fitted(residual_factors(moment, items, *options), counts, flipped)
-    answer = ask.moment(kept, floor or usual, items.popular, share=rest)
-    return Fitted(residual_factors(_moment(route, answer), items, *options), counts)
-
-
-def _moment(route: Route, answer: Answer) -> PairMoment:
-    """Return the moment without its diagonal."""
-    off = answer.value if route.pairs else answer.value - np.diag(np.diag(answer.value))
-    noise_scale = answer.noise_scale / math.sqrt(2)
-    edge = 2 * noise_scale * math.sqrt(len(off))
-    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge)
+    off, deviation = ask.moment(kept, floor or usual, items.popular, share=rest)
+    shrink = partial(wigner, noise_scale=deviation / math.sqrt(2))
+    moment = PairMoment(off, shrink, deviation * math.sqrt(2 * n_kept))
+    return Fitted(residual_factors(moment, items, *options), counts)

@@ -127,7 +127,7 @@ def test_only_positive_entries_are_interactions():
     np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
     np.testing.assert_array_equal(query.cells(np.arange(3)).answer(1.0), [0, 4, 7, 8])
     moment = query.moment(np.arange(3), 2, np.zeros(3)).answer(0.0)
-    np.testing.assert_allclose(np.diag(moment), [0.5, 1, 0.5], atol=1e-12)
+    np.testing.assert_allclose(moment * 2**0.5, [[0, 0, 0], [0, 0, 1], [0, 1, 0]], atol=1e-12)
 
 
 # -- pairs of items in one history -----------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import PairMoment, wigner
-from skdp.solvers.recommend import Items, Route, fit_filter, own_of, residual_factors
+from skdp.solvers.recommend import Items, Route, _chance, fit_filter, own_of, residual_factors
 
 
 def signal_of(size):
@@ -155,3 +155,13 @@ def test_what_a_sample_shows_by_chance_is_left_out(seed):
     R = histories(400, 90, 0, np.random.default_rng(seed))
     assert factors_of(R).rank <= 2
     assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
+
+
+def test_chance_ends_where_pairs_of_independent_items_do():
+    """Of items from 1 in 2 to 1 in 40."""
+    n, p, rng = 20_000, 0.5 / np.sqrt(np.arange(1, 401)), np.random.default_rng(0)
+    X = (rng.random((n, 400)) < p) - p
+    edge = _chance(Items(np.arange(400), p, n * p * (1 - p), n))
+    assert np.linalg.eigvalsh(X.T @ X - np.diag((X**2).sum(axis=0)))[-1] == pytest.approx(
+        edge, rel=0.05
+    )
