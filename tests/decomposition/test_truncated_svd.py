@@ -82,6 +82,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
             for unit in (*ENTRY_UNITS, "entry_change")
             for route, delta in (("auto", 1e-6), ("alternating", 1e-6), ("deflation", 0.0))
         ),
+        *(of_unit(unit) | {"algorithm": "one_shot"} for unit in ("frobenius", "entry_change")),
     ],
     ids=str,
 )
