@@ -99,8 +99,8 @@ class DPTruncatedSVD(
         "randomized"), "one_shot". Entries: "gram" (and "arpack") and "screened" for thin matrices,
         "alternating" (and "randomized"), "one_shot". Edges: "power", "one_shot". "entry_change" and
         "frobenius": "alternating", or "one_shot", which adds Laplace or Gaussian noise to the
-        matrix. "edge_change" and "mixed": no "one_shot". With ``delta=0``, units of entries also
-        have "deflation", one component after the other.
+        matrix. "edge_change" and "mixed": "power". "spectral": "alternating". With ``delta=0``,
+        units of entries also have "deflation", one component after the other.
         For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
         rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from

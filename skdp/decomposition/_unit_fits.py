@@ -240,11 +240,9 @@ def unit_route(estimator, shape):
     routes = UNIT_SOLVERS[unit.name]
     name = next((route for route in _SKLEARN.get(name, ()) if route in routes), name)
     if unit.bound is DEGREE:
-        return (
-            interaction_route(estimator, shape)
-            if name == "auto"
-            else (name, f"{name}: set by the parameter")
-        )
+        if name == "auto":
+            return interaction_route(estimator, shape)
+        return name, f"{name}: set by the parameter"
     changed = matrix_unit(estimator)
     iterated, pure = "power" if unit.symmetric else "alternating", estimator.delta == 0
     if pure and estimator.n_components > 1:
@@ -308,7 +306,7 @@ def fit_entries(estimator, session, X, route):
     if route in ("gram", "screened"):
         U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot" and not unit.bounded:
-        share = 1.0 if session.budget.pure else 0.99
+        share = 1.0 if session.budget.pure else 0.98 if session.budget.exact else 0.99
         U, values, V = whole_triplets(ask, X.shape, k, share, session.law)
     elif route == "one_shot":
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)

@@ -7,13 +7,13 @@ X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j la
 rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
 
 Both units offer the same two releases, so that one solver serves both: the item counts, and the
-pairs of items of a user, or the Gram matrix of the user rows, on selected items.
+Gram matrix of the user rows without its diagonal (pairs), on selected items.
 
-| one ... more or less | counts | moment |
-|---|---|---|
-| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) |
-| row, counts for pure noise | 1 (rows of sum 1) | |
-| interaction | 1 (long histories weigh less) | `gram_change`, `pair_change` |
+| one ... more or less | counts | pairs | Gram matrix |
+|---|---|---|---|
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | |
+| row, counts for pure noise | 1 (rows of sum 1) | | |
+| interaction | 1 (long histories weigh less) | `pair_change` | `gram_change` |
 """
 
 from __future__ import annotations

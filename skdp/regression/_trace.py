@@ -273,8 +273,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             if design is None:
                 raise NoSignalError
         except NoSignalError:
-            fit, unseen = zero_fit(shape, facts.rank), (None, None, centre, 0.0)
-            return _measurements.judged(None, fit, facts, *unseen)
+            fit = zero_fit(shape, facts.rank, "the noise hides the scale of X")
+            return _measurements.judged(None, fit, facts, None, None, centre, 0.0)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         facts = facts._replace(bias=bias, target_sd=centre.sd, **learnt)

@@ -158,7 +158,7 @@ class Route(NamedTuple):
     least : float
         Share of the counts next to a moment, at least.
     pairs : bool
-        Whether a moment is released without its diagonal, of rows of length 1.
+        Whether a moment is released without the direction of popularity.
     """
 
     name: str

@@ -445,13 +445,10 @@ def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, Fl
     return U[:, :rank], values[:rank], Vt[:rank].T
 
 
-_NO_SIGNAL = "the noise hides the median norm of the gradients"
-
-
 def zero_fit(
     shape: tuple[int, int],
     rank: int,
-    reason: str = _NO_SIGNAL,
+    reason: str,
     levels: tuple[float, ...] = (),
     noise_sd: float = math.inf,
 ) -> TraceFit:
@@ -474,7 +471,7 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
                 break
         run.finish()
     except NoSignalError:
-        return run.result(_NO_SIGNAL)
+        return run.result("the noise hides the median norm of the gradients")
     if not run.point.values.any():
         return run.result("no singular value exceeds the noise level")
     return run.result()

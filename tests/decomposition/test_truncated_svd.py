@@ -72,16 +72,13 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
 @pytest.mark.parametrize(
     "kwargs",
     [
-        *(
-            {"algorithm": route, "adjacency": adjacency}
-            for route in ROUTES
-            for adjacency in ("add_remove", "replace")
-        ),
+        *({"algorithm": alg, "adjacency": a} for alg in ROUTES for a in ("add_remove", "replace")),
         *(
             {"algorithm": route, "delta": delta} | of_unit(unit, unit_bound=(-9.0, 9.0))
             for unit in (*ENTRY_UNITS, "entry_change")
             for route, delta in (("auto", 1e-6), ("alternating", 1e-6), ("deflation", 0.0))
         ),
+        *(of_unit(unit) | {"algorithm": "one_shot"} for unit in ("frobenius", "entry_change")),
     ],
     ids=str,
 )

@@ -65,8 +65,8 @@ def worst_ratio(ask, adjacency, floor):
 @pytest.mark.thorough
 @pytest.mark.parametrize("floor", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_gram_and_counts(adjacency, floor):
-    for ask in (lambda q: q.gram(), lambda q: q.counts()):
+def test_gram_pairs_and_counts(adjacency, floor):
+    for ask in (lambda q: q.gram(), lambda q: q.pairs(), lambda q: q.counts()):
         assert (0.95 if floor < N else 0.0) <= worst_ratio(ask, adjacency, floor) <= 1.0
 
 

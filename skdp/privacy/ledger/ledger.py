@@ -116,7 +116,7 @@ class PrivacyLedger:
         Instead, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2 for a pure
         one, eta^2/8 for bounded range; they add up.
     adjacency : {"add_remove", "replace"} or None, default=None
-        None: the first fit decides. A "replace" ledger charges "add_remove" fits twice their mu (a
+        None: the first fit decides. A "replace" ledger charges "add_remove" fits twice (a
         replacement is a removal and an addition); the reverse is rejected.
     unit : str or None, default=None
         Privacy unit of all fits; None: the first fit decides. You ensure that groups are the same
