@@ -9,19 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 
 import skdp
 from skdp import federated
 from skdp._inputs import checked_updates
-from skdp.data.blocks import DenseRows
+from skdp.data.blocks import DenseRows, as_array
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
-SECRET, HUGE = "Rome", 10**400
+SECRET, HUGE, DATE = "Rome", 10**400, np.datetime64("2020-02-29")
 CONFIG = federated.AggregationConfig(n_clients=3)
 DEVICE = partial(federated.PersonalizedClient, skdp.DPPersonalizedRegressor())
 N, D = 40, 4
@@ -30,12 +31,9 @@ ROWS = [
     DPRecommender(2),
 ]  # fmt: skip
 WITH_Y = [
-    skdp.DPRidge(),
-    skdp.DPRidgeClassifier(classes=[0, 1]),
-    skdp.DPPersonalizedRegressor(2),
-    skdp.DPPersonalizedClassifier(2, classes=[0, 1]),
-    skdp.DPTraceRegressor(1, matrix_shape=(2, 2)),
-]
+    skdp.DPRidge(), skdp.DPRidgeClassifier(classes=[0, 1]), skdp.DPPersonalizedRegressor(2),
+    skdp.DPPersonalizedClassifier(2, classes=[0, 1]), skdp.DPTraceRegressor(1, matrix_shape=(2, 2)),
+]  # fmt: skip
 NUMERIC_Y = [model for model in WITH_Y if not type(model).__name__.endswith("Classifier")]
 
 
@@ -64,10 +62,10 @@ TEXTS = {
 # form -> (values of that form, the remedy that is told)
 BAD = {form: (make, "encode categories by a public list first") for form, make in TEXTS.items()} | {
     "integer": (with_one(HUGE), "that a float can hold"),
-    "dates": (
-        lambda values: np.full(values.shape, np.datetime64("2020-02-29")),
-        "subtract a public date first",
-    ),
+    "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date first"),
+    "a date": (with_one(DATE), "subtract a public date first"),
+    "durations": (lambda values: [[DATE - DATE] * D] * N, "subtract a public date first"),
+    "masked": (lambda values: np.ma.masked_equal(values, values.ravel()[0]), "masked entries"),
 }
 
 
@@ -225,8 +223,6 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
 
     for labels in (Column(y.tolist()), y.tolist(), pd.Series(y, dtype="Int64").astype("category")):
         skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, labels)
-    polars = pytest.importorskip("polars")
-    skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, polars.Series(y))
 
 
 TABLE = np.random.default_rng(0).standard_normal((N, D))
@@ -247,6 +243,19 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
         skdp.DPPCA(1).fit(rows)
     with pytest.raises(TypeError, match="A source has n_features, n_rows, parts and blocks"):
         PublicScaler().fit(rows)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_indices_outside_of_a_shape_are_refused(form):
+    X = sp.eye_array(N, D, format=form)
+    (X.coords[0] if form == "coo" else X.indices)[0] = 10**6  # foreign memory
+    assert "indices outside" in told(lambda: skdp.DPPCA(1).fit(X))
+
+
+def test_blocks_keep_what_is_masked_or_no_number_out():
+    masked = np.ma.masked_equal([[1, 2]], 2)
+    for block in (masked, np.array([[1, None]]), np.array([[1, DATE]], object)):
+        np.testing.assert_array_equal(as_array(block), [[1.0, np.nan]])
 
 
 def test_one_dimension_is_told_without_values():
