@@ -427,10 +427,8 @@ def holds_times(data):
         return False
     with suppress(Exception):  # what is no table is left to scikit-learn
         found = np.asarray(data)
-        objects = found.flat if found.dtype.kind == "O" else ()
-        return found.dtype.kind in "mM" or any(
-            isinstance(value, np.datetime64 | np.timedelta64) for value in objects
-        )
+        kinds = set(map(type, found.flat)) if found.dtype.kind == "O" else {found.dtype.type}
+        return not kinds.isdisjoint((np.datetime64, np.timedelta64))
     return False
 
 

@@ -304,8 +304,7 @@ def as_array(block: Any) -> NDArray[Any]:
 
     Their rows add nothing then: what one row holds must not end a fit, nor change other rows.
     """
-    given = np.asanyarray(block)
-    mask, values = np.ma.getmask(given), np.asarray(given)
+    mask, values = np.ma.getmask(np.asanyarray(block)), np.asarray(block)
     if values.dtype.kind == "O":
         values = np.asarray(np.frompyfunc(_as_number, 1, 1)(values)).astype(np.float64)
     if values.dtype.kind not in "fiub":
