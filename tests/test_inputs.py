@@ -54,7 +54,9 @@ TEXTS = {
     "one among numbers": with_one(SECRET),
     "lists": lambda values: np.full(values.shape, SECRET).tolist(),
     "categories": lambda values: (
-        pd.DataFrame(values).add_prefix("c").assign(c0=pd.Categorical([SECRET] * N))
+        pd.Series(pd.Categorical([SECRET] * N))
+        if values.ndim == 1
+        else pd.DataFrame(values).add_prefix("c").assign(c0=pd.Categorical([SECRET] * N))
     ),
 }
 # form -> (values of that form, the remedy that is told)
@@ -242,10 +244,9 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
         PublicScaler().fit(rows)
 
 
-@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
-def test_indices_outside_of_a_shape_are_refused(form):
-    X = sp.eye_array(N, D, format=form)
-    (X.coords[0] if form == "coo" else X.indices)[0] = 10**6  # foreign memory
+def test_indices_outside_of_a_shape_are_refused():
+    X = sp.eye_array(N, D, format="csr")
+    X.indices[0] = 10**6  # foreign memory
     assert "indices outside" in told(lambda: skdp.DPPCA(1).fit(X))
 
 
