@@ -12,28 +12,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
 from skdp._validation import (
     FLOATS,
-    as_labels,
     check_bounds,
     check_int,
     check_labels,
     check_option,
     check_real,
+    columns_of,
     complete_labels,
+    holds_times,
     refuse_files,
 )
 from skdp.data.blocks import (
     DenseRows,
     SparseRows,
+    as_array,
     check_source,
     is_dask_array,
     is_paths,
     is_source,
     plain_block,
     row_source,
+    well_formed,
 )
 from skdp.data.histories import binary_rows
 from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows, whole_rows
@@ -45,6 +49,11 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date first and divide by a public unit, such as one day"
+_MISSING = (
+    "takes no missing values: fill them with public constants, with SimpleImputer("
+    "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "
+    "data are private."
+)
 
 
 def checked(estimator, *data, **options):
@@ -59,10 +68,9 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     `estimator` may also be the name of a function's argument.
     """
     name = estimator if isinstance(estimator, str) else type(estimator).__name__
-    refuse_files(name, *data)
-    if any((dates := _columns(part, "Mm")) is not None for part in data):
-        raise ValueError(f"{name} needs numbers, and found dates{dates}: {_DATES}.")
-    texts = "".join(_columns(part, "OUST") or "" for part in data)
+    for part in data:
+        _refuse_form(name, part)
+    texts = "".join(columns_of(part, "OUST") or "" for part in data)
     text = (
         f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
         "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, "
@@ -81,12 +89,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
         "list of tables pass pd.concat(tables) or np.vstack(tables).",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
-        "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
-        "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
-        "keep_empty_features=True). Means and medians of the data are private.",
+        "contains NaN": f"Input contains NaN, and {name} {_MISSING}",
     }
     try:
-        with QUIET():
+        with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
             return check(*data, **{"dtype": FLOATS} | options)
     except (ValueError, OverflowError) as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
@@ -95,13 +101,15 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     raise ValueError(said)  # outside the except block: no context, which would hold the value
 
 
-def _columns(data, kinds):
-    """Name columns of a frame that are of these kinds: "" for an array of them, None for none."""
-    if not (hasattr(data, "columns") and hasattr(data, "dtypes")):
-        return "" if getattr(getattr(data, "dtype", None), "kind", " ") in kinds else None
-    columns = zip(data.columns, data.dtypes, strict=True)
-    found = [repr(name) for name, dtype in columns if getattr(dtype, "kind", " ") in kinds]
-    return " in " + ", ".join(found) if found else None
+def _refuse_form(name, data):
+    """Refuse what an array would not show any more: files, dates, masks, places out of range."""
+    refuse_files(name, data)
+    if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
+        raise ValueError(f"{name} needs numbers, and found dates{dates or ''}: {_DATES}.")
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
+    if sp.issparse(data) and not well_formed(data):
+        raise ValueError(f"{name} was passed a sparse matrix with indices outside of its shape.")
 
 
 def check_numbers(y: Any, name: str = "y") -> Any:
@@ -121,8 +129,7 @@ def check_targets(estimator, y, *, numbers=True, name="y"):
         raise ValueError(f"{type(estimator).__name__} needs {name!r}. Got None.")
     check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
     refuse_files(type(estimator).__name__, y)
-    y = as_labels(y) if numbers else complete_labels(y)
-    y = advised(estimator, check, y, dtype="numeric" if numbers else None)
+    y = advised(estimator, check, complete_labels(y), dtype="numeric" if numbers else None)
     return check_numbers(y, name) if numbers else y
 
 
@@ -251,14 +258,14 @@ def checked_updates(rows, columns, deltas, shape):
 
 def _indices(name, values, limit):
     """Return public places as int64; anything but integers in range is a ValueError."""
-    index = np.atleast_1d(np.asarray(values))
+    index = np.atleast_1d(np.asanyarray(values))
     if index.size == 0:
         index = index.astype(np.int64)
-    if index.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers. Got dtype {index.dtype}.")
+    if index.dtype.kind not in "iu" or np.ma.is_masked(index):
+        raise ValueError(f"{name} must be integers, and none masked. Got dtype {index.dtype}.")
     if index.size and not (index.min() >= 0 and index.max() < limit):
         raise ValueError(f"{name} must lie in [0, {limit}).")
-    return index.astype(np.int64)
+    return np.asarray(index).astype(np.int64)
 
 
 # Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
@@ -272,7 +279,7 @@ _UNEQUAL = "have inconsistent numbers of samples (how many is private)"
 
 def as_columns(y):
     """Return targets as float64 columns."""
-    y = np.asarray(y)
+    y = as_array(y)
     return y.astype(np.float64, copy=False).reshape(len(y), n_columns(y))
 
 
@@ -289,7 +296,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
     if as_blocks(X) is not None:
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
-    y = y if numbers else complete_labels(y)
+    y = complete_labels(y)
     if reset:
         X, y = checked(estimator, X, y, accept_sparse="csr", **options)
     else:
@@ -603,7 +610,7 @@ def split_users(X, column):
             name = names[column]
         if name not in names:
             raise ValueError(f"'group_column' {column!r} is not a column of X.")
-        return X.drop(columns=[name]), X[name].to_numpy()
+        return X[[other for other in names if other != name]], X[name].to_numpy()
     if not _is_index(column):
         raise ValueError(
             f"'group_column' is {column!r}, and X is no data frame: give the index of a column, or "

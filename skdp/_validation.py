@@ -6,6 +6,7 @@ They are always on, whatever scikit-learn's configuration.
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -316,7 +317,7 @@ def complete_labels(y: Any) -> Any:
     """Return labels as an array; None, NaN, or the NA of pandas among them are an error."""
     y = as_labels(y)
     if y is not None and np.asarray(y).dtype.kind == "O" and any(map(_is_missing, np.ravel(y))):
-        raise ValueError("Input y contains NaN: leave out rows that have no label.")
+        raise ValueError("Input y contains NaN: leave out rows that have no target.")
     return y
 
 
@@ -335,10 +336,12 @@ def class_numbers(y, classes):
         except TypeError:  # not hashable: no class either
             return -1
 
-    y, places = np.asarray(as_labels(y)), slice(None)
+    given = np.asanyarray(as_labels(y))
+    y, places = np.asarray(given), slice(None)
     if y.dtype.kind in "biuf" and y.ndim == 1:  # few labels, of many rows
         y, places = np.unique(y, return_inverse=True)
-    return np.array([look_up(label) for label in y.tolist()], dtype=np.intp)[places]
+    found = np.array([look_up(label) for label in y.tolist()], dtype=np.intp)[places]
+    return np.where(np.ma.getmask(given), -1, found)
 
 
 def check_kind(estimator, y):
@@ -404,6 +407,31 @@ def refuse_files(name, *data):
             )
 
 
+def columns_of(data, kinds):
+    """Name columns of a frame that are of these kinds: "" for an array of them, None for none."""
+    if not (hasattr(data, "columns") and hasattr(data, "dtypes")):
+        return "" if _kind(getattr(data, "dtype", None)) in kinds else None
+    columns = zip(data.columns, data.dtypes, strict=True)
+    found = [repr(name) for name, dtype in columns if _kind(dtype) in kinds]
+    return " in " + ", ".join(found) if found else None
+
+
+def _kind(dtype):
+    """Return the kind of a dtype as numpy names it, also of one of polars."""
+    return "M" if getattr(dtype, "is_temporal", bool)() else getattr(dtype, "kind", " ")
+
+
+def holds_times(data):
+    """Whether objects, or what has no dtype, hold dates of numpy, which a cast makes numbers."""
+    if columns_of(data, "O") is None and (hasattr(data, "dtype") or hasattr(data, "dtypes")):
+        return False
+    with suppress(Exception):  # what is no table is left to scikit-learn
+        found = np.asarray(data)
+        kinds = set(map(type, found.flat)) if found.dtype.kind == "O" else {found.dtype.type}
+        return not kinds.isdisjoint((np.datetime64, np.timedelta64))
+    return False
+
+
 def check_labels(labels):
     """Return the users of rows as an array of one kind; a missing user is an error."""
     if isinstance(labels, str):
@@ -412,8 +440,11 @@ def check_labels(labels):
         raise ValueError("A group label is missing (masked): give such rows labels of their own.")
     if not hasattr(labels, "dtype"):
         labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
-    labels = column_or_1d(np.asarray(labels))
-    if labels.dtype.kind in "fcmM" and not np.isfinite(labels).all():
+    labels = np.asarray(labels)
+    if labels.dtype.kind == "c":  # scikit-learn's error would quote them
+        raise ValueError("'groups' must be text or real numbers. Got complex ones.")
+    labels = column_or_1d(labels)
+    if labels.dtype.kind in "fmM" and not np.isfinite(labels).all():
         raise ValueError("A group label is missing (NaN): give such rows labels of their own.")
     if (
         labels.dtype.kind == "f"

@@ -9,19 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 
 import skdp
 from skdp import federated
 from skdp._inputs import checked_updates
-from skdp.data.blocks import DenseRows
+from skdp.data.blocks import DenseRows, as_array
 from skdp.decomposition import randomize_row
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import split_interactions
 from skdp.preprocessing import PublicScaler, RowClipper
 from skdp.recommend import DPRecommender, recall_at_n
 
-SECRET, HUGE = "Rome", 10**400
+SECRET, HUGE, DATE = "Rome", 10**400, np.datetime64("2020-02-29")
 CONFIG = federated.AggregationConfig(n_clients=3)
 DEVICE = partial(federated.PersonalizedClient, skdp.DPPersonalizedRegressor())
 N, D = 40, 4
@@ -30,12 +31,9 @@ ROWS = [
     DPRecommender(2),
 ]  # fmt: skip
 WITH_Y = [
-    skdp.DPRidge(),
-    skdp.DPRidgeClassifier(classes=[0, 1]),
-    skdp.DPPersonalizedRegressor(2),
-    skdp.DPPersonalizedClassifier(2, classes=[0, 1]),
-    skdp.DPTraceRegressor(1, matrix_shape=(2, 2)),
-]
+    skdp.DPRidge(), skdp.DPRidgeClassifier(classes=[0, 1]), skdp.DPPersonalizedRegressor(2),
+    skdp.DPPersonalizedClassifier(2, classes=[0, 1]), skdp.DPTraceRegressor(1, matrix_shape=(2, 2)),
+]  # fmt: skip
 NUMERIC_Y = [model for model in WITH_Y if not type(model).__name__.endswith("Classifier")]
 
 
@@ -56,18 +54,18 @@ TEXTS = {
     "one among numbers": with_one(SECRET),
     "lists": lambda values: np.full(values.shape, SECRET).tolist(),
     "categories": lambda values: (
-        pd.Series([SECRET] * N, dtype="category")
+        pd.Series(pd.Categorical([SECRET] * N))
         if values.ndim == 1
-        else pd.DataFrame(values, columns=[*"abcd"]).assign(d=pd.Categorical([SECRET] * N))
+        else pd.DataFrame(values).add_prefix("c").assign(c0=pd.Categorical([SECRET] * N))
     ),
 }
 # form -> (values of that form, the remedy that is told)
 BAD = {form: (make, "encode categories by a public list first") for form, make in TEXTS.items()} | {
     "integer": (with_one(HUGE), "that a float can hold"),
-    "dates": (
-        lambda values: np.full(values.shape, np.datetime64("2020-02-29")),
-        "subtract a public date first",
-    ),
+    "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date first"),
+    "a date": (with_one(DATE), "subtract a public date first"),
+    "durations": (lambda values: [[DATE - DATE] * D] * N, "subtract a public date first"),
+    "masked": (lambda values: np.ma.masked_equal(values, values.ravel()[0]), "masked entries"),
 }
 
 
@@ -135,7 +133,7 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
 )
 def test_text_is_not_quoted_after_the_fit(model):
     X, y, fit_params = data(model)
-    for rows, forms in ((X, [*TEXTS][:4]), (pd.DataFrame(X, columns=[*"abcd"]), ["categories"])):
+    for rows, forms in ((X, [*TEXTS][:4]), (pd.DataFrame(X).add_prefix("c"), ["categories"])):
         fitted = clone(model).fit(rows, *(y or [None]), **fit_params)
         use = fitted.predict if hasattr(fitted, "predict") else fitted.transform
         for form in forms:
@@ -200,8 +198,7 @@ def test_users_that_floats_merge_are_refused():
     groups = np.repeat(np.arange(8), 5) + 2.0**53
     first = np.repeat([0.0, 2.0**53], 20)  # 2^53 + 1 is the same float
     for users in (groups, groups.astype(np.float32), pd.Series(groups), -groups, first):
-        text = refusal(WITH_Y[2], X, *y, groups=users)
-        assert "floats beyond which integers merge" in text
+        assert "floats beyond which integers" in refusal(WITH_Y[2], X, *y, groups=users)
 
 
 def test_classes_of_another_kind_than_the_labels_are_refused():
@@ -225,8 +222,6 @@ def test_labels_of_other_libraries_are_no_kind_of_numpy():
 
     for labels in (Column(y.tolist()), y.tolist(), pd.Series(y, dtype="Int64").astype("category")):
         skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, labels)
-    polars = pytest.importorskip("polars")
-    skdp.DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, polars.Series(y))
 
 
 TABLE = np.random.default_rng(0).standard_normal((N, D))
@@ -249,6 +244,16 @@ def test_a_source_that_is_no_table_of_its_width_is_refused_before_it_is_charged(
         PublicScaler().fit(rows)
 
 
+def test_indices_outside_of_a_shape_are_refused():
+    X = sp.csr_array((np.ones(1), [10**6], [0] + [1] * N), shape=(N, D))  # foreign memory
+    assert "indices outside" in told(lambda: skdp.DPPCA(1).fit(X))
+
+
+def test_blocks_keep_what_is_masked_or_no_number_out():
+    for block in (np.ma.masked_equal([1, 2], 2), [1, None], np.array([1, DATE], object)):
+        np.testing.assert_array_equal(as_array(block), [1.0, np.nan])
+
+
 def test_one_dimension_is_told_without_values():
     text = told(lambda: skdp.DPPCA(1).fit(np.full(5, 123.25)))
     assert "got 1D array instead" in text and "123" not in text
@@ -268,12 +273,11 @@ def test_no_warning_tells_that_a_sum_of_entries_overflows(model):
     column = np.repeat([1.7e308, -1.7e308], N // 2)
     rows = np.tile(column[:, None], D)
     for X, y in ((rows, np.zeros(N)), (np.ones((N, D)), column), (rows, column)):
-        fitted = clone(model)
         more = {"groups": np.arange(N) % 4} if "Personalized" in type(model).__name__ else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", RuntimeWarning)
-            fitted.fit(X, y, **more)
+            clone(model).fit(X, y, **more)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -60,7 +60,7 @@ def test_a_label_of_another_type_takes_only_itself_out(name, odd):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_label_that_is_missing_is_an_error(name):
     model, options = MODELS[name]
-    with pytest.raises(ValueError, match="y contains NaN: leave out rows that have no label"):
+    with pytest.raises(ValueError, match="y contains NaN: leave out rows that have no target"):
         coefficients(model, with_one(None), **options)
 
 

@@ -285,6 +285,40 @@ class DenseRows(_RangeOfRows):
         return self._X[i:j]
 
 
+def well_formed(matrix: Any) -> bool:
+    """Whether the indices of a sparse matrix lie in its shape: others lead to foreign memory."""
+    if matrix.format not in ("csr", "csc", "bsr", "coo"):
+        return True
+    coo = matrix.format == "coo"
+    places = (matrix.coords,) if coo else (matrix.indices, matrix.indptr)
+    values = np.broadcast_to(np.int8(0), matrix.data.shape)
+    try:  # another object: the check may change what it is called on
+        getattr(type(matrix)((values, *places), shape=matrix.shape), "check_format", bool)()
+    except ValueError:
+        return False
+    return True
+
+
+def as_array(block: Any) -> NDArray[Any]:
+    """Return numbers as an array; masked entries, and objects that are no numbers, become NaN.
+
+    Their rows add nothing then: what one row holds must not end a fit, nor change other rows.
+    """
+    mask, values = np.ma.getmask(np.asanyarray(block)), np.asarray(block)
+    if values.dtype.kind == "O":
+        values = np.asarray(np.frompyfunc(_as_number, 1, 1)(values)).astype(np.float64)
+    if values.dtype.kind not in "fiub":
+        raise ValueError("a block holds no numbers")
+    return values if mask is np.ma.nomask else np.where(mask, np.nan, values)
+
+
+def _as_number(value: Any) -> float:
+    with suppress(Exception):
+        if not isinstance(value, np.datetime64 | np.timedelta64):  # numpy casts them to numbers
+            return float(value)
+    return math.nan
+
+
 def _canonical(block: Any) -> Any:
     """Return the block without duplicate entries (explicit zeros are harmless to sums)."""
     block = sp.csr_array((block.data, block.indices, block.indptr), shape=block.shape)
@@ -301,8 +335,10 @@ def plain_block(block: Any) -> Any:
     are computed: the norm of the stored parts is not the norm of the row.
     """
     if isinstance(block, np.ndarray):
-        return np.asarray(block, np.float64)
+        return as_array(block).astype(np.float64, copy=False)
     if sp.issparse(block):
+        if not well_formed(block):
+            raise ValueError("a block has indices outside of its shape")
         return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
     return block
 

@@ -22,10 +22,12 @@ from skdp.data.blocks import (
     DenseRows,
     RowSource,
     SparseRows,
+    as_array,
     cuts,
     is_dask_array,
     is_source,
     row_source,
+    well_formed,
 )
 from skdp.data.views import ZippedRows
 from skdp.exceptions import PrivacyError
@@ -468,8 +470,9 @@ def rows_of_block(block: Any, n_features: int) -> RowSource:
     if is_source(block):
         source: RowSource = block
         return source
-    rows = block if sp.issparse(block) else np.asarray(block)
-    if rows.ndim != 2 or rows.shape[1] != n_features:
+    rows = block if sp.issparse(block) else as_array(block)
+    bad = rows.ndim != 2 or rows.shape[1] != n_features
+    if bad or (sp.issparse(rows) and not well_formed(rows)):
         raise ValueError("a block has another shape than its array")
     return row_source(rows)
 

@@ -339,7 +339,7 @@ class PersonalizedClient(_clients.FederatedClient):
         delta: float = 1e-6,
     ) -> None:
         model, n_outputs = _unfitted(model)
-        y = y if model._y_numeric else complete_labels(y)
+        y = complete_labels(y)
         X, y = advised(model, check_X_y, X, y, accept_sparse="csr", y_numeric=model._y_numeric)
         y = check_numbers(y) if model._y_numeric else y
         codes = np.zeros(X.shape[0], int)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skdp._inputs import as_columns
 from skdp._validation import Seed, Split, check_option
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredRegressorMixin
@@ -297,7 +298,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         return self._block_encoding()[0](y)
 
     def _block_encoding(self):
-        return _column, 1
+        return as_columns, 1
 
     def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.
@@ -336,7 +337,3 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
             R squared.
         """
         return self._compared(y, self.predict(X, groups), sample_weight)
-
-
-def _column(y):
-    return np.asarray(y, np.float64).reshape(-1, 1)

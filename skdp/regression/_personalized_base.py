@@ -433,7 +433,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
-        y = y if self._y_numeric else _validation.complete_labels(y)
+        y = _validation.complete_labels(y)
         if self.group_column is not None:
             X, labels = _inputs.without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
