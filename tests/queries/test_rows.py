@@ -440,7 +440,8 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(name, form):
         return ROWS[name](query(rows, "add_remove"))
 
     block = FORMS[form](A)
-    expected, step = bounded(A).answer(1e-8), 1e-6
+    plain = np.where(A > 1, np.nan, A) if form == "masked" else A  # what is masked is not known
+    expected, step = bounded(plain).answer(1e-8), 1e-6
     assert np.array_equal(bounded(InBlocks(block)).answer(1e-8), expected)
     one = bounded(InBlocks(FORMS[form](A[3:])))
     assert np.linalg.norm(one.answer(step).astype(float)) <= one.bound.l2_steps(step)
