@@ -24,6 +24,7 @@ from skdp.data.blocks import (
     Scratch,
     ScratchOfThread,
     SparseRows,
+    as_array,
     cuts,
     dense,
     entrywise,
@@ -365,7 +366,7 @@ def centered(
             continue
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
-            part = part.toarray() if sp.issparse(part) else part
+            part = part.toarray() if sp.issparse(part) else as_array(part)
             out = scratch.shaped(part.shape)
             part = _inside(part, between, out) if between else part
             yield np.subtract(part, center, out=out)
