@@ -305,17 +305,17 @@ def as_array(block: Any) -> NDArray[Any]:
     Their rows add nothing then: what one row holds must not end a fit, nor change other rows.
     """
     mask, values = np.ma.getmask(np.asanyarray(block)), np.asarray(block)
-    if values.dtype.kind == "O":
-        values = np.asarray(np.frompyfunc(_as_number, 1, 1)(values)).astype(np.float64)
-    if values.dtype.kind not in "fiub":
-        raise ValueError("a block holds no numbers")
+    if values.dtype.kind in "mM":  # which would become integers
+        values = np.full(values.shape, math.nan)
+    elif values.dtype.kind not in "fiub":  # one row can make all entries complex, or text
+        values = np.asarray(np.frompyfunc(_as_number, 1, 1)(values.astype(object)), np.float64)
     return values if mask is np.ma.nomask else np.where(mask, np.nan, values)
 
 
 def _as_number(value: Any) -> float:
     with suppress(Exception):
         if not isinstance(value, np.datetime64 | np.timedelta64):  # numpy casts them to numbers
-            return float(value)
+            return float(value if not isinstance(value, complex) or value.imag else value.real)
     return math.nan
 
 
