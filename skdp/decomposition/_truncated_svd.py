@@ -105,12 +105,13 @@ class DPTruncatedSVD(
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
         rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
         public shapes and parameters. For interactions it also uses their number, which is released
-        first; with a given `unit_bound` that instead, and in a PrivacyLedger the shape alone.
+        first; with a given `unit_bound` that instead, and in a PrivacyLedger the shape alone. For
+        edges it may first release how far weights are from their bounds, outside of a ledger.
     n_iter : int or "auto", default="auto"
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
         Extra columns of algorithms with products. "auto" takes at most ten for rows and
-        interactions, and none for other units, because each adds noise.
+        interactions, fewer for graphs and none for other units, because each adds noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
@@ -273,7 +274,7 @@ class DPTruncatedSVD(
             else _unit_fits.fit_entries
         )
         name, reason = _unit_fits.unit_route(self, X.shape)
-        if name == "auto":
+        if name == "auto" and self.delta > 0:
             session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
         return {"algorithm_reason_": reason} | fit(self, session, X, name)

@@ -15,11 +15,11 @@ from skdp.privacy.ledger.scope import around
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers import one_shot
-from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric
+from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.solvers.spectral import DIRECTION_LEVEL, chosen_subspace, moment_columns, screened_moment
-from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small
+from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small, released_entries
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -28,10 +28,10 @@ from skdp.units import DEGREE, unit_of
 
 
 # Of the budget. Interactions: their number, the moment, Ritz values of items that were chosen; then
-# entries by rows (0.02 show means and total), and how far entries are from their bounds.
+# entries by rows (0.02 show means and total).
 _SHARES = {
     "degree": 0.01, "moment": 0.95, "ritz": 0.03, "sums": 0.04, "total": 0.01,
-    "subspace": 0.83, "left": 0.05, "clip_norm": 0.07, "spread": 0.02,
+    "subspace": 0.83, "left": 0.05, "clip_norm": 0.07,
 }  # fmt: skip
 
 
@@ -234,8 +234,8 @@ _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shor
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 
-def unit_route(estimator, shape):
-    """Return (name, reason) of the route of a fit: a function of settings and a public shape."""
+def unit_route(estimator, shape, entries=None):
+    """Return (name, reason) of the route of a fit: of settings, a public shape, released facts."""
     unit, name = unit_of(estimator), estimator.algorithm
     routes = UNIT_SOLVERS[unit.name]
     name = next((route for route in _SKLEARN.get(name, ()) if route in routes), name)
@@ -260,7 +260,9 @@ def unit_route(estimator, shape):
         return name, f"{name}: set by the parameter"
     noisy, session = not (pure or math.isinf(estimator.epsilon)), estimator._checked_session()
     moments = moment_thresholds(estimator, session, changed, shape) if noisy else {}
-    return choose_one_shot(estimator, changed, shape, n_answers, iterated, moments=moments)
+    return choose_one_shot(
+        estimator, changed, shape, n_answers, iterated, moments=moments, entries=entries
+    )
 
 
 def whole_at_once(unit):
@@ -302,14 +304,20 @@ def budget_kinds(estimator):
 def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
-    ask, ritz = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit)), None
+    ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
+    ritz, entries, reason = None, None, {}
+    if route == "auto":
+        entries = released_entries(ask, unit, X.shape)
+        route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, entries)
+        if route != "one_shot" and estimator.delta > 0:
+            session.take_delta()
     if route in ("gram", "screened"):
         U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot" and not unit.bounded:
         share = 1.0 if session.budget.pure else 0.98 if session.budget.exact else 0.99
         U, values, V = whole_triplets(ask, X.shape, k, share, session.law)
     elif route == "one_shot":
-        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
+        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k, entries)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     components = _base.components_of(V)
@@ -319,25 +327,22 @@ def fit_entries(estimator, session, X, route):
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
-    return attributes | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
+    return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
 
 
-def _pure_triplets(session, ask, unit, shape, k):
+def _pure_triplets(session, ask, unit, shape, k, entries):
     """Return ((U, singular values, V), what answers products) of one pure release of all entries.
 
     Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
     cells to 0 or `high` adds, by a released number.
     """
-    budget, graph, share, rounding_variance = session.budget, unit.kind.symmetric, 1.0, 0.0
+    budget, graph = session.budget, unit.kind.symmetric
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
-        share = 1.0 - _SHARES["spread"]
-        graded = one_shot.graded_pays(share * budget.pure_epsilon)
-        share = share if graded else 1.0
-    if graded and not budget.exact:
-        rounding_variance = max(float(ask.spread(share=_SHARES["spread"]).value), 0.0)
-        spread = rounding_variance / (math.prod(shape) * unit.high**2)
-        graded = one_shot.graded_pays(share * budget.pure_epsilon, spread)
+        if entries is None and one_shot.graded_pays(budget.pure_epsilon):
+            entries = released_entries(ask, unit, shape)
+        graded = bool(entries) and one_shot.graded_pays(budget.pure_epsilon, entries.spread)
+    share = session.left("pure")
     if graded:
         answer = ask.whole(share=share)
         found = one_shot.read_triplets(
@@ -346,8 +351,9 @@ def _pure_triplets(session, ask, unit, shape, k):
         return found, one_shot.WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
     Y = one_shot.graph_of_pairs(cells.value, shape[1]) if graph else cells.value
+    spread = entries.spread if entries and not graph else 0.0  # a graph is read by what is left
     flipped = one_shot.FlippedMatrix(
-        Y, cells.noise_scale, high=unit.high, loops=not graph, rounding_variance=rounding_variance
+        Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
     )
     if graph:
         pairs = one_shot.symmetric_pairs(flipped, shape[1], k, kurtosis=flipped.kurtosis)
@@ -364,11 +370,12 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     """Half steps A V and A'U, one component after the other, or steps on a symmetric A."""
     (m, n), k = shape, estimator.n_components
     bounded = session.budget.exact or unit.bounded
-    rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
+    rest = session.left("pure") if session.budget.pure else 0.98 if bounded else 0.99
     options = {"law": session.law, "n_iter": estimator.n_iter}
     one_by_one = route == "deflation"
     ones = unit.low >= 0 and not one_by_one
-    start = _start(estimator, session, n, min(shape), 0, ones_first=ones)
+    usual = more_columns(session, k) if unit.kind.symmetric else 0
+    start = _start(estimator, session, n, min(shape), usual, ones_first=ones)
     if one_by_one:
         return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
     if not unit.kind.symmetric:

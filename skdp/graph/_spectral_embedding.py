@@ -17,12 +17,17 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, warn_caller
 from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import embed_across, released_degrees
-from skdp.solvers.iterate import PASSES, iterate_symmetric
+from skdp.solvers.iterate import PASSES, iterate_symmetric, more_columns
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import PlanData, PlansMixin
 from skdp.theory._plan import MOST_NUMBERS
-from skdp.theory._subspaces import choose_one_shot, iteration_threshold, products_threshold
+from skdp.theory._subspaces import (
+    choose_one_shot,
+    iteration_threshold,
+    products_threshold,
+    released_entries,
+)
 from skdp.units import offered
 
 # What an embedding shows, from released values alone.
@@ -142,7 +147,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         "power" releases noisy products with the graph. "one_shot" flips each pair with probability
         1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is rejected if
         it would flip more than 2e7 pairs. "auto" takes the lower detection limit, from public
-        numbers.
+        numbers and, where it matters, from the released mean of the weights and their distance from
+        the bounds. In a PrivacyLedger it takes weights for 0 or `high`.
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
@@ -242,9 +248,9 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         self._checked_session()  # what is wrong with the budget is said before the shape
         X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         self._check_square(X.shape)
-        name, reason = self._route(X.shape[0])
-        session = self._open_session(pure=name == "one_shot")
-        attributes = self._fit_session(session, X)
+        pure = self._route(X.shape[0])[0] in ("auto", "one_shot")
+        session = self._open_session(pure=pure)
+        attributes, reason = self._fit_session(session, X)
         warn_no_signal(self, session, attributes, X.shape[0])
         if X.dtype == np.float32:
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
@@ -302,39 +308,50 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         both = ("pure", "gaussian") if self._offers_pure_dp() else ("gaussian",)
         return {"one_shot": ("pure",), "auto": both}.get(self.algorithm, ("gaussian",))
 
-    def _route(self, n):
-        """Return (name, reason): a function of the settings and the number of nodes."""
+    def _route(self, n, entries=None):
+        """Return (name, reason): of the settings, the number of nodes, and released facts."""
         n_answers = PASSES["power"][self.delta == 0]
         n_answers = n_answers if self.n_iter == "auto" else self.n_iter
-        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", groups=True)
+        options = {"groups": True, "entries": entries}
+        return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", **options)
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
         n, unit = X.shape[0], matrix_unit(self)
+        route, reason = self._route(n)
+        if route == "auto" and self.delta > 0:
+            session.leave_open(self.delta)
         self._warn_of_delta(*public_units(self, X.shape, session))
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
-        if self._route(n)[0] == "one_shot":
-            cells = ask.cells(session.random_number(), share=1.0)
-            Y, high = graph_of_pairs(cells.value, n), float(bound_of(self)[1])
-            ask = FlippedMatrix(Y, cells.noise_scale, high=high, loops=False)
+        if route == "auto":
+            route, reason = self._route(n, released_entries(ask, unit, X.shape))
+            if route != "one_shot" and self.delta > 0:
+                session.take_delta()
+        if route == "one_shot":
+            cells = ask.cells(session.random_number(), share=session.left("pure"))
+            Y = graph_of_pairs(cells.value, n)
+            ask = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=False)
             pairs = partial(_flipped, n=n, k=self.n_components, kurtosis=ask.kurtosis)
-            return self._embedded(ask, n, pairs, 0.0)
-        iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
-        return self._embedded(ask, n, iterate, _AVERAGED * self.n_components)
+            attributes = self._embedded(ask, n, pairs, 0.0, 0.0)
+        else:
+            iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
+            share = session.left(session.budget.kind)
+            attributes = self._embedded(ask, n, iterate, share, _AVERAGED * self.n_components)
+        return attributes, reason
 
-    def _embedded(self, ask, n, eigenpairs, spread):
+    def _embedded(self, ask, n, eigenpairs, share, spread):
         """Embed by the leading eigenvectors as they are, or across or scaled by the degrees.
 
         `spread` is the noise of the eigenvectors over the variance of released degrees, 0 if all
         is released.
         """
         if self.normalization == "none":
-            values, V = eigenpairs(ask, 1.0, np.asarray, matrix_unit(self).low >= 0)
+            values, V = eigenpairs(ask, share, np.asarray, matrix_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
-        part = 1 / (PASSES["power"][0] + 1)  # as if it were one product more
+        part = share / (PASSES["power"][0] + 1)  # as if it were one product more
         released = released_degrees(ask, n, part)
         alpha = matrix_unit(self).alpha
-        rest = lambda ask, across: eigenpairs(ask, 1 - part, across, False)  # noqa: E731
+        rest = lambda ask, across: eigenpairs(ask, share - part, across, False)  # noqa: E731
         angles = self.normalization == "laplacian"
         values, embedding = embed_across(ask, released, alpha, rest, spread, angles=angles)
         return {"embedding_": embedding, "eigenvalues_": values, "degrees_": released.values}
@@ -353,8 +370,7 @@ def _flipped(ask, _share, project, _ones_first, *, n, k, kurtosis):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    # A random start may miss what one more sees. Below half an edge of noise columns cost nothing.
-    more = (k if session.noise_multiplier < 0.5 else 1) if session.law == "gaussian" else 0
+    more = max(1, more_columns(session, k)) if session.law == "gaussian" else 0
     start = session.random_start(n, min(k + more, n - 1), ones_first=ones_first)
     options = {"law": session.law, "n_iter": n_iter, "project": project}
     return iterate_symmetric(ask, start, k, share, **options)[:2]

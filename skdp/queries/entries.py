@@ -295,12 +295,14 @@ class EntryQuery(PrivateQuery):
         return Bounded(Bound("randomized_entries", shape, 1.0, cells=1), answer)
 
     def spread(self) -> Bounded:
-        """Return the sum of x (high - x), which is 0 if all entries are 0 or `high`.
+        """Return the sums of x (high - x), 0 if all entries are 0 or `high`, and of x high.
 
-        An entry adds a number in [0, high^2/4], so one entry, or pair, moves the sum by at most
-        that.
+        With a change of x by D high the second moves by D high^2; the first by that times |1 - u|,
+        where u high is the sum of both x, D <= u <= 2 - D: by (1 - D) D high^2 at most. So the l1
+        norm of both is at most D (2 - D) <= 1, in parts of high^2, which 0 against `high` attains.
+        Each pair of a graph is counted once.
         """
-        if self.symmetric or not self.unit.low == 0 < self.unit.high:
+        if not self.unit.low == 0 < self.unit.high:
             raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")
         high = self.unit.high
         error = 2 * (math.prod(self.shape) + 4) * ROUNDING * high**2 * math.prod(self.shape)
@@ -308,10 +310,11 @@ class EntryQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             A = self._matrix()
             x = A.data if sp.issparse(A) else A
-            return to_grid(float((x * (high - x)).sum()), step)
+            sums = np.array([(x * (high - x)).sum(), (x * high).sum()])
+            return to_grid(sums / (2 if self.symmetric else 1), step)
 
-        change = high**2 / 4 + error
-        return Bounded(Bound("spread", (), change, l1=change), answer)
+        change = high**2 + 2 * error
+        return Bounded(Bound("spread", (2,), change, l1=change), answer)
 
     def whole(self) -> Bounded:
         """Return A itself: one entry changes alpha, a symmetric pair two of them."""

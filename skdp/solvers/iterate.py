@@ -282,6 +282,17 @@ def _core_svd(
     return U @ left[:, :k], (values * (values > edge))[:k], V @ right[:k].T
 
 
+def more_columns(session: Any, k: int) -> int:
+    """Return how many columns beyond k a random start has for a symmetric matrix.
+
+    It may miss what more columns see. With less noise than half an edge they cost nothing.
+    """
+    if session.law == "laplace":
+        return 0
+    noise = float(session.noise_multiplier)
+    return min(10, round(0.5 * k / max(noise, NEGLIGIBLE)))
+
+
 def iterate_symmetric(
     ask: Any,
     start: FloatArray,

@@ -256,9 +256,9 @@ class FlippedMatrix:
         What a one stands for.
     loops : bool
         Whether the diagonal was released; without it, it is zero.
-    rounding_variance : float
-        Released sum of x (high - x): what rounding x to 0 or `high` adds to the squares, noise like
-        that of the flips; 0 for entries that are 0 or `high`.
+    spread : float
+        Released variance of rounding an entry to 0 or `high`, in parts of high^2: noise like that
+        of the flips; 0 for entries that are 0 or `high`.
     """
 
     def __init__(
@@ -268,16 +268,14 @@ class FlippedMatrix:
         *,
         high: float = 1.0,
         loops: bool = True,
-        rounding_variance: float = 0.0,
+        spread: float = 0.0,
     ) -> None:
         p = flip_probability(noise_scale)
         self._ones, self._transposed = Y, Y.T.tocsr()
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
-        self._loops, self._high, self._rounding_variance = loops, high, rounding_variance
+        self._loops, self._high, self._spread = loops, high, spread
         self.shape: tuple[int, int] = Y.shape
-        self.noise_scale = math.hypot(
-            high * noise_scale, math.sqrt(rounding_variance / math.prod(Y.shape))
-        )
+        self.noise_scale = high * math.hypot(noise_scale, math.sqrt(spread))
         self.kurtosis = flip_kurtosis(noise_scale)
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
@@ -296,8 +294,9 @@ class FlippedMatrix:
 
     def square_sum(self) -> float:
         """Return the sum of the squares of the entries, without noise and without the coins."""
-        total = float(self._gain * self._ones.nnz - self._offset * math.prod(self.shape))
-        return max(self._high * total - self._rounding_variance, 0.0)
+        cells = math.prod(self.shape)
+        total = float(self._gain * self._ones.nnz - self._offset * cells)
+        return max(self._high * (total - self._high * self._spread * cells), 0.0)
 
 
 class WholeMatrix:

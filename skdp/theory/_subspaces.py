@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.integers import MAX_FLIPS
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 
-# Detection limit of power iteration over the noise, measured for six shapes; and mean degree of a
-# graph over the eigenvalue of its groups, where they can just be seen.
-_STANDS_OUT, _USUAL_DEGREE = 1.7, 3.5
+# Detection limit of power iteration over the noise, measured for six shapes; mean degree of a graph
+# over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
+# says how large entries are, and how far from their bounds.
+_STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.02
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -48,25 +50,43 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
     return iteration_threshold(scale, 1.0)
 
 
-def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
-    """Return the noise level of randomized response; inf if too many cells would be flipped.
+def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) -> float:
+    """Return the noise level of all entries released once; inf if there are too many.
 
-    A singular value at this level is found with a cosine of .87, which cannot be improved, while an
-    iteration averages several releases. So this level is compared with their detection limit.
+    Cells in (0, high) are flipped, and rounding them to 0 or `high` has a variance of `spread`
+    high^2. Or small matrices that are no graphs have Laplace noise. A singular value at this level
+    is found with a cosine of .87, which cannot be improved, while an iteration averages several
+    releases. So this level is compared with their detection limit.
     """
-    deviation = flip_deviation(session.budget.pure_epsilon)
-    cells = m * (m - 1) // 2 if unit.kind.pair else m * n
-    if cells * flip_probability(deviation) > MAX_FLIPS:
+    epsilon, scale = session.budget.pure_epsilon, math.inf
+    flips, contract = unit.bounded and unit.low == 0 < unit.high, unit.kind.contract
+    if not flips and (unit.kind.symmetric or not (contract and unit.kind.single)):
         return math.inf
-    return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
-
-
-def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
-    """Return the noise level of Laplace noise on all entries; inf if the matrix is too large."""
-    if not is_small((m, n)):
-        return math.inf
-    scale = math.sqrt(2.0) * unit.alpha / session.budget.pure_epsilon
+    deviation = flip_deviation(epsilon)
+    if flips and cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
+        scale = unit.high * math.hypot(deviation, math.sqrt(spread))
+    if not unit.kind.symmetric and is_small((m, n)):
+        scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
     return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def cells_of(unit: Any, shape: tuple[int, int]) -> int:
+    """Return the number of entries of a matrix, or of pairs of a graph."""
+    m, n = shape
+    return m * (m - 1) // 2 if unit.kind.pair else m * n
+
+
+class Entries(NamedTuple):
+    """What is known of entries, in parts of high: their mean, and their variance when rounded."""
+
+    spread: float
+    mean: float | None = None
+
+
+def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
+    """Release the mean of all entries, and the variance of rounding one to 0 or `high`."""
+    spread, total = ask.spread(share=_SPREAD).value / (cells_of(unit, shape) * unit.high**2)
+    return Entries(max(float(spread), 0.0), min(max(float(total), 0.0), 1.0))
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
@@ -93,8 +113,13 @@ def choose_one_shot(
     *,
     moments: Mapping[str, float] | None = None,
     groups: bool = False,
+    entries: Entries | None = None,
 ) -> tuple[str, str]:
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
+
+    It is "auto" for a graph where that depends on how far weights are from 0 and `high`, as
+    rounding them has noise that no budget takes away. A ledger knows what kind of a budget a fit
+    has before it begins; there weights are taken to be 0 or `high`.
 
     Parameters
     ----------
@@ -112,6 +137,8 @@ def choose_one_shot(
         Name -> threshold of routes by the moment of the rows.
     groups : bool
         Whether groups of nodes are sought, and not the matrix itself.
+    entries : Entries or None
+        What was released of them.
     """
     name = estimator.algorithm
     if name != "auto":
@@ -119,17 +146,37 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    flips = unit.bounded and unit.low == 0 < unit.high
-    whole = unit.kind.contract and unit.kind.single and not unit.kind.symmetric
-    threshold = _whole_threshold if whole else _flipped_threshold
-    ours = threshold(pure, unit, *shape) if flips or whole else math.inf
     k, session = estimator.n_components, estimator._checked_session()
     theirs = _iterated_threshold(session, unit, k, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
-    # With less noise than this, rounding weights to 0 and 1 (one_shot) costs more than noise. Small
-    # matrices that are no graphs are not rounded then.
-    enough = unit.high * math.sqrt(k) if unit.kind.symmetric or not is_small(shape) else 0.0
-    if groups and theirs > enough:
-        ours, theirs = _next_to_edges(ours, theirs, unit.high)
-    name = "one_shot" if ours < theirs and theirs > enough else other
-    return name, f"{name}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
+    ends = [entries or Entries(0.0)]
+    if unit.kind.symmetric and not entries and not any(around()):
+        ends.append(Entries(0.25))
+    enough = 0.0  # with less noise than this, rounding that is not known costs more than noise
+    if not entries and len(ends) == 1 and (unit.kind.symmetric or not is_small(shape)):
+        enough = unit.high * math.sqrt(k)
+    found = [_limits(pure, unit, shape, theirs, groups, end) for end in ends]
+    names = ["one_shot" if ours < others and theirs > enough else other for ours, others in found]
+    if names[0] != names[-1]:
+        return "auto", "auto: a release shows whether entries are 0 or the upper bound"
+    ours, theirs = found[0]
+    return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
+
+
+def _limits(
+    session: Any, unit: Any, shape: tuple[int, int], theirs: float, groups: bool, entries: Entries
+) -> tuple[float, float]:
+    """Return the detection limits of one release and of the other route.
+
+    Edges scatter about the chances that groups give them: with a variance of mean (1 - mean) once
+    they are rounded, and less by that of the rounding before.
+    """
+    if not groups:
+        return _one_shot_threshold(session, unit, *shape, entries.spread), theirs
+    ours = _one_shot_threshold(session, unit, *shape, 0.0)
+    if entries.mean is None:
+        usual = _next_to_edges(ours, theirs, unit.high)
+        return usual[0], theirs if entries.spread else usual[1]
+    square, rounded = 4 * shape[0] * unit.high**2, entries.mean * (1 - entries.mean)
+    left = _STANDS_OUT**2 * square * max(rounded - entries.spread, 0.0)
+    return math.hypot(ours, math.sqrt(square * rounded)), math.sqrt(math.hypot(theirs**2, left))

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from skdp import DPSpectralEmbedding
+from skdp import DPSpectralEmbedding, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_block_graph
+from skdp.theory._subspaces import Entries
 from tools.outcomes import assert_refused, messages_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -319,13 +320,37 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
         assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
 
 
+def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
+    """The first release says so: the budget is pure for flips, and Gaussian for products."""
+    A, labels = make_block_graph(400, 3, 60.0, 100.0, random_state=0)
+    for weights, kind in (((0.2, 0.6), "gaussian"), ((0.0, 1.0), "pure")):
+        low, high = weights
+        X = low * (1 - np.eye(400)) + (high - low) * A.toarray()
+        svd = DPTruncatedSVD(3, privacy_unit="edge", epsilon=40.0, random_state=0).fit(X)
+        kept = np.linalg.norm(X @ svd.components_.T) ** 2
+        assert kept > 0.99 * (np.linalg.eigvalsh(X)[-3:] ** 2).sum()
+        model = fit(X, 2, epsilon=40.0)
+        assert agreement(model, labels) > 0.95
+        for fitted in (svd, model):
+            spread, following = fitted.releases_[:2]
+            assert (spread.name, spread.loss.kind, following.loss.kind) == ("spread", "pure", kind)
+            assert fitted.privacy_spent_.epsilon <= 40.0
+            assert fitted.algorithm_reason_.startswith(("power", "one_shot")[kind == "pure"])
+
+
 def test_the_route_is_chosen_from_public_numbers():
     assert DPSpectralEmbedding(1)._route(20_000)[0] == "power"  # 1e7 flips would not do
     assert DPSpectralEmbedding(1)._route(200)[0] == "one_shot"
-    # Next to the noise of the edges, which all products share, that of few flips is no loss.
-    for n, epsilon, name in ((1200, 3.0, "one_shot"), (600, 1.0, "power"), (1500, 1.0, "power")):
-        assert DPSpectralEmbedding(1, epsilon=epsilon)._route(n)[0] == name
-    assert DPSpectralEmbedding(2, epsilon=1000.0)._route(3000)[0] == "power"  # as good as exact
+    assert {DPSpectralEmbedding(1)._route(n)[0] for n in (600, 1500)} == {"power"}
+    # Next to the noise of the edges, which all products share, that of few flips is no loss; but
+    # rounding weights to 0 and 1 may be, which no budget takes away.
+    for epsilon in (3.0, 1000.0):
+        model = DPSpectralEmbedding(2, epsilon=epsilon)
+        assert model._route(3000)[0] == "auto"
+        assert model._route(3000, Entries(0.0, 0.05))[0] == "one_shot"
+        assert model._route(3000, Entries(0.04, 0.05))[0] == "power"
+        with PrivacyLedger(2000.0, 1e-3):  # which knows the kind of a budget
+            assert model._route(3000)[0] == "one_shot"
     assert DPSpectralEmbedding(2, unit_bound=(-1, 1))._route(200)[0] == "power"
     plan = DPSpectralEmbedding(2, epsilon=2.0).plan(300, signal=60.0)
     assert [line.name for line in plan.releases] == ["randomized_entries"]

@@ -134,10 +134,10 @@ def test_coins_are_noise_of_known_size():
     """Rounding x to 0 or 3 at random adds x (3 - x) to each square, and noise of that variance."""
     x = 3 * np.outer(RNG.uniform(0.5, 0.9, 200), RNG.uniform(0.5, 0.9, 100))
     Y = flipped((RNG.random(x.shape) < x / 3) * 1.0, 3.0)
-    rounding_variance = float((x * (3 - x)).sum())
+    spread = float((x * (3 - x)).mean()) / 9
     scale = flip_deviation(3.0)
     plain = FlippedMatrix(Y, scale, high=3.0)
-    known = FlippedMatrix(Y, scale, high=3.0, rounding_variance=rounding_variance)
+    known = FlippedMatrix(Y, scale, high=3.0, spread=spread)
     truth = float((x**2).sum())
     assert known.square_sum() == pytest.approx(truth, rel=0.1)
     assert plain.square_sum() > 1.5 * truth
