@@ -13,8 +13,17 @@ from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger.routes import Account, charge, settle
+from skdp.privacy.noise.integers import DELTA_PER_DRAW, PART_DELTA_PER_DRAW
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_scale, grant_sketches
+from skdp.privacy.streams.sketches import (
+    COARSE,
+    FINE,
+    NoisyGroup,
+    gaussian_scale,
+    grant_sketches,
+    merged_receipt,
+    receipt_state,
+)
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import fixed_noise
 from tools.gate import new_session
@@ -84,6 +93,17 @@ def test_shares_of_the_noise_add_up_to_it():
     assert grants[0].noise_scale == pytest.approx(whole.noise_scale, rel=1e-6)
     ratio = np.mean(total**2) / whole.noise_scale**2  # 100 values
     assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
+    error = 4 * sum(bound.size for bound in BOUNDS) * PART_DELTA_PER_DRAW  # of all four
+    assert gate.spending.draws * DELTA_PER_DRAW >= error
+
+
+def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
+    gate = session(30.0)  # where that can be seen
+    grant_sketches(gate, [Bound("a", (3,), 1.0)], [1.0])
+    state = [receipt_state(gate.spent(), gate.ledger)]
+    one, two = (merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
+    assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
+    assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
 
 
 def spend(number, epsilon):
