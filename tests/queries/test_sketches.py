@@ -99,6 +99,14 @@ def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
         assert ratio > (0.97 if sketch.name != "core_sketch" else 0.5), sketch.name
 
 
+def test_truncated_entries_are_stretched_like_the_change():
+    unit = unit_of("frobenius", "add_remove")
+    for sketch in maps_of("gaussian"):
+        bound = unit.bound(sketch, random=False)
+        norm = math.sqrt(math.prod(SHAPE)) * sketch.scale  # of an array of steps
+        assert bound.slack > norm * bound.l2 / unit.change
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "adjacency"), [("frobenius", "add_remove"), ("entry", "replace")])
