@@ -83,10 +83,6 @@ def test_sampler_is_paid_at_the_total_epsilon():
     limit, left = PrivacyLedger(1000, 1e-6)._book.terms.cap.limits(5)
     assert limit < 45
     assert left == pytest.approx(5e-7)
-    fits = [pca(200.0).fit(X)]
-    with forgiving(200, 1e-6):  # it prices one sampler for each fit
-        fits.append(pca(200.0).fit(X))
-    assert ["mean of" in model.releases_[0].mechanism for model in fits] == [True, False]
 
 
 def charged(epsilon=0.1, delta=1e-6, name="Fit", sensitivity=None, **parameters):
