@@ -289,10 +289,8 @@ def test_states_that_do_not_match_are_refused():
 
 def test_a_share_of_the_noise_is_never_shown():
     model = server_of(matrix_shape=(30, 50), n_honest_servers=2).update([0], [0], [1.0])
-    whole = server_of(matrix_shape=(30, 50))
-    for show in (
-        model.release, model.state_message, lambda: model.merge(b""), lambda: whole.merge(model)
-    ):  # fmt: skip
+    into = partial(server_of(matrix_shape=(30, 50)).merge, model)
+    for show in (model.release, model.state_message, lambda: model.merge(b""), into):
         with pytest.raises(PrivacyError, match="part of the noise"):
             show()
 

@@ -14,16 +14,9 @@ from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise.integers import DELTA_PER_DRAW, PART_DELTA_PER_DRAW
+from skdp.privacy.streams import sketches
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.sketches import (
-    COARSE,
-    FINE,
-    NoisyGroup,
-    gaussian_scale,
-    grant_sketches,
-    merged_receipt,
-    receipt_state,
-)
+from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_scale, grant_sketches
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import fixed_noise
 from tools.gate import new_session
@@ -100,8 +93,8 @@ def test_shares_of_the_noise_add_up_to_it():
 def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
     gate = session(30.0)  # where that can be seen
     grant_sketches(gate, [Bound("a", (3,), 1.0)], [1.0])
-    state = [receipt_state(gate.spent(), gate.ledger)]
-    one, two = (merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
+    state = [sketches.receipt_state(gate.spent(), gate.ledger)]
+    one, two = (sketches.merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
     assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
     assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
 
