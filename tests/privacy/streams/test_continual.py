@@ -160,6 +160,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
         grants.append(stream.step)
     assert grants[1] > grants[0]
     assert grants[1] == grants[2] == group.streams["sums"].step
+    assert group.session.spending.draws == stream._grant._session.spending.draws
 
 
 # -- the law of the noise ---------------------------------------------------------------------

@@ -37,6 +37,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     grants = grant_sketches(gate, BOUNDS, [0.5, 0.5])
     spent = gate.spent()
     assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
+    assert gate.spending.draws == sum(bound.size for bound in BOUNDS)
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
