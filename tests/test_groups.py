@@ -137,7 +137,7 @@ def test_what_does_not_protect_persons_is_refused(model):
         ({"privacy_unit": "row"}, groups, "does not protect them"),
         ({"privacy_unit": "row"} | both, None, "'group_column' with privacy_unit='group' only"),
         (both, groups, "Both 'groups' and"),
-        ({}, groups[1:], "how many is private"),
+        ({}, groups[1:], r"\(how many is private\)\.$"),
         ({}, [None, *groups[1:]], "missing"),
         ({}, np.zeros(len(groups), "i8,f8"), "all strings or all numbers"),
         ({}, strange, "strings or all numbers"),

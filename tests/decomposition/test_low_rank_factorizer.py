@@ -139,8 +139,10 @@ def test_rows_arrive_in_blocks():
         model.partial_fit(A[:1])
     model.release()
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
-    with pytest.raises(ValueError, match="use partial_fit"):
-        DPLowRankFactorizer(2, matrix_shape=(60, 40), **params).update([0], [0], [1.0])
+    model = DPLowRankFactorizer(2, matrix_shape=(60, 40), **params)
+    for update in (lambda: model.update([0], [0], [1.0]), lambda: model.update_matrix(A)):
+        with pytest.raises(ValueError, match="use partial_fit"):
+            update()
 
 
 def test_updates_beyond_the_bounds_count_as_the_bound():
@@ -287,7 +289,8 @@ def test_states_that_do_not_match_are_refused():
 
 def test_a_share_of_the_noise_is_never_shown():
     model = server_of(matrix_shape=(30, 50), n_honest_servers=2).update([0], [0], [1.0])
-    for show in (model.release, model.state_message, lambda: model.merge(b"")):
+    into = partial(server_of(matrix_shape=(30, 50)).merge, model)
+    for show in (model.release, model.state_message, lambda: model.merge(b""), into):
         with pytest.raises(PrivacyError, match="part of the noise"):
             show()
 
@@ -316,6 +319,7 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     whole = randomize_row(row, **options)
     part = randomize_row(row, sketch_size=10, sketch_seed=1, **options)
     assert part.values.shape == (10,)
+    assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
     with pytest.raises(ValueError, match="cannot be mixed"):
         LocalAggregator(1).add([whole, part])

@@ -157,7 +157,8 @@ def test_plan_keeps_its_total(epsilon):
     assert plan.losses == (Loss("pure", epsilon), Loss("delta", 1e-6))
     assert accounting.epsilon_from_losses(plan.losses, 1e-6) == epsilon
     limit, left = ideal_budget(epsilon, 1e-6, 20, 2)
-    assert left < 1e-6 and limit == min(epsilon, math.log(1e-6 / (80 * SAMPLER_DISTANCE) - 1))
+    assert limit == min(epsilon, math.log(1e-6 / (80 * SAMPLER_DISTANCE) - 1))
+    assert left <= 1e-6 - (1 + math.exp(limit)) * 40 * SAMPLER_DISTANCE
     assert random_stopping_epsilon(plan.run.value, 20, left) <= limit <= epsilon
 
 

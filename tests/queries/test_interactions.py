@@ -59,6 +59,7 @@ def worst_ratio(ask, adjacency, floor):
         (bound, left), (_, right) = (answers[R.tobytes()] for R in pair)
         change = (left - right).astype(np.float64)
         worst = max(worst, float(np.linalg.norm(change)) / bound.l2_steps(STEP))
+        assert np.abs(change).sum() <= bound.l1_steps(STEP)
     return worst
 
 
@@ -126,6 +127,7 @@ def test_under_a_floor_of_all_items_the_total_is_the_number_of_interactions(adja
 
     worst = worst_ratio(number, adjacency, 2)
     assert 0.95 <= worst <= 1.0 if adjacency == "add_remove" else worst <= 1e-6
+    assert 0.95 <= worst_ratio(InteractionQuery.counts, adjacency, 2) <= 1.0
     R = rows({0, 2, 3}, set(), set(range(N)))
     query = InteractionQuery(R, degree_floor=2, adjacency=adjacency)
     query.counts().answer(STEP)  # rows of one floor are not those of another

@@ -88,6 +88,10 @@ def test_moments_are_what_they_say():
     square = [SQUARE * (x @ x), SQUARE * (y @ y), 2 * (x @ y)]
     np.testing.assert_allclose(second, [2 * COUNT_WEIGHT, x.sum(), y.sum(), *square], atol=1e-9)
     np.testing.assert_allclose(first[:3], [COUNT_WEIGHT, 0.6, 0.8], atol=1e-9)  # on the rim
+    slack = [
+        query(np.zeros((0, 3)), [], a).shapes(FRAME).bound.slack for a in ("add_remove", "replace")
+    ]
+    assert slack == [math.sqrt(6) / 2, math.sqrt(6)]  # six numbers of each row that changes
 
 
 def test_dense_and_sparse_rows_say_the_same():

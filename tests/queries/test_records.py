@@ -202,6 +202,8 @@ def test_moments_of_records_without_a_common_direction_attain_their_bound(form, 
     make = asked(lambda q: q.measurement_covariance_moments(1.0), form, adjacency=adjacency)
     pair = [(data, np.ones(len(data[0]))) for data in (first, other)]
     assert 0.99 < change(make, *pair, 1e-9) <= 1
+    bound, slack = make(pair[0]).bound, query(form, *pair[0]).form.moment_slack()
+    assert (bound.cross, bound.slack) == pytest.approx(bound.l2 * np.array(slack))
 
 
 def test_a_place_is_taken_off_each_record():

@@ -99,6 +99,14 @@ def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
         assert ratio > (0.97 if sketch.name != "core_sketch" else 0.5), sketch.name
 
 
+def test_truncated_entries_are_stretched_like_the_change():
+    unit = unit_of("frobenius", "add_remove")
+    for sketch in maps_of("gaussian"):
+        bound = unit.bound(sketch, random=False)
+        norm = math.sqrt(math.prod(SHAPE)) * sketch.scale  # of an array of steps
+        assert bound.slack > norm * bound.l2 / unit.change
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "adjacency"), [("frobenius", "add_remove"), ("entry", "replace")])
@@ -275,4 +283,4 @@ def test_dense_rows_of_any_budget_keep_their_noise():
         z = Whole(x, unit).answer(sketch)(step) * step
         clipped = x * np.minimum(1, 1.7 / np.linalg.norm(x, axis=1))[:, None]
         np.testing.assert_allclose(z, clipped, atol=1e-5)
-        assert step == pytest.approx(1.7 / mu / 1012522500.75, rel=1e-6)
+        assert step == pytest.approx(1.7 / mu / 1012522500.75, rel=1e-6, abs=0)

@@ -255,6 +255,15 @@ def test_scores_for_the_exponential_mechanism():
             lengths = [np.ptp(answers - other, axis=1).max() for other in others]
             assert max(lengths) <= 2**32
             assert max(lengths) >= 0.95 * 2**32
+    beyond = query_of(users).scores("s", lambda batch: np.full((batch.shape[0], 2), 9.0), 2)
+    assert (beyond.answer(step) <= len(users) * 2**32).all()
+
+
+def test_all_parts_and_the_rounding_of_each_user_that_changes_are_paid_for():
+    """As no pair rounds all that it may, only the formula shows it."""
+    for adjacency, n in (("add_remove", 1), ("replace", 2)):
+        bound = query_of([], adjacency).sums("s", None, (((3,), 2.0), ((2,), 1.0))).bound
+        assert (bound.l2, bound.slack) == (pytest.approx(n * 5**0.5), n * 5**0.5 / 2)
 
 
 @pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, np.asfortranarray])

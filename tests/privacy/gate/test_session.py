@@ -274,10 +274,12 @@ def test_first_answers_may_take_a_delta():
 
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
     """Whatever its lines say: by themselves they do not compose with other fits."""
-    gate, settled = session(delta=0.0), []
+    gate, settled, told = session(delta=0.0), [], []
+    gate.observer.unplanned = lambda losses, shared: told.append(losses)
     monkeypatch.setattr(routes, "_charges", lambda session: [("a ledger", 0)])
     monkeypatch.setattr(routes, "settle_charges", lambda *told: settled.append(told[1]))
     gate.leave_open(1e-6)
+    assert told == [gate.open]  # before anything is granted
     routes.settle(gate)
     gate.release(constant(VECTOR), 0.01)
     routes.settle(gate)

@@ -101,7 +101,8 @@ def test_epsilon_at_any_delta(budget):
         exact = accounting.epsilon_from_mu_delta(mu, delta)
         for epsilon in (ledger.spent_at(delta).epsilon, ledger.spent.epsilon_at(delta)):
             assert exact <= epsilon <= exact * (1 + 1e-9)
-    assert ledger.spent_at(0).epsilon == math.inf
+    for delta in (0, 2 * SAMPLER_DISTANCE):  # which the samplers of both take
+        assert ledger.spent_at(delta).epsilon == math.inf
     assert f"({ledger.spent_at(1e-9).epsilon:.4g}, 1e-09)" in ledger.report(1e-9)
     with pytest.raises(ValueError, match="delta"):
         ledger.spent_at(-1.0)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import ssl
 import warnings
 
 import numpy as np
@@ -20,8 +21,12 @@ def noise(source, *key, n=N):
     return integer_gaussian(source.words(*key), (n,)).astype(float)
 
 
-def test_system_words_are_uint64_and_fresh():
-    words = SystemSource().words("gram", 1.0)
+def test_system_words_are_uint64_and_fresh(monkeypatch):
+    """A copy of the whole machine has a copy of the generator: each release adds to it."""
+    mixed = []
+    monkeypatch.setattr(ssl, "RAND_add", lambda more, entropy: mixed.append(more))
+    _, words = (SystemSource().words("gram", 1.0) for _ in range(2))
+    assert [len(more) for more in mixed] == [32, 32] and mixed[0] != mixed[1]
     first, second = words(1000), words(1000)
     assert first.dtype == np.uint64 and first.shape == (1000,)
     assert words(0).shape == (0,)

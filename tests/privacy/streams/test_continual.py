@@ -150,13 +150,17 @@ def test_transcript_audit_of_one_unit_at_many_times(kind, scale):
 def test_rounding_of_each_touched_step_is_paid_for():
     bound = Bound("sums", (4,), 1.0, slack=1000.0, cross=10.0)
     grants = []
-    for touches in (1, 20):
+    group = StreamGroup.paid_sketches(new_session(), [bound], [1.0], 20, mechanism="tree")
+    for touches in (1, 20, None):  # where nobody says how many, all
         stream = paid_stream(new_session(), bound, 1.0, 20, mechanism="tree", touches=touches)
+        touches = touches or 20
         change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
         mu = new_session().budget.mu
         assert stream.schedule.factor * change <= mu * stream._grant.noise_scale / stream.step
         grants.append(stream.step)
     assert grants[1] > grants[0]
+    assert grants[1] == grants[2] == group.streams["sums"].step
+    assert group.session.spending.draws == stream._grant._session.spending.draws
 
 
 # -- the law of the noise ---------------------------------------------------------------------

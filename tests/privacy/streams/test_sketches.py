@@ -13,6 +13,8 @@ from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import PrivacyReport
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.ledger.routes import Account, charge, settle
+from skdp.privacy.noise.integers import DELTA_PER_DRAW, PART_DELTA_PER_DRAW
+from skdp.privacy.streams import sketches
 from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_scale, grant_sketches
 from skdp.testing import seeded_entropy
@@ -35,6 +37,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     grants = grant_sketches(gate, BOUNDS, [0.5, 0.5])
     spent = gate.spent()
     assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
+    assert gate.spending.draws == sum(bound.size for bound in BOUNDS)
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
@@ -84,6 +87,17 @@ def test_shares_of_the_noise_add_up_to_it():
     assert grants[0].noise_scale == pytest.approx(whole.noise_scale, rel=1e-6)
     ratio = np.mean(total**2) / whole.noise_scale**2  # 100 values
     assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
+    error = 4 * sum(bound.size for bound in BOUNDS) * PART_DELTA_PER_DRAW  # of all four
+    assert gate.spending.draws * DELTA_PER_DRAW >= error
+
+
+def test_each_state_that_is_opened_adds_the_error_of_its_sampler():
+    gate = session(30.0)  # where that can be seen
+    grant_sketches(gate, [Bound("a", (3,), 1.0)], [1.0])
+    state = [sketches.receipt_state(gate.spent(), gate.ledger)]
+    one, two = (sketches.merged_receipt([[state] * n], clipped_rows=False)[0] for n in (1, 2))
+    assert one.epsilon == 30.0 and two.epsilon > 30.0 * (1 + 1e-9)
+    assert two.epsilon == pytest.approx(two.epsilon_at(1e-6), rel=1e-12)
 
 
 def spend(number, epsilon):
