@@ -547,8 +547,9 @@ class PrivacySession:
 
     def forfeit_rest(self) -> None:
         """Pay all that is left, so that the receipt always states the whole budget."""
-        if self.left() > NEGLIGIBLE and not self.budget.exact:
-            self.forfeit(self.left())
+        left = self.left(self.budget.kind)
+        if left > NEGLIGIBLE and not self.budget.exact:
+            self.forfeit(left)
 
     def leave_open(self, delta: float) -> None:
         """Allow a pure session to decide, after its first releases, whether to use a delta.

@@ -241,7 +241,8 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate = session(delta=delta)
     for share in (0.25, 0.15):
         gate.release(constant(VECTOR), share)
-    gate.forfeit(0.6)
+    gate.forfeit(0.5)
+    gate.forfeit_rest()
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
     assert gate.spent().delta == delta and {entry.loss.kind for entry in gate.ledger} == {kind}
     with pytest.raises(BudgetExceededError):
