@@ -387,13 +387,13 @@ class Releases:
         answer = self.ask.within(clip_norm, self.scale)
         answer = answer.products(bias, clip_norm, share=self.shares["sums"])
         public = float(self.estimator.alpha), bias, clip_norm, self.estimator.fit_intercept
-        found = product_directions(answer.value, answer.noise_scale, *public, dense=self.dense)
+        found = product_directions(answer.value, answer.noise_scale, *public)
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         ranks = self.ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
         length = find_between(ranks, (near / 2, 16 * near), 4, self.of_lengths)
         unit = self.estimator._bias * clip_norm / length
-        known = {"share": found.share, "directions": found.along, "dense": self.dense}
+        known = {"share": found.share, "directions": found.along}
         known["chance"] = found.chance * unit / self.scale.size
         return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 

@@ -65,8 +65,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         (d1, d2), the shape of a measurement matrix that is flattened to a row of X. None takes the
         shape from a 3-D X or from factors; otherwise it means (n_features, 1), linear regression.
     max_iter : int, default=24
-        Largest number of gradient steps. Each is a release, so few records get 8 or fewer. A step
-        that is small compared with the sampling error is the last.
+        Number of gradient steps. Each is a release, so few records get 8 or fewer.
     gradient_clip_factor : float or "auto", default="auto"
         Clip norm of a record's contribution to a gradient, in private medians of its norm. "auto"
         chooses it from the budget.

@@ -349,8 +349,6 @@ class NormalEquations(NamedTuple):
         Variance of the targets, which products with rows have by chance; 0 where it is not known.
     chance : array of shape (q,) or float
         About what products of the same records take of it by chance along `directions`.
-    dense : bool
-        Whether columns next to `directions` are those of dense rows, which have factors in common.
     """
 
     scatter: FloatArray
@@ -366,7 +364,6 @@ class NormalEquations(NamedTuple):
     directions: FloatArray = np.zeros((0, 1))
     square: FloatArray | float = 0.0
     chance: FloatArray | float = 0.0
-    dense: bool = False
 
 
 def normal_equations(
@@ -472,9 +469,7 @@ def solve_normal_equations(
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
     It also shortens all that it finds in columns, next to intercepts and directions: where anything
     is seen their length is fitted again, w'b without the noise over w'Aw, by 1 or more. The larger
-    of m and lambda stands for A: w knows its noise, so that neither is enough by itself. What
-    directions leave in b has the noise of their products too; of that an eigenvector keeps the part
-    that is no noise, over all targets (Wiener), unless columns have factors in common.
+    of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
     A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
@@ -500,9 +495,6 @@ def solve_normal_equations(
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
         length = max(1.0, fitted / max(square, 1e-300))
         found = length * filters * g
-        if len(few) and not released.dense:
-            noise = noises.sum() / (np.sum(g**2, axis=1, keepdims=True) + 1e-300)
-            found *= np.maximum(1 - noise, 0.0)
         filters = filters * (1.0 if len(few) else length)
         lost = np.zeros_like(lost)
     coefficients = W @ found
@@ -532,8 +524,7 @@ def _without_directions(
     start = max(np.sum(P * B[m:]), 0.0) / form * P
     rest = B[m:] - A[m:, m:] @ start
     noises = k * (released.cross_noise**2 + released.noise**2 * np.sum(start**2, axis=0))
-    # James and Stein; factors that dense columns have in common are longer than their noise.
-    sure = 1 - (not flat or not released.dense) * noises / (np.sum(rest**2, axis=0) + 1e-300)
+    sure = 1 - noises / (np.sum(rest**2, axis=0) + 1e-300)  # James and Stein
     along = start + inverse @ rest * np.maximum(sure, 0.0)
     ahead = inverse @ A[m:, :m]
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along

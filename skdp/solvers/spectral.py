@@ -425,31 +425,28 @@ class RegressionDirections(NamedTuple):
 
 
 def product_directions(
-    products: FloatArray, noise: float, alpha: float, bias: float, clip_norm: float, centered: bool,
-    dense: bool = False,
-) -> RegressionDirections:  # fmt: skip
+    products: FloatArray, noise: float, alpha: float, bias: float, clip_norm: float, centered: bool
+) -> RegressionDirections:
     """Return directions of regression in all columns, from a released [X, c]'[V, c].
 
     Where rows fill few of many columns, squares of a column are about as its sum, and products of
-    two of them next to nothing: what X'X would say the sums say. (Of `dense` rows they say nothing:
-    columns are alike.) Columns whose sums stand clear of their noise share the squares of all rows,
-    of length `clip_norm`; the penalty is what this noise is in them. Columns of like sums (by
-    factors of 2) are alike: their products count by the part that is not clearly noise (Wiener),
-    and by no less than those of smaller sums. Where targets are many that tells common columns from
-    the rest, which squares alone would favour. Sums are drawn to 0 before products with the means
-    are taken off: theirs is the larger noise.
+    two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
+    their noise share the squares of all rows, of length `clip_norm`; the penalty is what this noise
+    is in them. Columns of like sums (by factors of 2) are alike: their products count by the part
+    that is not clearly noise (Wiener), and by no less than those of smaller sums. Where targets are
+    many that tells common columns from the rest, which squares alone would favour. Sums are drawn
+    to 0 before products with the means are taken off: theirs is the larger noise.
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
     size, unit = np.abs(sums), noise / bias
     # In units of the noise no square of it is extreme.
     cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
-    shown = np.zeros_like(size) if dense else size
-    clear = np.maximum(shown - unit, 0.0) if (shown > unit).any() else np.full_like(sums, unit)
+    clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.full_like(sums, unit)
     each = weight * clip_norm**2 / float(clear.sum())
     squares = each * clear
     noises, contrasts = 1 + (means / bias) ** 2, np.sum(cross**2, axis=1)
-    alike = np.log2(2 * np.maximum(shown / unit, 0.5)).astype(int)
+    alike = np.log2(2 * np.maximum(size / unit, 0.5)).astype(int)
     error = CLEAR * np.sqrt(2 / np.maximum(np.bincount(alike) * len(noises), 1))
     noisy = np.bincount(alike, np.where(alike > 0, noises.sum(), len(noises)))
     part = noisy * np.maximum(1 - error, 0.0) / np.maximum(np.bincount(alike, contrasts), 1e-300)

@@ -303,7 +303,6 @@ class _Descent:
         self.first_sd = self.median = math.inf
         self.pace = 1.0
         self.sampling = self.start_noise = 0.0
-        self.settled = False
 
     def start(self) -> None:
         """Compute the initial estimate: the shrunk truncated SVD of the clipped sum of y X."""
@@ -366,8 +365,6 @@ class _Descent:
         self.levels.append(c * self.median)
         answer = self.tangent.total(self.levels[-1], share=facts.gradients / facts.max_iter)
         move = self._move(answer.value, answer.noise_scale, c)
-        error = self.sampling * math.sqrt(facts.tangent_size)
-        self.settled = bool(facts.unit_noise and CLEAR**2 * np.linalg.norm(move) < error)
         if before is not self.last:
             self._adapt_pace(before, move)
         move = self.pace * move
@@ -467,8 +464,6 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
         run.start()
         for index in range(facts.max_iter):
             run.step(index)
-            if run.settled:
-                break
         run.finish()
     except NoSignalError:
         return run.result("the noise hides the median norm of the gradients")

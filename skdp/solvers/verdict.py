@@ -60,11 +60,7 @@ def calibration(moments: Answer, n_free: float, shifts: bool = True) -> tuple[fl
     for _ in range(2):
         joint = float(centred[0, 1]) - n_free * rest / rows
         rest = max(whole - max(joint, 0.0) ** 2 / predicted, 0.0)
-    # A fit whose slope may be 1 keeps it: else the noise of the slope is one more error.
-    beyond = max(joint, 0.0) / predicted - 1
-    spread = math.hypot(noise / math.sqrt(2), noise * (1 + beyond)) / predicted
-    spread = math.hypot(spread, math.sqrt(rest / rows / predicted))
-    slope = 1 + beyond * max(0.0, 1 - (spread / (beyond or 1e-300)) ** 2)
+    slope = max(joint, 0.0) / predicted
     error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)
     kept = Kept(slope * (2 * joint - slope * predicted) / whole, error / whole)
     return slope, float(mean[1] - slope * mean[0]), kept
