@@ -466,7 +466,7 @@ class GroupUnitMixin:
             placed = groups_in_blocks(self, X, groups, accept_sparse=options["accept_sparse"])
             return groups_of(placed, GroupForm(check_labels))
         X, groups = split_rows(self, X, groups, reset=True, **options)
-        return GroupRows(X, {}, numbered(groups, X))
+        return GroupRows(X, {}, np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1])
 
     def _checked_records(self, X, y, groups, *, numbers):
         """Return checked rows and targets, and for the unit "group" the group of each row."""
@@ -582,11 +582,6 @@ def feature_names(estimator):
     if names is None or getattr(estimator, "group_column", None) is None:
         return names
     return np.delete(names, column_number(estimator))
-
-
-def numbered(groups, X):
-    """Return the number of the group of each row."""
-    return np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1]
 
 
 def labels_of(groups, n):

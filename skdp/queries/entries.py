@@ -322,12 +322,10 @@ class EntryQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             return to_grid(dense(self._matrix()), step)
 
-        slack = math.sqrt(2.0) if self.symmetric else 1.0
-        l2, symmetric = self.unit.alpha * slack, self.symmetric
-        both = 2.0 if symmetric else 1.0
+        alpha, n = self.unit.alpha, 2.0 if self.symmetric else 1.0
         bound = Bound(
-            "full_matrix", self.shape, l2, symmetric=symmetric, slack=slack,
-            l1=self.unit.alpha * both, l1_slack=both,
+            "full_matrix", self.shape, alpha * math.sqrt(n), l1=alpha * n, l1_slack=n,
+            symmetric=self.symmetric, slack=math.sqrt(n),
         )  # fmt: skip
         return Bounded(bound, answer)
 

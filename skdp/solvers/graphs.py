@@ -98,9 +98,9 @@ def embed_across(
     across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
     values, V = eigenpairs(ScaledGraph(ask, scale), across)
     V = fix_signs(V.T).T
-    if angles:
-        X = V * math.sqrt(len(V))
-        return values, X / row_lengths(X, direction)[:, None]
+    if angles:  # nodes of one group differ in degree far more than in angle
+        lengths = np.hypot(direction, np.linalg.norm(V, axis=1))
+        return values, V / np.maximum(lengths, NEGLIGIBLE)[:, None]
     variance = (spread or 1.0) * degrees.noise_scale**2
     noise = _noise_strength(degrees.values, weight, scale, variance)
     return values, _adjusted_by_degrees(V, direction, _seen(values, noise)) * math.sqrt(len(V))
@@ -147,12 +147,3 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     second = shared * (own - known) / rest
     adjusted = means + first * (X - means) + np.outer(size, second)
     return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE))
-
-
-def row_lengths(X: FloatArray, direction: FloatArray) -> FloatArray:
-    """Return the norm of (direction_i, X_i) in units of a usual one: a row over it is an angle.
-
-    Nodes of one group differ in degree far more than in angle.
-    """
-    both = np.hypot(direction * math.sqrt(len(X)), np.linalg.norm(X, axis=1))
-    return np.asarray(np.maximum(both, NEGLIGIBLE))

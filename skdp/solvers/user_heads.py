@@ -275,10 +275,10 @@ def elect(
 ) -> tuple[Choice, bool]:
     """Elect the rules that users weigh, and say whether coefficients of their own help them.
 
-    The mean of rules with coefficients, next to that of those without, tells which side is better:
-    if it is clear, the other one is out. Of what is left the rules go on that are not clearly worse
-    than the best. Not only noise blurs this: n unit votes are as many draws of mean square 1/R, for
-    R rules, and users who need different rules have votes that cancel.
+    The rules go on that are not clearly worse than the best. Not only noise blurs this: n unit
+    votes are as many draws of mean square 1/R, for R rules, and users who need different rules have
+    votes that cancel. The mean of rules with coefficients, next to that of those without, tells
+    which side is better.
     Users of too few rows have the best rule of the side without coefficients; of one row, only if
     it is clearly better than the model of all.
     """
@@ -290,8 +290,7 @@ def elect(
     gain = float(votes[alone].mean() - votes[~alone].mean())
     error = math.hypot(noise, CLEAR * math.sqrt(n / len(rules)))
     clear = abs(gain) > error * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
-    side = np.where(clear & (alone != (gain > 0)), -np.inf, votes)
-    kept = np.flatnonzero(side >= side.max() - math.sqrt(2) * error)
+    kept = np.flatnonzero(votes >= votes.max() - math.sqrt(2) * error)
     return Choice(tuple(rules[i] for i in kept), *few), clear and gain > 0
 
 

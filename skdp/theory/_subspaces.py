@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from skdp._limits import GRAM_FEATURES, MEMORY
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.ledger.scope import around
@@ -58,14 +60,12 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
     is found with a cosine of .87, which cannot be improved, while an iteration averages several
     releases. So this level is compared with their detection limit.
     """
-    epsilon, scale = session.budget.pure_epsilon, math.inf
-    flips, contract = unit.bounded and unit.low == 0 < unit.high, unit.kind.contract
-    if not flips and (unit.kind.symmetric or not (contract and unit.kind.single)):
-        return math.inf
-    deviation = flip_deviation(epsilon)
-    if flips and cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
-        scale = unit.high * math.hypot(deviation, math.sqrt(spread))
-    if not unit.kind.symmetric and is_small((m, n)):
+    epsilon, scale, whole = session.budget.pure_epsilon, math.inf, unit.kind.contract
+    if unit.bounded and unit.low == 0 < unit.high:
+        deviation, whole = flip_deviation(epsilon), True
+        if cells_of(unit, (m, n)) * flip_probability(deviation) <= MAX_FLIPS:
+            scale = unit.high * math.hypot(deviation, math.sqrt(spread))
+    if whole and unit.kind.single and not unit.kind.symmetric and is_small((m, n)):
         scale = min(scale, math.sqrt(2.0) * unit.alpha / epsilon)
     return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
 
@@ -85,8 +85,8 @@ class Entries(NamedTuple):
 
 def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     """Release the mean of all entries, and the variance of rounding one to 0 or `high`."""
-    spread, total = ask.spread(share=_SPREAD).value / (cells_of(unit, shape) * unit.high**2)
-    return Entries(max(float(spread), 0.0), min(max(float(total), 0.0), 1.0))
+    sums = ask.spread(share=_SPREAD).value / (cells_of(unit, shape) * unit.high**2)
+    return Entries(*np.clip(sums, 0.0, 1.0).tolist())
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
@@ -152,11 +152,8 @@ def choose_one_shot(
     ends = [entries or Entries(0.0)]
     if unit.kind.symmetric and not entries and not any(around()):
         ends.append(Entries(0.25))
-    enough = 0.0  # with less noise than this, rounding that is not known costs more than noise
-    if not entries and len(ends) == 1 and (unit.kind.symmetric or not is_small(shape)):
-        enough = unit.high * math.sqrt(k)
     found = [_limits(pure, unit, shape, theirs, groups, end) for end in ends]
-    names = ["one_shot" if ours < others and theirs > enough else other for ours, others in found]
+    names = ["one_shot" if ours < others else other for ours, others in found]
     if names[0] != names[-1]:
         return "auto", "auto: a release shows whether entries are 0 or the upper bound"
     ours, theirs = found[0]
