@@ -54,30 +54,22 @@ def averaged(first: Answer, second: Answer) -> Answer:
 
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
-_WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
 
 
-class _Noisy:
-    """A moment with noise of known scale, and its leading eigenpairs.
+class _Noisy(NamedTuple):
+    """A moment with noise of known scale.
 
     Eigenpairs of what is judged, and not used, may be found in single precision of any size.
     """
 
-    def __init__(self, moment: FloatArray, noise_scale: float, kind: type = np.float64) -> None:
-        self.moment, self.noise_scale, self._kind = moment, noise_scale, kind
-        self._pairs: tuple[FloatArray, FloatArray] | None = None
-
-    def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
-        """Return k eigenpairs, descending; what was found once is not looked for again."""
-        if self._pairs is None or len(self._pairs[0]) < min(k, len(self.moment)):
-            self._pairs = self.pairs_of(self.moment, k)
-        values, vectors = self._pairs
-        return values[:k], vectors[:, :k]
+    moment: FloatArray
+    noise_scale: float
+    kind: type = np.float64
 
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
-        """Return k eigenpairs of another moment, in the same precision."""
+        """Return k eigenpairs of a moment in this precision, descending."""
         unit = _unit_of(moment)
-        values, vectors = leading_pairs((moment / unit).astype(self._kind), k, rough=True)
+        values, vectors = leading_pairs((moment / unit).astype(self.kind), k, rough=True)
         return unit * values.astype(np.float64), vectors.astype(np.float64)
 
 
@@ -98,9 +90,8 @@ def chosen_subspace(
 ) -> FloatArray:
     """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
-    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal with it,
-    of what is read off the diagonal and the diagonal itself; the axes of the k largest entries of
-    `first`, if it is given.
+    Candidates: leading eigenvectors as they are, and of what is read off the diagonal and the
+    diagonal itself; the axes of the k largest entries of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
     The moment of few columns, which popularity shows nearly as well, is split more than once: the
     mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
@@ -132,7 +123,6 @@ def _scores(
     else:
         moment = longer * part(rng, 1 / longer)
     half = _Noisy(moment, noise_scale * math.sqrt(longer), np.float32)
-    half.pairs(_WIDER * k)
     other = A - (moment - A) / _SPLIT**2
     return np.array([np.sum(V * (other @ V)) for V in (way(half, k) for way in candidates)])
 
@@ -140,22 +130,11 @@ def _scores(
 def _candidates(first: FloatArray | None) -> list[Candidate]:
     """Return the candidates as functions of a noisy moment and k."""
     of_first = [] if first is None else [lambda _, k: _axes(first, k)]
-    return [_leading, _plus_diagonal, _without_diagonal, *of_first]
+    return [_leading, _without_diagonal, *of_first]
 
 
 def _leading(A: _Noisy, k: int) -> FloatArray:
-    return A.pairs(k)[1]
-
-
-def _plus_diagonal(A: _Noisy, k: int) -> FloatArray:
-    """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
-    shrunk = wigner(*A.pairs(_WIDER * k), A.noise_scale / math.sqrt(2))
-    sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)
-    rest = np.maximum(np.diag(A.moment) - (shrunk.vectors**2) @ sizes, 0.0)
-    singles = _axes(rest, min(_WIDER * k, len(rest)))
-    parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
-    V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
-    return np.asarray(V)
+    return A.pairs_of(A.moment, k)[1]
 
 
 def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
@@ -168,8 +147,6 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     off = A.moment.copy()
     np.fill_diagonal(off, 0.0)
     found = wigner(*A.pairs_of(off, k), A.noise_scale / math.sqrt(2))
-    if len(found.values) == k:  # there may be more above the noise
-        found = wigner(*A.pairs_of(off, _WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
