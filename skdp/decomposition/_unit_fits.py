@@ -305,10 +305,10 @@ def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
-    ritz, entries, reason = None, None, {}
+    ritz, reason = None, {}
     if route == "auto":
-        entries = released_entries(ask, unit, X.shape)
-        route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, entries)
+        known = released_entries(ask, unit, X.shape)
+        route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
         if route != "one_shot" and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):
@@ -317,7 +317,7 @@ def fit_entries(estimator, session, X, route):
         share = 1.0 if session.budget.pure else 0.98 if session.budget.exact else 0.99
         U, values, V = whole_triplets(ask, X.shape, k, share, session.law)
     elif route == "one_shot":
-        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k, entries)
+        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     components = _base.components_of(V)
@@ -330,18 +330,17 @@ def fit_entries(estimator, session, X, route):
     return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
 
 
-def _pure_triplets(session, ask, unit, shape, k, entries):
+def _pure_triplets(session, ask, unit, shape, k):
     """Return ((U, singular values, V), what answers products) of one pure release of all entries.
 
     Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
     cells to 0 or `high` adds, by a released number.
     """
-    budget, graph = session.budget, unit.kind.symmetric
+    budget, graph, spread = session.budget, unit.kind.symmetric, 0.0
     graded = not graph and is_small(shape)
-    if graded and not budget.exact:
-        if entries is None and one_shot.graded_pays(budget.pure_epsilon):
-            entries = released_entries(ask, unit, shape)
-        graded = bool(entries) and one_shot.graded_pays(budget.pure_epsilon, entries.spread)
+    if graded and not budget.exact and (graded := one_shot.graded_pays(budget.pure_epsilon)):
+        spread = released_entries(ask, unit, shape).spread
+        graded = one_shot.graded_pays(budget.pure_epsilon, spread)
     share = session.left("pure")
     if graded:
         answer = ask.whole(share=share)
@@ -351,7 +350,6 @@ def _pure_triplets(session, ask, unit, shape, k, entries):
         return found, one_shot.WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
     Y = one_shot.graph_of_pairs(cells.value, shape[1]) if graph else cells.value
-    spread = entries.spread if entries and not graph else 0.0  # a graph is read by what is left
     flipped = one_shot.FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
     )

@@ -287,9 +287,7 @@ def more_columns(session: Any, k: int) -> int:
 
     It may miss what more columns see. With less noise than half an edge they cost nothing.
     """
-    if session.law == "laplace":
-        return 0
-    noise = float(session.noise_multiplier)
+    noise = math.inf if session.law == "laplace" else float(session.noise_multiplier)
     return min(10, round(0.5 * k / max(noise, NEGLIGIBLE)))
 
 

@@ -101,7 +101,9 @@ def chosen_subspace(
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    candidates, rng = _candidates(first), np.random.default_rng(20240229)
+    of_first = [] if first is None else [lambda _, k: _axes(first, k)]
+    candidates: list[Candidate] = [_leading, _without_diagonal, *of_first]
+    rng = np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
     scores = np.mean([_scores(released, candidates, k, rng, part) for _ in range(splits)], axis=0)
     # Another must be better by one noise scale than the leading eigenvectors, or than what is known
@@ -125,12 +127,6 @@ def _scores(
     half = _Noisy(moment, noise_scale * math.sqrt(longer), np.float32)
     other = A - (moment - A) / _SPLIT**2
     return np.array([np.sum(V * (other @ V)) for V in (way(half, k) for way in candidates)])
-
-
-def _candidates(first: FloatArray | None) -> list[Candidate]:
-    """Return the candidates as functions of a noisy moment and k."""
-    of_first = [] if first is None else [lambda _, k: _axes(first, k)]
-    return [_leading, _without_diagonal, *of_first]
 
 
 def _leading(A: _Noisy, k: int) -> FloatArray:
