@@ -248,8 +248,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         self._checked_session()  # what is wrong with the budget is said before the shape
         X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         self._check_square(X.shape)
-        pure = self._route(X.shape[0])[0] in ("auto", "one_shot")
-        session = self._open_session(pure=pure)
+        session = self._open_session(pure=self._route(X.shape[0])[0] != "power")
         attributes, reason = self._fit_session(session, X)
         warn_no_signal(self, session, attributes, X.shape[0])
         if X.dtype == np.float32:
@@ -310,8 +309,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
 
     def _route(self, n, entries=None):
         """Return (name, reason): of the settings, the number of nodes, and released facts."""
-        n_answers = PASSES["power"][self.delta == 0]
-        n_answers = n_answers if self.n_iter == "auto" else self.n_iter
+        n_answers = PASSES["power"][self.delta == 0] if self.n_iter == "auto" else self.n_iter
         options = {"groups": True, "entries": entries}
         return choose_one_shot(self, matrix_unit(self), (n, n), n_answers, "power", **options)
 

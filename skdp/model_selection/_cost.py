@@ -344,7 +344,9 @@ def search_cost(
     ((unit, adjacency),) = kinds
     splitter = resolved_splitter(search.cv if counted else cv, estimator)
     held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
-    n_splits = _n_splits(splitter, n_samples, groups)
+    n_splits = getattr(splitter, "n_splits", None)  # without the number of rows
+    if n_splits is None:
+        n_splits = splitter.get_n_splits([0] * int(n_samples), None, groups)
     scorers = _scorers(search.scoring if counted else scoring)
     for scorer in scorers:
         if isinstance(scorer, PrivateScorer):
@@ -424,11 +426,6 @@ def _planned(estimator, params, with_groups):
     candidate = candidate_of(estimator, params)
     check_fitted_once(candidate)
     return [planned_fit(part, with_groups) for part in dp_parts(candidate)]
-
-
-def _n_splits(splitter, n_samples, groups):
-    known = getattr(splitter, "n_splits", None)  # without the number of rows
-    return splitter.get_n_splits([0] * int(n_samples), None, groups) if known is None else known
 
 
 def _scorers(scoring):

@@ -314,12 +314,6 @@ def handed_on(attributes, place):
     return attributes | found | {"feature_bounds_": bounds}
 
 
-def is_constant(found):
-    """Whether a variance is nothing but rounding, as scikit-learn decides it."""
-    eps = np.finfo(np.float64).eps
-    return found.variance <= found.n * eps * found.variance + (found.n * found.mean * eps) ** 2
-
-
 # Standardisation of columns with differential privacy.
 
 
@@ -507,8 +501,9 @@ class DPStandardScaler(
         found = self._moments(ask, center, size, n, shares["moments"])
         if self.with_std and not sparse:
             warn_unresolved_scales(self, columns, found)
-        scale = np.sqrt(found.variance)
-        scale[is_constant(found)] = 1.0
+        scale, eps = np.sqrt(found.variance), np.finfo(np.float64).eps
+        rounding = found.n * eps * found.variance + (found.n * found.mean * eps) ** 2
+        scale[found.variance <= rounding] = 1.0  # as scikit-learn decides what is constant
         return {
             "mean_": found.mean,
             "var_": found.variance if self.with_std else None,

@@ -467,14 +467,22 @@ def pooled_model(
 def whitener_of(released: Answer) -> FloatArray:
     """Return M^(-1/2) of a released second moment M, mean 1.
 
-    Eigenvalues stay above the edge of the noise: with few users nothing is whitened.
+    What differs from a multiple of the identity is shrunk by the share of it that noise explains
+    (three standard deviations of it), and eigenvalues stay above the edge of the noise that is
+    left: with few users nothing is whitened.
     """
-    M, d = released.value, len(released.value)
+    M, noise = released.value, released.noise_scale
+    d = len(M)
     middle = float(np.trace(M) / d)
-    if middle <= 0.0:
+    change = M - middle * np.eye(d)
+    terms = d * (d + 1) / 2
+    total = float((change * change).sum())
+    explained = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
+    kept = max(0.0, 1 - explained / total) if total > 0 else 0.0
+    if kept == 0.0 or middle <= 0.0:
         return np.eye(d)
-    edge = max(symmetric_noise_edge(released.noise_scale, d), 1e-3 * middle)
-    values, vectors = of_public(np.linalg.eigh, (M + M.T) / 2)
+    edge = max(kept * symmetric_noise_edge(noise, d), 1e-3 * middle)
+    values, vectors = of_public(np.linalg.eigh, middle * np.eye(d) + kept * (change + change.T) / 2)
     W = (vectors * np.maximum(values, edge) ** -0.5) @ vectors.T
     return np.asarray(W / (np.trace(W) / d))
 

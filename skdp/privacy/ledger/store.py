@@ -59,10 +59,6 @@ class Book:
         with self.held() as now:
             return now.copy()
 
-    def _called(self) -> str:
-        name = getattr(self, "dataset", "") or self.note
-        return f"PrivacyLedger {name!r}" if name else "this PrivacyLedger"
-
     def note_refusal(self, error: PrivacyError) -> None:
         """Remember a refusal, for the end of the block."""
         self.refused.append((type(error), str(error)))
@@ -93,9 +89,11 @@ class Book:
             if not balance.affords():
                 balance.put(key, None)
                 alone = Balance(self.terms, {0: charged}).spent()
+                name = getattr(self, "dataset", "") or self.note
                 raise BudgetExceededError(
-                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; {self._called()} has "
-                    f"room for epsilon={balance.remaining(part=part):.4g}, both at "
+                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; "
+                    f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has room for "
+                    f"epsilon={balance.remaining(part=part):.4g}, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
                     "'epsilon' or fewer fits."
                 )
