@@ -34,8 +34,8 @@ class Factors(NamedTuple):
 
 def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     """Return what the singular values of a matrix of noise, Gaussian or Laplace, seldom exceed."""
-    edge = scale * (math.sqrt(shape[0]) + math.sqrt(shape[1]))
-    return edge * largest_of_noise(shape, LAPLACE_KURTOSIS)
+    m, n = shape
+    return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
 def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
