@@ -221,12 +221,12 @@ class DPLowRankFactorizer(
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
         maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        if layout.method == "dense":
-            grants = [session.grant(*bounds, *layout.shares)]
-        else:
-            grants = grant_sketches(session, bounds, layout.shares)
+        shares, whole = layout.shares, layout.method == "dense"
+        paid = (
+            [session.grant(*bounds, *shares)] if whole else grant_sketches(session, bounds, shares)
+        )
         query = Whole(X, layout.unit)
-        answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
+        answers = [g.open(query.answer(s)) for g, s in zip(paid, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
@@ -337,10 +337,9 @@ class DPLowRankFactorizer(
         check_rank(self, *shape)
 
     def _unit(self, *, stream):
-        more = {"stream": stream}
-        if self._protects.by_rows:
-            more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
-        return _inputs.matrix_unit(self, SketchUnit, **more)
+        longest = self.unit_bound if self._protects.by_rows else None
+        longest = float(NORM.default if longest is None else longest)
+        return _inputs.matrix_unit(self, SketchUnit, stream=stream, clip_norm=longest)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
