@@ -23,6 +23,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupRows
 from skdp.decomposition import _base
+from skdp.decomposition._pca import RowComponentsMixin
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
@@ -143,6 +144,7 @@ def _from_sketch(released, answers, facts):
 
 
 class DPIncrementalPCA(
+    RowComponentsMixin,
     GroupUnitMixin,
     IncrementalPlans,
     StreamingMixin,
@@ -154,9 +156,9 @@ class DPIncrementalPCA(
 
     All releases of a run together satisfy (`epsilon`, `delta`)-differential privacy for adding or
     removing (or replacing, see `adjacency`) one row, or all rows of one person (see
-    `privacy_unit`), whatever the data are. `fit` releases once. Each `partial_fit` is a release of
-    the components of all rows so far, up to `max_releases` calls: the noise is correlated over
-    time, and grows with the logarithm of `max_releases` only.
+    `privacy_unit`), whatever the data are. `fit` releases once, as `DPPCA` does. Each `partial_fit`
+    is a release of the components of all rows so far, up to `max_releases` calls: the noise is
+    correlated over time, and grows with the logarithm of `max_releases` only.
 
     Each person may have one row in one batch: a person with a row in each of ten batches is ten
     units. With ``privacy_unit="group"`` all rows of a person must be in one batch. A group that
@@ -174,10 +176,11 @@ class DPIncrementalPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row, after a public `center` is subtracted. "auto" spends 7% of the budget
-        on the median norm of the first batch; a warning says if it was not found. With
-        ``center="private"`` and dense rows far from 0, up to 11% more find their centre, about
-        which all later rows are clipped. A number costs no budget.
+        Largest norm of a row, after a public `center` is subtracted. `fit` treats it as `DPPCA`
+        does. `partial_fit`: "auto" spends 7% of the budget on the median norm of the first batch; a
+        warning says if it was not found. With ``center="private"`` and dense rows far from 0, up to
+        11% more find their centre, about which all later rows are clipped. A number costs no
+        budget.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
@@ -203,8 +206,8 @@ class DPIncrementalPCA(
         release, against 7.4, for 1024 releases), and stores the exact Gram matrix of every step.
         "tree" stores about log2(`max_releases`) of them. "auto" takes "sqrt" below 190 MB.
     budget_split : dict or "auto", default="auto"
-        Budget fraction of each release. The keys depend on the other parameters; an error for a
-        wrong key lists them.
+        Budget fraction of each release. The keys depend on the other parameters, and are not those
+        of `fit` for `partial_fit`; an error for a wrong key lists them.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be
         reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".
@@ -249,7 +252,7 @@ class DPIncrementalPCA(
     See Also
     --------
     sklearn.decomposition.IncrementalPCA : The estimator without privacy.
-    DPPCA : For rows that all exist before the fit; it has less noise.
+    DPPCA : For rows that all exist before the fit; a single release has less noise.
 
     Notes
     -----
@@ -341,21 +344,17 @@ class DPIncrementalPCA(
         self._check_parameters()
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
-        self._close_session(session, self._fit_session(session, X))
+        attributes = self._fit_session(session, X)
+        attributes = _base.as_input_dtype(attributes, getattr(X, "dtype", None))
+        self._close_session(session, attributes)
         self._drop_stream()
         return self
 
     def _fit_session(self, session, X):
-        """Make the releases of one fit; X itself is read by the session alone."""
-        X = row_source(X)
-        facts, shares = self._facts(session, X)
-        answers = {
-            name: session.release(bounded, shares[name])
-            for name, bounded in statistics(X, facts, self.n_jobs).items()
-        }
-        attributes = self._fitted(answers, facts)
-        self._warn(attributes)
-        return attributes
+        """Make the releases of one fit, those of `DPPCA`; X itself is read by the session alone."""
+        attributes = super()._fit_session(session, X)
+        seen = {"n_samples_seen_": attributes.pop("n_samples_")}
+        return attributes | seen | self._sized(attributes["components_"].shape[1])
 
     @atomic
     def partial_fit(
@@ -408,7 +407,9 @@ class DPIncrementalPCA(
         before = _base.found_of(self.singular_values_)[0] if running and running.steps else math.inf
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         self._keep_stream(group)
-        self._warn(vars(self), before)
+        verdict = _base.found_of(self.singular_values_, self.explained_variance_ratio_)
+        if verdict[0] < before:  # what was said of an earlier release stands
+            _base.warn_of_verdict(self, *verdict)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -438,7 +439,7 @@ class DPIncrementalPCA(
         X, groups = split_rows(self, X, groups, **options)
         return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
 
-    def _n_components_of(self, rows):
+    def _check_n_components(self, rows, _=None):
         """Number of components, from public sizes; an error if there are not as many."""
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
         n = rows.n_rows() if public_rows and not self._by_group else math.inf
@@ -452,7 +453,7 @@ class DPIncrementalPCA(
     def _facts(self, session, X):
         """Return what is public from the first batch on, and the shares of the releases."""
         d, public = X.n_features, self._total_is_public()
-        k = self._n_components_of(X)
+        k = self._check_n_components(X)
         center = _base.check_center(self.center, d)
         centers = center is None and self.center == "private"
         starts = centers and not _base.is_sparse(X)  # rows about a point are no longer sparse
@@ -507,19 +508,19 @@ class DPIncrementalPCA(
         notes, options = {"facts": facts, "seen": []}, {"mechanism": self.mechanism, "touches": 1}
         return self._start_stream(session, bounds, shares, notes, **options)
 
-    def _warn(self, attributes, before=math.inf):
-        shown = attributes["singular_values_"], attributes["explained_variance_ratio_"]
-        verdict = _base.found_of(*shown)
-        if verdict[0] < before:  # what was said of an earlier release stands
-            _base.warn_of_verdict(self, *verdict)
-
     def _publish(self, group):
         """Set the attributes of the last release."""
         facts = group.notes["facts"]
         self._name_features(facts["names"], facts["d"])
-        attributes = self._fitted(decoded(group), facts) | {"n_stream_releases_": group.steps}
-        self._close_session(group.session, attributes)
+        attributes = fitted(decoded(group), facts) | self._sized(facts["d"])
+        self._close_session(group.session, attributes | {"n_stream_releases_": group.steps})
 
-    def _fitted(self, answers, facts):
-        batch_size = 5 * facts["d"] if self.batch_size is None else int(self.batch_size)
-        return fitted(answers, facts) | {"batch_size_": batch_size}
+    def _sized(self, d):
+        return {"batch_size_": 5 * d if self.batch_size is None else int(self.batch_size)}
+
+    def _wants_spectrum(self, d):
+        return self.n_components is None or d <= MOST_DENSE
+
+    def _spectrum(self, session, moment, d):
+        variances = np.maximum(np.diag(moment.scatter) / moment.n, 0.0)
+        return super()._spectrum(session, moment, d) | {"var_": variances}

@@ -19,7 +19,9 @@ from skdp.decomposition._factorizer_state import (
     draw_maps,
     factored,
     make_layout,
+    offers_pure_dp,
     random_start,
+    sizes,
 )
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._planning import FactorizerPlans
@@ -49,7 +51,8 @@ class DPLowRankFactorizer(
     epsilon : float, default=1.0
         Budget of one fit, or of one stream; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of units.
+        Probability that the bound fails; well below one over the number of units. A `fit` that
+        releases all entries for one of them ("dense") has Laplace noise and needs none: 0 will do.
     adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
         All units except the row have "add_remove". The entry and the row have "replace". The row
         has "zero_out" (a row against zeros) instead of "add_remove", because the number of rows is
@@ -204,9 +207,10 @@ class DPLowRankFactorizer(
             The fitted estimator.
         """
         self._check_fit()
-        session = self._open_session()
+        self._checked_session()  # what is wrong with the budget is said before the shape
         X = self._matrix(X)
         self._check_matrix(shape_of(X))
+        session = self._open_session(pure=self._is_pure(X))
         self._warn_of_delta(*_inputs.public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
         warn_of_verdict(self, *found_of(attributes["singular_values_"]))
@@ -217,9 +221,12 @@ class DPLowRankFactorizer(
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
         maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        grants = grant_sketches(session, bounds, layout.shares)
+        shares, whole = layout.shares, layout.method == "dense"
+        paid = (
+            [session.grant(*bounds, *shares)] if whole else grant_sketches(session, bounds, shares)
+        )
         query = Whole(X, layout.unit)
-        answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
+        answers = [g.open(query.answer(s)) for g, s in zip(paid, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
@@ -256,15 +263,17 @@ class DPLowRankFactorizer(
         check_is_fitted(self, "components_")
         U, V = self.left_singular_vectors_ * self.singular_values_, self.components_.T
         if rows is not None and columns is not None:
-            i, j = np.asarray(rows), np.asarray(columns)
-            return np.einsum("...k,...k->...", U[i], V[j])
+            return np.einsum("...k,...k->...", U[np.asarray(rows)], V[np.asarray(columns)])
         return U[slice(None) if rows is None else rows] @ (
             V[slice(None) if columns is None else columns].T
         )
 
     # -- parameters -------------------------------------------------------------------------------
 
-    _budget_kinds = budget_kinds
+    _offers_pure_dp, _budget_kinds = offers_pure_dp, budget_kinds
+
+    def _is_pure(self, X):
+        return self._offers_pure_dp() and sizes(self, shape_of(X), stream=False)[0] == "dense"
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
@@ -328,10 +337,9 @@ class DPLowRankFactorizer(
         check_rank(self, *shape)
 
     def _unit(self, *, stream):
-        more = {"stream": stream}
-        if self._protects.by_rows:
-            more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
-        return _inputs.matrix_unit(self, SketchUnit, **more)
+        longest = self.unit_bound if self._protects.by_rows else None
+        longest = float(NORM.default if longest is None else longest)
+        return _inputs.matrix_unit(self, SketchUnit, stream=stream, clip_norm=longest)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -26,7 +26,119 @@ from skdp.solvers.postprocess import (
 _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
 
+class RowComponentsMixin:
+    """One fit to rows: its releases, and what they make of its attributes."""
+
+    bounds, svd_solver, iterated_power = None, "auto", "auto"
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        # Check: what is public of the rows, and what that makes of the parameters.
+        source = row_source(X)
+        d, centers = source.n_features, self._centers()
+        self._check_n_components(source, d)
+        center, near, between = _base.public_range(self, d, centers=centers)
+        sparse = _base.is_sparse(source) and (center is None or not centers)
+        shares = _validation.check_split(self, self._default_shares(d, sparse))
+        # Query: what may be asked of the rows, with its bounds; nothing is read.
+        query = self._unit_query(source)
+        ask = session.ask(query if center is None else query.centered(center, between))
+        n = query.n_rows if self._total_is_public() else None
+        # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
+        whole = self._wants_spectrum(d)
+        level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
+        clip_norm = _base.row_clip_norm(
+            self, session, ask, shares.get("clip_norm"), d, level=level, near=near
+        )
+        if "moment" in shares:  # in one release, as centred rows would not be sparse
+            bias = _base.bias_of(clip_norm)
+            answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
+            moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
+            n = moment.n
+            attributes = self._spectrum(session, moment, d)
+        else:
+            n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
+            n = released_count(n, n_noise)
+            noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
+            ask, noise, shares = _base.lowered(self, ask, noise, shares)
+            if centers:
+                centre = _base.centred(session, ask, noise, shares, d, level)
+            else:
+                centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
+            noise, clip_norm = centre.noise, centre.noise.clip_norm
+            if whole:
+                share, rows = shares["gram"], centre.rows
+                suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
+                gram, scale = suited[0].gram(share=suited[1])
+                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, noise.mean_noise_bias)
+                attributes = self._spectrum(session, moment, d)
+            else:
+                route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
+                attributes = self._subspace(session, centre, shares, route)
+        # Attributes, from released numbers.
+        attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
+        if center is not None:
+            attributes["mean_"] = center + attributes["mean_"]
+        return attributes
+
+    def _wants_spectrum(self, d):
+        """Whether all eigenvalues are asked for, not a few leading components."""
+        k = self.n_components
+        return not isinstance(k, Integral) or k == 0 or k > d // 3
+
+    def _default_shares(self, d, sparse):
+        one_release = self._centers() and self._wants_spectrum(d) and sparse
+        if one_release:
+            shares = {"moment": 1.0}
+        elif self._wants_spectrum(d):
+            shares = {"gram": 0.91, "count": 0.01}
+        else:
+            shares = {"subspace": 0.86, "spectrum": 0.03, "total_variance": 0.02, "count": 0.01}
+        if self._centers() and not one_release:
+            shares["center"] = 0.08
+        if self._total_is_public():
+            shares.pop("count", None)
+        if self.clip_norm == "auto":
+            of_means = {"clip_norm": 0.06, "center_search": 0.05}
+            return _base.with_learnt(
+                shares, of_means if "center" in shares else {"clip_norm": 0.07}
+            )
+        return shares
+
+    def _rank(self, n, d):
+        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        return d if self._by_group else min(n, d)
+
+    def _centers(self):
+        return isinstance(self.center, str) and self.center == "private"
+
+    def _spectrum(self, session, moment, d):
+        """Return attributes of a released moment."""
+        rank = self._rank(moment.n, d)
+        limit = int(rank) if session.budget.exact or self._total_is_public() else d
+        attributes = pca_attributes(moment, self.n_components, limit, rank)
+        shown = attributes["explained_variance_"], attributes["explained_variance_ratio_"]
+        _base.warn_of_verdict(self, *_base.found_of(*shown))
+        return attributes
+
+    def _subspace(self, session, centre, shares, route):
+        """Release the leading subspace about the centre, its Ritz values and the total."""
+        d, k = len(centre.mean), self.n_components
+        ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
+        V, _, shown, rows = _base.row_subspace(
+            session, ask, route, d, k, shares["subspace"], noise,
+            n_iter=self.iterated_power, n_oversamples="auto",
+        )  # fmt: skip
+        values, vectors, total = _base.held_by(
+            self, ask, rows, V, shares, shown, bias, centre.beyond
+        )
+        whole, rank = float(total.value), self._rank(noise.n, d)
+        out = subspace_attributes(values, vectors, whole, noise.n, rank)
+        return out | {"mean_": centre.mean}
+
+
 class DPPCA(
+    RowComponentsMixin,
     GroupUnitMixin,
     _base.ProbabilisticModelMixin,
     _base.LinearTransformMixin,
@@ -222,56 +334,6 @@ class DPPCA(
             session, _base.as_input_dtype(attributes, getattr(rows, "dtype", None))
         )
 
-    def _fit_session(self, session, X):
-        """Make all releases; X itself is read by the session alone."""
-        # Check: what is public of the rows, and what that makes of the parameters.
-        source = row_source(X)
-        d, centers = source.n_features, self._centers()
-        self._check_n_components(source, d)
-        center, near, between = _base.public_range(self, d, centers=centers)
-        sparse = _base.is_sparse(source) and (center is None or not centers)
-        shares = _validation.check_split(self, self._default_shares(d, sparse))
-        # Query: what may be asked of the rows, with its bounds; nothing is read.
-        query = self._unit_query(source)
-        ask = session.ask(query if center is None else query.centered(center, between))
-        n = query.n_rows if self._total_is_public() else None
-        # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
-        whole = self._wants_spectrum(d)
-        level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
-        clip_norm = _base.row_clip_norm(
-            self, session, ask, shares.get("clip_norm"), d, level=level, near=near
-        )
-        if "moment" in shares:  # in one release, as centred rows would not be sparse
-            bias = _base.bias_of(clip_norm)
-            answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
-            moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
-            n = moment.n
-            attributes = self._spectrum(session, moment, d)
-        else:
-            n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
-            n = released_count(n, n_noise)
-            noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-            ask, noise, shares = _base.lowered(self, ask, noise, shares)
-            if centers:
-                centre = _base.centred(session, ask, noise, shares, d, level)
-            else:
-                centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
-            noise, clip_norm = centre.noise, centre.noise.clip_norm
-            if whole:
-                share, rows = shares["gram"], centre.rows
-                suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
-                gram, scale = suited[0].gram(share=suited[1])
-                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, noise.mean_noise_bias)
-                attributes = self._spectrum(session, moment, d)
-            else:
-                route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
-                attributes = self._subspace(session, centre, shares, route)
-        # Attributes, from released numbers.
-        attributes |= {"n_samples_": round(float(n)), "clip_norm_": clip_norm}
-        if center is not None:
-            attributes["mean_"] = center + attributes["mean_"]
-        return attributes
-
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
@@ -309,37 +371,6 @@ class DPPCA(
             if not isinstance(self.center, str):
                 raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 
-    def _wants_spectrum(self, d):
-        """Whether all eigenvalues are asked for, not a few leading components."""
-        k = self.n_components
-        return not isinstance(k, Integral) or k == 0 or k > d // 3
-
-    def _default_shares(self, d, sparse):
-        one_release = self._centers() and self._wants_spectrum(d) and sparse
-        if one_release:
-            shares = {"moment": 1.0}
-        elif self._wants_spectrum(d):
-            shares = {"gram": 0.91, "count": 0.01}
-        else:
-            shares = {"subspace": 0.86, "spectrum": 0.03, "total_variance": 0.02, "count": 0.01}
-        if self._centers() and not one_release:
-            shares["center"] = 0.08
-        if self._total_is_public():
-            shares.pop("count", None)
-        if self.clip_norm == "auto":
-            of_means = {"clip_norm": 0.06, "center_search": 0.05}
-            return _base.with_learnt(
-                shares, of_means if "center" in shares else {"clip_norm": 0.07}
-            )
-        return shares
-
-    def _rank(self, n, d):
-        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
-        return d if self._by_group else min(n, d)
-
-    def _centers(self):
-        return isinstance(self.center, str) and self.center == "private"
-
     def _check_n_components(self, source, n_features):
         rule = self.n_components
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
@@ -354,29 +385,3 @@ class DPPCA(
         ):
             where = f" with svd_solver={self.svd_solver!r}"
             _validation.check_rank(self, n_samples, n_features, least=least, where=where)
-
-    # -- releases --------------------------------------------------------------------------
-
-    def _spectrum(self, session, moment, d):
-        """Return attributes of a released moment."""
-        rank = self._rank(moment.n, d)
-        limit = int(rank) if session.budget.exact or self._total_is_public() else d
-        attributes = pca_attributes(moment, self.n_components, limit, rank)
-        shown = attributes["explained_variance_"], attributes["explained_variance_ratio_"]
-        _base.warn_of_verdict(self, *_base.found_of(*shown))
-        return attributes
-
-    def _subspace(self, session, centre, shares, route):
-        """Release the leading subspace about the centre, its Ritz values and the total."""
-        d, k = len(centre.mean), self.n_components
-        ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
-        V, _, shown, rows = _base.row_subspace(
-            session, ask, route, d, k, shares["subspace"], noise,
-            n_iter=self.iterated_power, n_oversamples="auto",
-        )  # fmt: skip
-        values, vectors, total = _base.held_by(
-            self, ask, rows, V, shares, shown, bias, centre.beyond
-        )
-        whole, rank = float(total.value), self._rank(noise.n, d)
-        out = subspace_attributes(values, vectors, whole, noise.n, rank)
-        return out | {"mean_": centre.mean}

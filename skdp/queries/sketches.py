@@ -17,6 +17,8 @@ Neighbours and the change of z (in units), by privacy unit:
 2**52 that moves a step by up to 1/4.) Updates of an entry under "replace": alpha is twice the
 largest absolute value, not high - low: the two neighbours may have theirs at different times.
 
+Of one entry, or a sum of absolute values, that is the l1 norm too: A may have Laplace noise.
+
 An update d counts as trunc(d/u): truncated toward zero, it is no larger than d, so what one unit
 adds up to D in absolute values stays below D/u (rounding to nearest would not: 0.6 u counts as u).
 The change of S' z F, for z of norm 1, is then at most the product over both sides of
@@ -112,13 +114,14 @@ class SketchUnit(MatrixUnit):
                 degrees.append(side.size)
             else:
                 factor *= side.largest_row() if single else side.spectral()
-        rounded = not one_row
-        slack = _TRUNCATION * math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
+        slack = 0.0 if one_row else _TRUNCATION * math.sqrt(math.prod(sketch.shape))
         bound = Bound(
             sketch.name,
             sketch.out_shape,
             self.change * factor,
             slack=slack * sketch.scale * factor,
+            l1=self.change if self.single and sketch.left is sketch.right is None else None,
+            l1_slack=0.0,
             law=SketchLaw(tuple(degrees)) if degrees else None,
         )
         return bound if None in (sketch.left, sketch.right) else bound._replace(remedy=_CORE_REMEDY)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from skdp._limits import NEGLIGIBLE
 from skdp.answer import Answer
-from skdp.solvers.linalg import is_small, leading_eigenvectors, shrink
+from skdp.solvers.linalg import is_small, largest_of_noise, leading_eigenvectors, shrink
+from skdp.solvers.one_shot import LAPLACE_KURTOSIS
 
 FloatArray = NDArray[np.float64]
 
@@ -32,8 +33,9 @@ class Factors(NamedTuple):
 
 
 def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
-    """Return the largest singular value of a matrix of noise: scale (sqrt(m) + sqrt(n))."""
-    return scale * (math.sqrt(shape[0]) + math.sqrt(shape[1]))
+    """Return what the singular values of a matrix of noise, Gaussian or Laplace, seldom exceed."""
+    m, n = shape
+    return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
 def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
@@ -54,7 +56,8 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
         V = leading_eigenvectors((M.T @ M).__matmul__, start, start.shape[1])
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
-    kept = shrink(values, matrix.noise_scale, (m, n))
+    edge = noise_edge(matrix.noise_scale, (m, n))
+    kept = np.where(values > edge, shrink(values, matrix.noise_scale, (m, n)), 0.0)
     rank = int(np.count_nonzero(kept > NEGLIGIBLE * max(float(kept[0]), 1e-300)))
     return Factors(left, kept, right, rank)
 

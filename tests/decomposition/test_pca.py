@@ -369,4 +369,4 @@ def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
     X = np.random.default_rng(0).standard_normal((3000, 5))
     said = "Also check 'clip_norm': far too small or too large, they hide the data"
     with pytest.warns(NoSignalWarning, match=said):
-        DPIncrementalPCA(2, clip_norm=1e3).fit(X)
+        DPIncrementalPCA(2, clip_norm=1e3).partial_fit(X)

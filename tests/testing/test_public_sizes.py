@@ -165,7 +165,7 @@ def test_a_new_size_is_seen():
 WAYS = [
     skdp.DPPCA(n_components=1),
     skdp.DPPCA(n_components=1, clip_norm=1.0, center="none", adjacency="replace"),
-    skdp.DPIncrementalPCA(),
+    skdp.DPIncrementalPCA(1),
     skdp.DPIncrementalPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     skdp.DPTruncatedSVD(1),
     skdp.DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),

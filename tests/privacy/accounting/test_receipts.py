@@ -73,7 +73,10 @@ COUNTED = [
         (_graph(),), "1/40: .* random cell",
     ),
     (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* random pair of nodes"),
-    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/400: .* random cell"),
+    (
+        DPLowRankFactorizer(1, privacy_unit="entry", method="two_sketch"),
+        (X,), "1/400: .* random cell",
+    ),
     (DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"), (X,), "1/400: .* random row"),
     (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* random row"),
     (DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* random row"),
@@ -99,10 +102,11 @@ def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
         (DPPCA(1, delta=0.006, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
         (DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"), (graph,)),
         (DPLowRankFactorizer(1, delta=0.006, privacy_unit="frobenius"), (X,)),
+        (DPLowRankFactorizer(1, delta=0.06, privacy_unit="entry"), (X,)),
     ]:
         assert not any("at least 1/" in text for text in messages_of(estimator.fit, *data))
         spent.append(estimator.privacy_spent_.delta)
-    assert spent == [0.006, 0.0, 0.006]
+    assert spent == [0.006, 0.0, 0.006, 0.0]
     with pytest.warns(PrivacyWarning, match="1/100: .* random row"):
         DPPCA(1, delta=0.5, clip_norm=1.0).fit(X)
 
