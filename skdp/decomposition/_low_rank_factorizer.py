@@ -221,10 +221,10 @@ class DPLowRankFactorizer(
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
         maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        shares, whole = layout.shares, layout.method == "dense"
-        paid = (
-            [session.grant(*bounds, *shares)] if whole else grant_sketches(session, bounds, shares)
-        )
+        if layout.method == "dense":
+            paid = [session.grant(*bounds, *layout.shares)]
+        else:
+            paid = grant_sketches(session, bounds, layout.shares)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(paid, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))

@@ -341,14 +341,13 @@ def _pure_triplets(session, ask, unit, shape, k):
     if graded and not budget.exact and (graded := one_shot.graded_pays(budget.pure_epsilon)):
         spread = released_entries(ask, unit, shape).spread
         graded = one_shot.graded_pays(budget.pure_epsilon, spread)
-    share = session.left("pure")
     if graded:
-        answer = ask.whole(share=share)
+        answer = ask.whole(share=session.left("pure"))
         found = one_shot.read_triplets(
             answer.value, answer.noise_scale, k, one_shot.LAPLACE_KURTOSIS
         )
         return found, one_shot.WholeMatrix(answer.value, answer.noise_scale)
-    cells = ask.cells(session.random_number(), share=share)
+    cells = ask.cells(session.random_number(), share=session.left("pure"))
     Y = one_shot.graph_of_pairs(cells.value, shape[1]) if graph else cells.value
     flipped = one_shot.FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread

@@ -109,8 +109,7 @@ def chosen_subspace(
     # Another must be better by one noise scale than the leading eigenvectors, or than what is known
     # from elsewhere, where it is judged once: the best of several looks better than it is.
     margin = math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
-    for simple in (0,) if first is None else (0, -1):
-        scores[simple] += margin * noise_scale * math.sqrt(k)
+    scores[[0] if first is None else [0, -1]] += margin * noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
 

@@ -72,8 +72,7 @@ def _one_shot_threshold(session: Any, unit: Any, m: int, n: int, spread: float) 
 
 def cells_of(unit: Any, shape: tuple[int, int]) -> int:
     """Return the number of entries of a matrix, or of pairs of a graph."""
-    m, n = shape
-    return m * (m - 1) // 2 if unit.kind.pair else m * n
+    return math.comb(shape[0], 2) if unit.kind.pair else math.prod(shape)
 
 
 class Entries(NamedTuple):
