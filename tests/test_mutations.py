@@ -88,6 +88,11 @@ class Power(BaseDPEstimator):
         return {}
 
 
+class FirstRelease(DPIncrementalPCA):
+    def fit(self, X, y=None):
+        return self.partial_fit(X)
+
+
 class Skewed(Power):
     def normalised(self, Y):
         return Y / np.linalg.norm(Y, axis=0)  # unit columns, not orthogonal
@@ -258,7 +263,7 @@ SEEN = {
         "one clip of residuals for a batch of users",
     ),
     "warm start": (
-        check("null_release"), DPIncrementalPCA(1, clip_norm=1.0),
+        check("null_release"), FirstRelease(1, clip_norm=1.0),
         "sketch of a stream that starts from rows",
     ),
     "route by storage": (

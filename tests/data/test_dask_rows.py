@@ -154,7 +154,7 @@ def test_only_sums_of_integers_come_home(name, totals):
     # Two limbs, and the intercept's; and those of predictions, targets and 1.
     sums_of_records = {(2 * D + 1,), (2, 3, 3)}
     allowed = {opening.bound.shape for opening in transcript} | counts | columns | sums_of_records
-    if name == "pca":
+    if name in ("pca", "increments"):
         allowed |= {(D + 2 * p, p) for p in range(1, D)}  # a product before its public map
         allowed |= {(2 * D, D + p) for p in range(D)}  # in two limbs, with products of long rows
         allowed |= {(2, D, D)}  # the moment in two limbs, for all that is asked of it
