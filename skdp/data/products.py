@@ -35,7 +35,8 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     n, d = X.shape
     bits = GRID_BITS + 1 - math.ceil(math.log2(max(1, d)) / 2)
     V = np.ascontiguousarray(V, np.float64)  # which a product of few columns likes better
-    unit = _powers_of_columns(V)
+    largest = np.frexp(np.abs(V).max(axis=0, initial=0.0))[1]  # columns are below 2**unit, even if
+    unit = largest + np.frexp(np.linalg.norm(np.ldexp(V, -largest), axis=0))[1]  # squares overflow
     high, low = _halves(np.ldexp(V, GRID_BITS - unit), bits)
     both, k = np.hstack([high, low]), V.shape[1]
     out = np.empty((n, k))
@@ -53,12 +54,6 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
             total = (second @ high + products[:, k:]) * 2.0**-bits + products[:, :k]
             _scaled(total, exponents, unit - 2 * GRID_BITS, out[i : i + size])
     return out
-
-
-def _powers_of_columns(V: FloatArray) -> NDArray[np.intc]:
-    """Return for each column an exponent e with norm < 2**e, even if squares overflow."""
-    largest = np.frexp(np.abs(V).max(axis=0, initial=0.0))[1]
-    return np.asarray(largest + np.frexp(np.linalg.norm(np.ldexp(V, -largest), axis=0))[1])
 
 
 def _powers(rows: FloatArray) -> NDArray[np.intp]:

@@ -389,12 +389,6 @@ def receipt_of(states):
     return merged_receipt(blocks, clipped_rows=unit_named(states[0].protects[0]).by_rows)
 
 
-def all_spent(headers, received, sent):
-    """Return the receipt of what is opened here, and of what this server opened for others."""
-    known = {state.fingerprint() for state in received if state.n_honest_servers is None}
-    return receipt_of([*headers, *(state for name, state in sent if name not in known)])
-
-
 def check_parts(states):
     """Refuse headers of states that are no parts of one sum, before any is closed."""
     if not states:

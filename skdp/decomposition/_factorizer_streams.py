@@ -212,7 +212,9 @@ class FactorizerStreams(StreamingMixin):
             raise PrivacyError("nothing was added: update, or merge, before release.")
         headers = [states.header_of(running), *received] if running is not None else received
         states.check_complete(headers)
-        spent, lines = states.all_spent(headers, received, self._state.sent)
+        known = {state.fingerprint() for state in received if state.n_honest_servers is None}
+        sent = (state for name, state in self._state.sent if name not in known)
+        spent, lines = states.receipt_of([*headers, *sent])  # of what is opened here or was before
         noisy = [states.opened(running), *received] if running is not None else received
         session = self._open_session() if running is None else running.session
         attributes = states.merged(self, session, noisy)

@@ -210,7 +210,8 @@ class DPLowRankFactorizer(
         self._checked_session()  # what is wrong with the budget is said before the shape
         X = self._matrix(X)
         self._check_matrix(shape_of(X))
-        session = self._open_session(pure=self._is_pure(X))
+        whole = sizes(self, shape_of(X), stream=False)[0] == "dense"
+        session = self._open_session(pure=whole and self._offers_pure_dp())
         self._warn_of_delta(*_inputs.public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
         warn_of_verdict(self, *found_of(attributes["singular_values_"]))
@@ -271,9 +272,6 @@ class DPLowRankFactorizer(
     # -- parameters -------------------------------------------------------------------------------
 
     _offers_pure_dp, _budget_kinds = offers_pure_dp, budget_kinds
-
-    def _is_pure(self, X):
-        return self._offers_pure_dp() and sizes(self, shape_of(X), stream=False)[0] == "dense"
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)

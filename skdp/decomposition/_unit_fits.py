@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from skdp._inputs import matrix_unit
-from skdp._limits import MOST_DENSE
+from skdp._limits import CLEAR, MOST_DENSE
 from skdp.answer import Answer
 from skdp.decomposition import _base
 from skdp.privacy.ledger.scope import around
@@ -101,8 +101,7 @@ def fit_interactions(estimator, session, X, route):
         if route != "one_shot":
             session.take_delta()
     elif estimator.algorithm == "auto" and route != "one_shot":  # now that the floor is known
-        named = _moment_route(estimator, session, X.shape, floor)
-        route, extra["algorithm_reason_"] = named[:2]
+        route, extra["algorithm_reason_"] = _moment_route(estimator, session, X.shape, floor)[:2]
     if route == "one_shot":
         cells = session.ask(query).cells(share=session.left(session.budget.kind))
         squares, V, total, sums, noise = one_shot.normalised_pairs(*cells, floor, k)
@@ -255,7 +254,9 @@ def unit_route(estimator, shape, entries=None):
             "'alternating' or 'auto'. Got 'one_shot'."
         )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
-        return _whole_route(estimator, shape)
+        if name == "one_shot" or (is_small(shape) and not math.isinf(estimator.epsilon)):
+            return "one_shot", "one_shot: one release of all entries holds every product with them"
+        return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":
         return name, f"{name}: set by the parameter"
     noisy, session = not (pure or math.isinf(estimator.epsilon)), estimator._checked_session()
@@ -268,14 +269,6 @@ def unit_route(estimator, shape, entries=None):
 def whole_at_once(unit):
     """Whether all entries, a product with the identity, change by as little as any product."""
     return unit.dual == "spectral"
-
-
-def _whole_route(estimator, shape):
-    """Choose between one release of all entries, which is as good as all products, and products."""
-    name, small = estimator.algorithm, is_small(shape)
-    if name == "one_shot" or (name == "auto" and small and not math.isinf(estimator.epsilon)):
-        return "one_shot", "one_shot: one release of all entries holds every product with them"
-    return "alternating", "alternating: there is no noise, or there are too many entries"
 
 
 def pure_units(estimator):
@@ -353,13 +346,31 @@ def _pure_triplets(session, ask, unit, shape, k):
         Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
     )
     if graph:
-        pairs = one_shot.symmetric_pairs(flipped, shape[1], k, kurtosis=flipped.kurtosis)
-        return _of_pairs(*pairs), flipped
+        return _of_pairs(*_graph_pairs(flipped, k)), flipped
     return one_shot.singular_triplets(flipped, k), flipped
+
+
+def _graph_pairs(B, k):
+    """Return k eigenpairs of a released graph: the leading one, or the mean of the nodes.
+
+    Weights that are not negative have a leading direction near the mean, which has no noise but in
+    its value: of deviation sqrt(2) times that of a cell.
+    """
+    (n, _), noise = B.shape, B.noise_scale
+    values, V = one_shot.symmetric_pairs(B, n, k, kurtosis=B.kurtosis)
+    mean = np.full((n, 1), 1 / math.sqrt(n))
+    size = (mean.T @ B.right(mean, share=0.0).value).item()
+    seen = abs(values[0]) - n * noise**2 / max(abs(values[0]), 1e-300)  # what V[:, 0] has of it
+    if size <= max(seen, CLEAR**2 * noise):
+        return values, V
+    rest, W = one_shot.symmetric_pairs(B, n, k, lambda Y: Y - mean @ (mean.T @ Y), B.kurtosis)
+    return np.append(size, rest[: k - 1]), np.column_stack([mean, W[:, : k - 1]])
 
 
 def _of_pairs(values, V):
     """Return the singular triplets of a symmetric matrix."""
+    order = np.argsort(-np.abs(values), kind="stable")
+    values, V = values[order], V[:, order]
     return V * np.where(values < 0, -1.0, 1.0), np.abs(values), V
 
 

@@ -343,7 +343,8 @@ class Store:
         try:
             with self._locked() as lock:
                 if create:
-                    self._create()
+                    with contextlib.suppress(FileExistsError):
+                        os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
                 with self._opened() as file:
                     file.execute("BEGIN IMMEDIATE")
                     self._check_form(file)
@@ -383,10 +384,6 @@ class Store:
             file.execute(_TABLE)
         elif form != self.form:
             raise PrivacyError(f"{self.path} was written by another version or program.")
-
-    def _create(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     @contextmanager
     def _locked(self) -> Iterator[_Lock]:

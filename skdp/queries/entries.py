@@ -323,10 +323,8 @@ class EntryQuery(PrivateQuery):
             return to_grid(dense(self._matrix()), step)
 
         alpha, n = self.unit.alpha, 2.0 if self.symmetric else 1.0
-        bound = Bound(
-            "full_matrix", self.shape, alpha * math.sqrt(n), l1=alpha * n, l1_slack=n,
-            symmetric=self.symmetric, slack=math.sqrt(n),
-        )  # fmt: skip
+        root = math.sqrt(n)
+        bound = Bound("full_matrix", self.shape, alpha * root, slack=root, l1=alpha * n, l1_slack=n)
         return Bounded(bound, answer)
 
 

@@ -491,6 +491,26 @@ def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
     assert claims <= 6
 
 
+def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes():
+    """Flips hide its leading direction; the mean is near it, and has hardly any noise."""
+    rng = np.random.default_rng(0)
+    graph = np.triu(rng.uniform(0.0, 0.3, (300, 300)), 1)
+    graph += graph.T
+    kept, values = [], np.linalg.eigvalsh(graph)
+    for seed in range(5):
+        svd = DPTruncatedSVD(2, privacy_unit="edge", epsilon=0.5, random_state=seed).fit(graph)
+        assert svd.algorithm_reason_.startswith("one_shot")
+        kept.append(np.linalg.norm(graph @ svd.components_[0]) ** 2 / values[-1] ** 2)
+        assert svd.components_ @ svd.components_.T == pytest.approx(np.eye(2), abs=1e-6)
+        assert svd.singular_values_[0] == pytest.approx(values[-1], rel=0.2)
+    assert np.mean(kept) > 0.95
+    alternating = np.where(np.arange(300) % 2 == np.arange(300)[:, None] % 2, 0.0, 1.0)
+    svd = DPTruncatedSVD(
+        2, privacy_unit="edge", algorithm="one_shot", epsilon=60.0, random_state=0
+    ).fit(alternating)  # its leading eigenvalues are 150 and -150
+    assert np.linalg.norm(alternating @ svd.components_.T) ** 2 == pytest.approx(2 * 150**2)
+
+
 @pytest.mark.parametrize("unit", ["entry", "interaction", "edge"])
 def test_what_stands_above_the_noise_needs_no_word(unit):
     half = np.arange(200) < 100
