@@ -364,7 +364,8 @@ def _graph_pairs(B, k):
     if size <= max(seen, CLEAR**2 * noise):
         return values, V
     rest, W = one_shot.symmetric_pairs(B, n, k, lambda Y: Y - mean @ (mean.T @ Y), B.kurtosis)
-    return np.append(size, rest[: k - 1]), np.column_stack([mean, W[:, : k - 1]])
+    new = np.flatnonzero(np.abs(mean.T @ W)[0] < 0.5)[: k - 1]  # what is across has the mean, too
+    return np.append(size, rest[new]), np.hstack([mean, W[:, new]])
 
 
 def _of_pairs(values, V):

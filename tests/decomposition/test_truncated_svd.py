@@ -504,6 +504,10 @@ def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes():
         assert svd.components_ @ svd.components_.T == pytest.approx(np.eye(2), abs=1e-6)
         assert svd.singular_values_[0] == pytest.approx(values[-1], rel=0.2)
     assert np.mean(kept) > 0.95
+    small = np.where(np.eye(20), 0.0, 0.7)
+    for seed in range(3):  # with nearly all components, of which one across the mean is the mean
+        svd = DPTruncatedSVD(19, privacy_unit="edge", epsilon=1.0, random_state=seed).fit(small)
+        assert svd.components_ @ svd.components_.T == pytest.approx(np.eye(19), abs=1e-6)
     alternating = np.where(np.arange(300) % 2 == np.arange(300)[:, None] % 2, 0.0, 1.0)
     svd = DPTruncatedSVD(
         2, privacy_unit="edge", algorithm="one_shot", epsilon=60.0, random_state=0
