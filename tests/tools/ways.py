@@ -64,6 +64,7 @@ ESTIMATORS = [
     skdp.DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
     skdp.DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
     skdp.DPTruncatedSVD(privacy_unit="edge", delta=0.0),
+    skdp.DPTruncatedSVD(1, privacy_unit="edge", epsilon=30.0),
     skdp.DPTruncatedSVD(privacy_unit="entry_change"),
     skdp.DPTruncatedSVD(privacy_unit="entry_change", algorithm="alternating", unit_bound=2.0),
     skdp.DPTruncatedSVD(privacy_unit="edge_change"),
@@ -74,6 +75,7 @@ ESTIMATORS = [
     skdp.DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
     skdp.DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
     skdp.DPSpectralEmbedding(algorithm="power"),
+    skdp.DPSpectralEmbedding(1, epsilon=30.0),
     skdp.DPSpectralEmbedding(privacy_unit="edge_change", unit_bound=2.0),
     skdp.DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
     skdp.DPSpectralEmbedding(
