@@ -167,7 +167,7 @@ def _limits(
     Edges scatter about the chances that groups give them: with a variance of mean (1 - mean) once
     they are rounded, and less by that of the rounding before.
     """
-    if not groups:
+    if not groups or not unit.bounded:
         return _one_shot_threshold(session, unit, *shape, entries.spread), theirs
     ours = _one_shot_threshold(session, unit, *shape, 0.0)
     if entries.mean is None:
