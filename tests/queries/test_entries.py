@@ -139,7 +139,6 @@ def test_one_cell_differs_between_neighbours(name, adjacency):
         assert np.setxor1d(left.answer(1.0), right.answer(1.0)).size == differs
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "adjacency"), [("entry", "add_remove"), ("edge", "replace")])
 def test_both_sums_of_the_spread_move_by_one_at_most(name, adjacency):
     """The largest change is that of 0 against the upper bound; one alone moves by less."""

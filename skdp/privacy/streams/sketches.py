@@ -210,7 +210,7 @@ def _losses(
     """Check the budget and calibrate: one loss for each bound."""
     budget, left = session.budget, session.left()
     if budget.pure:
-        raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
+        raise PrivacyError("updates and sketches have no pure differential privacy; use delta > 0")
     if budget.copies > 1:
         raise PrivacyError("sketches are drawn once: their budget is not split into copies")
     if not min(shares) > 0 or not math.fsum(shares) <= left + NEGLIGIBLE:
