@@ -135,8 +135,8 @@ class RegressionQuery(GroupQuery):
         return self._alike(RegressionQuery, records, **public)
 
     def selected(self, kept: views.Kept) -> RegressionQuery:
-        """Return the same records on public columns, which have no units yet."""
-        return self._restricted(kept=kept)
+        """Return the same records on public columns, without units."""
+        return self._restricted(kept=kept, row_scale=None)
 
     def within(self, clip_norm: float, scale: views.TargetScale) -> RegressionQuery:
         """Return the same records under public bounds; the cached norms of rows are used again."""

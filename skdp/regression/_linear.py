@@ -364,9 +364,15 @@ class Releases:
         return kept, self._moments(length, share)._replace(**known)
 
     def _all(self, clip_norm):
-        """Release the moments of all columns."""
-        share = self.shares["regression_moments"] + self.shares.get("sums", 0.0)
-        return np.arange(self.d), self._moments(clip_norm, share)
+        """Release the moments of all columns; of none where no search saw columns nor lengths.
+
+        Rows that are far longer than a guess have no weight: even the targets would not be seen.
+        """
+        share, kept = self.shares["regression_moments"] + self.shares.get("sums", 0.0), self.d
+        guessed = self.learns and not self.stay_sparse and self.estimator.bounds is None
+        if guessed and self.session.observer.rows_needed:
+            kept, self.ask = 0, self.ask.selected(np.arange(0))
+        return np.arange(kept), self._moments(clip_norm, share)
 
     def _with_mean(self, moments, wider, targets):
         """Release the mean of the targets under wider bounds; the moments know their variance."""
