@@ -313,9 +313,14 @@ def fit_entries(estimator, session, X, route):
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
+    means, noise, total = _means(session, ask, unit, m, n, values, route)
+    size, margin = float(means.sum()), CLEAR * noise * math.sqrt(n)  # of the mean of the nodes
+    if unit.kind.symmetric and size - margin > max(margin, *values) and noise:
+        of_negative = np.append(1.0, np.sum(U * V, axis=0))[:k]
+        V = np.linalg.qr(np.hstack([np.ones((n, 1)), V]))[0][:, :k]
+        U, values = V * of_negative, np.append(size, values[:-1])
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
-    means, noise, total = _means(session, ask, unit, m, n, values, route)
     verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
     values = values * _base.warn_of_verdict(estimator, *verdict)
     mean_square = max(float(total.value), total.noise_scale) / m

@@ -491,19 +491,21 @@ def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
     assert claims <= 6
 
 
-def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes():
-    """Flips hide its leading direction; the mean is near it, and has hardly any noise."""
+@pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
+def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit):
+    """Its leading direction is near the mean, which has hardly any noise."""
     rng = np.random.default_rng(0)
     graph = np.triu(rng.uniform(0.0, 0.3, (300, 300)), 1)
     graph += graph.T
     kept, values = [], np.linalg.eigvalsh(graph)
     for seed in range(5):
-        svd = DPTruncatedSVD(2, privacy_unit="edge", epsilon=0.5, random_state=seed).fit(graph)
-        assert svd.algorithm_reason_.startswith("one_shot")
+        svd = DPTruncatedSVD(2, privacy_unit=unit, epsilon=0.5, random_state=seed).fit(graph)
+        assert svd.algorithm_reason_.startswith("one_shot" if unit == "edge" else "power")
         kept.append(np.linalg.norm(graph @ svd.components_[0]) ** 2 / values[-1] ** 2)
         assert svd.components_ @ svd.components_.T == pytest.approx(np.eye(2), abs=1e-6)
         assert svd.singular_values_[0] == pytest.approx(values[-1], rel=0.2)
     assert np.mean(kept) > 0.95
+    assert not DPTruncatedSVD(2, privacy_unit=unit).fit(0 * graph).singular_values_.any()
     small = np.where(np.eye(20), 0.0, 0.7)
     for seed in range(3):  # with nearly all components, of which one across the mean is the mean
         svd = DPTruncatedSVD(19, privacy_unit="edge", epsilon=1.0, random_state=seed).fit(small)
