@@ -208,12 +208,12 @@ def moment_triplets(estimator, session, X, unit, route, products):
     return U @ W, np.sqrt(squares), V, ritz
 
 
-def whole_triplets(ask, shape, k, share, law):
-    """Return the k leading (U, singular values, V) of a matrix that is released whole."""
+def whole_triplets(ask, shape, k, law):
+    """Return ((U, singular values, V), what answers products) of a matrix released whole."""
     (m, n), kurtosis = shape, one_shot.LAPLACE_KURTOSIS if law == "laplace" else 0.0
-    answer = ask.right(np.eye(n), share=share) if n <= m else ask.left(np.eye(m), share=share)
-    B = answer.value if n <= m else answer.value.T
-    return one_shot.read_triplets(B, answer.noise_scale, k, kurtosis)
+    answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
+    B, noise = answer.value if n <= m else answer.value.T, answer.noise_scale
+    return one_shot.read_triplets(B, noise, k, kurtosis), one_shot.WholeMatrix(B, noise)
 
 
 UNIT_SOLVERS = {
@@ -307,18 +307,15 @@ def fit_entries(estimator, session, X, route):
     if route in ("gram", "screened"):
         U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
     elif route == "one_shot" and not unit.bounded:
-        share = 1.0 if session.budget.pure else 0.98 if session.budget.exact else 0.99
-        U, values, V = whole_triplets(ask, X.shape, k, share, session.law)
+        (U, values, V), ask = whole_triplets(ask, X.shape, k, session.law)
     elif route == "one_shot":
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     means, noise, total = _means(session, ask, unit, m, n, values, route)
-    size, margin = float(means.sum()), CLEAR * noise * math.sqrt(n)  # of the mean of the nodes
-    if unit.kind.symmetric and size - margin > max(margin, *values) and noise:
-        of_negative = np.append(1.0, np.sum(U * V, axis=0))[:k]
-        V = np.linalg.qr(np.hstack([np.ones((n, 1)), V]))[0][:, :k]
-        U, values = V * of_negative, np.append(size, values[:-1])
+    if ritz is None and noise:
+        of_cells = ask.noise_scale if route == "one_shot" else 0.0
+        U, values, V = _with_mean(U, values, V, means, noise, of_cells, unit.kind.symmetric)
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
@@ -326,6 +323,37 @@ def fit_entries(estimator, session, X, route):
     mean_square = max(float(total.value), total.noise_scale) / m
     attributes = svd_variances(values**2, components, means, mean_square, m, noise)
     return attributes | reason | {"left_singular_vectors_": U * signs, "n_samples_seen_": m}
+
+
+def _with_mean(U, values, V, means, noise, of_cells, symmetric):
+    """Return triplets with the mean row as the first, where it shows more than the first one does.
+
+    Singular values of what is not negative begin near that of the mean, which has less noise.
+    Next to noise of s on each of m x n cells a value x of squares x^2 has a direction V that
+    shows (x^4 - m n s^4)/(x^2 + n s^2) of them. Of a symmetric matrix the mean of rows is one
+    of columns, whose direction is known.
+    """
+    (m, k), n = U.shape, len(V)
+    first, length = np.full((m, 1), 1 / math.sqrt(m)), math.sqrt(m) * float(np.linalg.norm(means))
+    square = length**2 - m * n * noise**2
+    shown = square - CLEAR**2 * math.sqrt(2 * n) * m * noise**2
+    shown, mean = shown * abs(shown) / length**2, means[:, None] / max(length / math.sqrt(m), 1e-300)
+    if symmetric:
+        square, margin, mean = float(means.sum()) ** 2, CLEAR * noise * math.sqrt(n), first
+        shown = max(means.sum() - margin, 0.0)**2 * (means.sum() > 2*margin)
+    x = float(values[0])**2
+    if shown <= max((x**2 - m*n*of_cells**4) / max(x + n * of_cells**2, 1e-300), 0.0):
+        return U, values, V
+    new = np.abs(mean.T @ V)[0] < 0.5
+    order = np.argsort(~new, kind="stable")
+    U, V = (_after(a, W[:, order]) for a, W in ((first, U), (mean, V)))
+    return U, np.append(math.sqrt(square), (values * new)[order][:-1]), V
+
+
+def _after(first, W):
+    """Return an orthonormal basis that begins with one column, and goes on with most of W."""
+    Q, R = np.linalg.qr(np.hstack([first, W])[:, : W.shape[1]])
+    return Q * np.where(np.diag(R) < 0, -1.0, 1.0)
 
 
 def _pure_triplets(session, ask, unit, shape, k):
@@ -410,7 +438,7 @@ def _start(estimator, session, n, most, usual, *, ones_first):
 def _means(session, ask, unit, m, n, values, route):
     """Return the column means, which are one more product, their noise, and the total."""
     exact, pure = session.budget.exact, session.budget.pure
-    if route == "one_shot" and unit.bounded:
+    if route == "one_shot":
         answer = ask.left(np.full((m, 1), 1 / m), share=0.0)
         return answer.value[:, 0], answer.noise_scale, Answer(ask.square_sum(), 0.0)
     total = Answer(np.sum(values**2), 0.0)
