@@ -326,33 +326,33 @@ def fit_entries(estimator, session, X, route):
 
 
 def _with_mean(U, values, V, means, noise, of_cells, symmetric):
-    """Return triplets with the mean row as the first, where it shows more than the first one does.
+    """Return triplets that begin with the mean of the rows, where it shows more than the first one.
 
-    Singular values of what is not negative begin near that of the mean, which has less noise.
-    Next to noise of s on each of m x n cells a value x of squares x^2 has a direction V that
-    shows (x^4 - m n s^4)/(x^2 + n s^2) of them. Of a symmetric matrix the mean of rows is one
-    of columns, whose direction is known.
+    Of what is not negative the largest singular value is near the length of the sum of rows over
+    sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its direction
+    shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
+    (y^4 - m n s^4)/(y^2 + n s^2) of the square y^2, with noise of s on each of m x n cells.
     """
-    (m, k), n = U.shape, len(V)
-    first, length = np.full((m, 1), 1 / math.sqrt(m)), math.sqrt(m) * float(np.linalg.norm(means))
-    square = length**2 - m * n * noise**2
-    shown = square - CLEAR**2 * math.sqrt(2 * n) * m * noise**2
-    shown, mean = shown * abs(shown) / length**2, means[:, None] / max(length / math.sqrt(m), 1e-300)
+    (m, k), n, largest = U.shape, len(V), float(values[0]) ** 2
+    first, mean, error = np.full((m, 1), 1 / math.sqrt(m)), means[:, None], math.sqrt(m) * noise
+    length = math.sqrt(m) * float(np.linalg.norm(means))
+    square = max(length**2 - n * error**2, 0.0)
+    shown = max(square - CLEAR**2 * math.sqrt(2 * n) * error**2, 0.0) ** 2 / length**2
     if symmetric:
-        square, margin, mean = float(means.sum()) ** 2, CLEAR * noise * math.sqrt(n), first
-        shown = max(means.sum() - margin, 0.0)**2 * (means.sum() > 2*margin)
-    x = float(values[0])**2
-    if shown <= max((x**2 - m*n*of_cells**4) / max(x + n * of_cells**2, 1e-300), 0.0):
+        mean, square = first, max(float(means.sum()), 0.0) ** 2
+        shown = square if square > (CLEAR**2 * error) ** 2 else 0.0
+    other = (largest**2 - m * n * of_cells**4) / max(largest + n * of_cells**2, 1e-300)
+    if shown <= max(other, 0.0):
         return U, values, V
-    new = np.abs(mean.T @ V)[0] < 0.5
-    order = np.argsort(~new, kind="stable")
-    U, V = (_after(a, W[:, order]) for a, W in ((first, U), (mean, V)))
-    return U, np.append(math.sqrt(square), (values * new)[order][:-1]), V
+    apart = np.abs(mean.T @ V)[0] < 0.5 * np.linalg.norm(mean)
+    order = np.argsort(~apart, kind="stable")[: k - 1]
+    U, V = (_beginning_with(*each, order) for each in ((first, U), (mean, V)))
+    return U, np.append(math.sqrt(square), (values * apart)[order]), V
 
 
-def _after(first, W):
-    """Return an orthonormal basis that begins with one column, and goes on with most of W."""
-    Q, R = np.linalg.qr(np.hstack([first, W])[:, : W.shape[1]])
+def _beginning_with(first, W, order):
+    """Return an orthonormal basis of one column, and of columns of W in an order."""
+    Q, R = np.linalg.qr(np.hstack([first, W[:, order]]))
     return Q * np.where(np.diag(R) < 0, -1.0, 1.0)
 
 
@@ -379,26 +379,9 @@ def _pure_triplets(session, ask, unit, shape, k):
         Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
     )
     if graph:
-        return _of_pairs(*_graph_pairs(flipped, k)), flipped
+        of_noise = {"kurtosis": flipped.kurtosis}
+        return _of_pairs(*one_shot.symmetric_pairs(flipped, shape[1], k, **of_noise)), flipped
     return one_shot.singular_triplets(flipped, k), flipped
-
-
-def _graph_pairs(B, k):
-    """Return k eigenpairs of a released graph: the leading one, or the mean of the nodes.
-
-    Weights that are not negative have a leading direction near the mean, which has no noise but in
-    its value: of deviation sqrt(2) times that of a cell.
-    """
-    (n, _), noise = B.shape, B.noise_scale
-    values, V = one_shot.symmetric_pairs(B, n, k, kurtosis=B.kurtosis)
-    mean = np.full((n, 1), 1 / math.sqrt(n))
-    size = (mean.T @ B.right(mean, share=0.0).value).item()
-    seen = abs(values[0]) - n * noise**2 / max(abs(values[0]), 1e-300)  # what V[:, 0] has of it
-    if size <= max(seen, CLEAR**2 * noise):
-        return values, V
-    rest, W = one_shot.symmetric_pairs(B, n, k, lambda Y: Y - mean @ (mean.T @ Y), B.kurtosis)
-    new = np.flatnonzero(np.abs(mean.T @ W)[0] < 0.5)[: k - 1]  # what is across has the mean, too
-    return np.append(size, rest[new]), np.hstack([mean, W[:, new]])
 
 
 def _of_pairs(values, V):
