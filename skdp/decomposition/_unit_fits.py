@@ -316,6 +316,7 @@ def fit_entries(estimator, session, X, route):
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, unit.kind.symmetric)
+        total = total._replace(value=max(float(total.value), float(np.sum(values**2))))
     components = _base.components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     verdict = _base.found_of(values) if ritz is None else _base.verdict_of_ritz(ritz, total, n)
