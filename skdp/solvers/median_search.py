@@ -63,9 +63,9 @@ class Likelihood:
     def __init__(self, points: FloatArray, prior: FloatArray, kinds: Sequence[int] = ()) -> None:
         d = len(points)
         self.points, self._prior, self.kinds = points, prior / prior.sum(), kinds
-        self._set(np.repeat(self._prior[None], d, axis=0))
+        self._reached = np.repeat(self._prior.cumsum()[None], d, axis=0)
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self._logs, self._possible = np.zeros(self.posterior.shape), np.ones(1)
+        self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
@@ -73,9 +73,6 @@ class Likelihood:
             self._kernels, self._to_cells = _kernels(len(prior))
             self._log_priors = np.tile(np.log(self._prior), len(_SCATTER))
             self._of_kinds = np.repeat(np.eye(len(kinds)), kinds, axis=1)
-
-    def _set(self, posterior: FloatArray) -> None:
-        self.posterior, self._reached = posterior, posterior.cumsum(axis=1)
 
     def search(self, ask: AsksGrid, questions: int, share: float) -> Likelihood:
         """Release the rank of a point near the posterior median, a fixed number of times.
@@ -119,7 +116,7 @@ class Likelihood:
             logs = self._of_kinds @ np.log(totals) + self._log_priors
             weights = _normalised(np.exp(logs - logs.max(axis=1, keepdims=True)))
             prior = (self._of_kinds.T @ weights / totals) @ self._to_cells
-        self._set(_normalised(likelihood * prior))
+        self._reached = _normalised(likelihood * prior).cumsum(axis=1)
 
     def follow(self, before: Likelihood, where: NDArray[np.bool_]) -> None:
         """Copy the ranks of another search with the same cells, for the columns `where`."""
