@@ -208,14 +208,6 @@ def moment_triplets(estimator, session, X, unit, route, products):
     return U @ W, np.sqrt(squares), V, ritz
 
 
-def whole_triplets(ask, shape, k, law):
-    """Return ((U, singular values, V), what answers products) of a matrix released whole."""
-    (m, n), kurtosis = shape, one_shot.LAPLACE_KURTOSIS if law == "laplace" else 0.0
-    answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
-    B, noise = answer.value if n <= m else answer.value.T, answer.noise_scale
-    return one_shot.read_triplets(B, noise, k, kurtosis), one_shot.WholeMatrix(B, noise)
-
-
 UNIT_SOLVERS = {
     "interaction": ("auto", "randomized", "arpack", "gram", "screened", "power", "one_shot"),
     "entry": (
@@ -306,10 +298,12 @@ def fit_entries(estimator, session, X, route):
             session.take_delta()
     if route in ("gram", "screened"):
         U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
-    elif route == "one_shot" and not unit.bounded:
-        (U, values, V), ask = whole_triplets(ask, X.shape, k, session.law)
     elif route == "one_shot":
-        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
+        ask = _released_whole(session, ask, unit, X.shape)
+        if unit.kind.symmetric:
+            U, values, V = _of_pairs(*one_shot.symmetric_pairs(ask, n, k, kurtosis=ask.kurtosis))
+        else:
+            U, values, V = one_shot.singular_triplets(ask, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     means, noise, total = _means(session, ask, unit, m, n, values, route)
@@ -357,32 +351,29 @@ def _beginning_with(first, W, order):
     return Q * np.where(np.diag(R) < 0, -1.0, 1.0)
 
 
-def _pure_triplets(session, ask, unit, shape, k):
-    """Return ((U, singular values, V), what answers products) of one pure release of all entries.
+def _released_whole(session, ask, unit, shape):
+    """Return what answers products of one release of all entries, for free.
 
-    Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
-    cells to 0 or `high` adds, by a released number.
+    All entries with noise; or, where entries have bounds, their flipped cells, unless Laplace noise
+    is less than what rounding cells to 0 or `high` adds, by a released number.
     """
-    budget, graph, spread = session.budget, unit.kind.symmetric, 0.0
+    (m, n), budget, graph, spread = shape, session.budget, unit.kind.symmetric, 0.0
+    if not unit.bounded:
+        answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
+        value = answer.value if n <= m else answer.value.T
+        return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
     graded = not graph and is_small(shape)
     if graded and not budget.exact and (graded := one_shot.graded_pays(budget.pure_epsilon)):
         spread = released_entries(ask, unit, shape).spread
         graded = one_shot.graded_pays(budget.pure_epsilon, spread)
+    left = session.left("pure")
     if graded:
-        answer = ask.whole(share=session.left("pure"))
-        found = one_shot.read_triplets(
-            answer.value, answer.noise_scale, k, one_shot.LAPLACE_KURTOSIS
-        )
-        return found, one_shot.WholeMatrix(answer.value, answer.noise_scale)
-    cells = ask.cells(session.random_number(), share=session.left("pure"))
-    Y = one_shot.graph_of_pairs(cells.value, shape[1]) if graph else cells.value
-    flipped = one_shot.FlippedMatrix(
+        return one_shot.WholeMatrix(*ask.whole(share=left), "laplace")
+    cells = ask.cells(session.random_number(), share=left)
+    Y = one_shot.graph_of_pairs(cells.value, n) if graph else cells.value
+    return one_shot.FlippedMatrix(
         Y, cells.noise_scale, high=unit.high, loops=not graph, spread=spread
     )
-    if graph:
-        of_noise = {"kurtosis": flipped.kurtosis}
-        return _of_pairs(*one_shot.symmetric_pairs(flipped, shape[1], k, **of_noise)), flipped
-    return one_shot.singular_triplets(flipped, k), flipped
 
 
 def _of_pairs(values, V):

@@ -299,29 +299,26 @@ class FlippedMatrix:
         return max(self._high * (total - self._high * self._spread * cells), 0.0)
 
 
-class WholeMatrix:
-    """Products with a matrix that was released entry by entry, and with its transpose."""
+class WholeMatrix(FlippedMatrix):
+    """Products with a matrix that was released entry by entry, with noise of one law."""
 
-    def __init__(self, value: FloatArray, noise_scale: float) -> None:
-        self.value, self.noise_scale = value, noise_scale
-
-    def left(self, U: FloatArray, *, share: float) -> Answer:
-        """Return the transpose times U, with the mean deviation of its noise."""
-        length = float(np.linalg.norm(U)) / math.sqrt(U.shape[1])
-        return Answer(np.asarray(self.value.T @ U), self.noise_scale * length)
+    def __init__(self, value: FloatArray, noise_scale: float, law: str) -> None:
+        self._ones, self._transposed, self.shape = value, value.T, value.shape
+        self._gain, self._offset, self._loops = 1.0, 0.0, True
+        self.noise_scale, self.kurtosis = noise_scale, LAPLACE_KURTOSIS * (law == "laplace")
 
     def square_sum(self) -> float:
         """Return the sum of the squares of the entries, without the noise."""
-        noise = self.value.size * self.noise_scale**2
-        return max(float((self.value**2).sum()) - noise, 0.0)
+        noise = float(self._ones.size) * self.noise_scale**2
+        return max(float((self._ones**2).sum()) - noise, 0.0)
 
 
 def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape
     if linalg.is_small(min(m, n), k):
-        whole = ask.right(np.eye(n), share=0.0).value
-        return read_triplets(whole, ask.noise_scale, k, ask.kurtosis)
+        U, values, Vt = np.linalg.svd(ask.right(np.eye(n), share=0.0).value, full_matrices=False)
+        return _without_noise(U, values, Vt, ask.noise_scale, k, ask.kurtosis)
     operator = LinearOperator(
         ask.shape,
         lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
@@ -332,13 +329,6 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
     )
     U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
     return _without_noise(U, values, Vt, ask.noise_scale, k, ask.kurtosis)
-
-
-def read_triplets(
-    B: FloatArray, noise_scale: float, k: int, kurtosis: float = 0.0
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the k leading (U, singular values without the noise, V) of a noisy matrix."""
-    return _without_noise(*np.linalg.svd(B, full_matrices=False), noise_scale, k, kurtosis)
 
 
 def _without_noise(
