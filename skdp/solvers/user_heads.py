@@ -80,7 +80,7 @@ def outside_variance(shared: Shared) -> float:
     if d == k:
         return 1.0  # nothing is outside
     share = min(shared.error, (d - k) / d)
-    return min(1.0, float(share * k / ((d - k) * (1 - share))))  # of nothing seen: rounding
+    return round(float(share * k / ((d - k) * (1 - share))), 9)  # of nothing seen: 1
 
 
 def fixed_choice(view: View) -> Choice:
