@@ -203,7 +203,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     head_rule_ : HeadRule or None
         The selected rule; None if each user takes a mean of several.
     head_rule_scores_ : Choice
-        All rules that users weight, and the rules for users with two rows and with one.
+        All rules that users weight, what votes say of them, and the rules for users with two rows
+        and with one.
     n_groups_ : int
         Number of users: released under "add_remove", and at least two standard deviations of its
         noise; exact under "replace". With `fit_intercept=False`, users without a direction do not

@@ -495,7 +495,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if self.head_selection == "private_vote":
             choice, helped = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
-            choice = Choice(rules)
+            choice = Choice(tuple(dict.fromkeys(rules)))
         warn_of_verdict(self, base._replace(model=model), helped)
         return own | self._attributes_of(scaling, shared, whitening, model, choice, n)
 

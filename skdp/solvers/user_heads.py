@@ -64,21 +64,23 @@ class Choice(NamedTuple):
     """What was decided about heads: the elected rule, or those that users weigh.
 
     Users of two rows have the best rule without a head, `level`; those of one row have it if it is
-    clearly better than the model of all, as `lone`.
+    clearly better than the model of all, as `lone`. The `scores` of the rules are logs of how
+    likely the votes are if one is the best.
     """
 
     rules: tuple[HeadRule, ...]
     level: HeadRule = AS_ALL
     lone: HeadRule = AS_ALL
+    scores: float | tuple[float, ...] = 0.0
 
 
 def outside_variance(shared: Shared) -> float:
     """Ratio of prior variances outside and inside, from the estimated error of the subspace."""
     d, k = shared.U.shape
     if d == k:
-        return 0.0
+        return 1.0  # nothing is outside
     share = min(shared.error, (d - k) / d)
-    return min(1.0, float(share * k / ((d - k) * (1 - share))))  # of nothing seen: rounding
+    return round(float(share * k / ((d - k) * (1 - share))), 9)  # of nothing seen: 1
 
 
 def fixed_choice(view: View) -> Choice:
@@ -194,9 +196,9 @@ class Heads:
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
         """Fit each user by the elected rules: (n, (d + 1) p), private.
 
-        Of several each has the weight exp(m/2 gain), m the number of rows:
-        the likelihood of normal left-out residuals. The best one alone is often so by chance. Users
-        with too few rows for a head have no choice.
+        Of several each has the weight exp(m/2 gain + score), m the number of rows: the likelihood
+        of normal left-out residuals, and of the votes of all users. The best one alone is often so
+        by chance. Users with too few rows for a head have no choice.
         """
         seen = self.view(batch)
         n, m, _ = batch.X.shape
@@ -205,7 +207,7 @@ class Heads:
             rules = (choice.level if m > 1 else choice.lone,)
         elif len(rules) > 1:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
-            weights = softmax(m / 2 * gains[:, None])[:, 0]
+            weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
         paths: dict[float, RidgePath] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
@@ -260,10 +262,8 @@ class HeadVotes(SumMessage):
         """Return how much better than average each rule does, in logs."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-        judged = np.ones(len(self.rules), bool)
-        if batch.Y.shape[1] < _FEWEST_ROWS:
-            judged = np.array([rule.penalty == math.inf for rule in self.rules])
-            judged &= batch.Y.shape[1] > 1  # one row left out leaves none
+        m = batch.Y.shape[1]  # one row left out leaves none
+        judged = np.array([m >= (2 if x.penalty == math.inf else _FEWEST_ROWS) for x in self.rules])
         # One after the other: how numpy adds along an axis depends on who else is in the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
@@ -275,10 +275,10 @@ def elect(
 ) -> tuple[Choice, bool]:
     """Elect the rules that users weigh, and say whether coefficients of their own help them.
 
-    The rules go on that are not clearly worse than the best. Not only noise blurs this: n unit
-    votes are as many draws of mean square 1/R, for R rules, and users who need different rules have
-    votes that cancel. The mean of rules with coefficients, next to that of those without, tells
-    which side is better.
+    The rules go on that are not clearly worse than the best, each once, with the likelihood of the
+    votes if it were as good. Not only noise blurs this: n unit votes are as many draws of mean
+    square 1/R, for R rules, and users who need different rules have votes that cancel. The mean of
+    rules with coefficients, next to that of those without, tells which side is better.
     Users of too few rows have the best rule of the side without coefficients; of one row, only if
     it is clearly better than the model of all.
     """
@@ -290,8 +290,9 @@ def elect(
     gain = float(votes[alone].mean() - votes[~alone].mean())
     error = math.hypot(noise, CLEAR * math.sqrt(n / len(rules)))
     clear = abs(gain) > error * math.sqrt(1 / alone.sum() + 1 / (~alone).sum())
-    kept = np.flatnonzero(votes >= votes.max() - math.sqrt(2) * error)
-    return Choice(tuple(rules[i] for i in kept), *few), clear and gain > 0
+    gaps = (votes.max() - votes) / error / math.sqrt(2)
+    kept = {rules[i]: float(-((CLEAR * gaps[i]) ** 2) / 2) for i in np.flatnonzero(gaps <= 1)}
+    return Choice(tuple(kept), *few, tuple(kept.values())), clear and gain > 0
 
 
 # The mean of the users' heads, which the classifier releases: a model for users without rows.
