@@ -15,7 +15,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from skdp import DPPCA, DPIncrementalPCA, testing
 from skdp.decomposition import _incremental_pca
 from skdp.exceptions import PrivacyError, PrivacyWarning, UtilityWarning
-from tools.outcomes import difference, fitted_attributes, messages_of
+from tools.outcomes import difference, fitted_attributes, messages_of, refuses
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings(
@@ -243,10 +243,8 @@ def test_worst_unit_of_a_start(adjacency, unit):
 
 def test_number_of_releases_is_a_limit():
     pca = run(batches(), 2)
-    with pytest.raises(PrivacyError, match="ended after 6 releases"):
-        pca.partial_fit(X)
-    with pytest.raises(ValueError, match="features"):
-        pca.partial_fit(X[:, :5])
+    refuses(PrivacyError, "ended after 6 releases", pca.partial_fit, X)
+    refuses(ValueError, "features", pca.partial_fit, X[:, :5])
     with testing.record_transcript() as transcript, pytest.raises(PrivacyError):
         pca.partial_fit(X)
     assert not len(transcript)
@@ -267,8 +265,7 @@ def test_parameters_stay_while_the_stream_runs():
     for name, value in {"epsilon": 8.0, "clip_norm": 50.0, "adjacency": "replace"}.items():
         old = getattr(pca, name)
         pca.set_params(**{name: value})
-        with pytest.raises(ValueError, match=f"parameters .*{name}.* changed"):
-            pca.partial_fit(X)
+        refuses(ValueError, f"parameters .*{name}.* changed", pca.partial_fit, X)
         pca.set_params(**{name: old})
     pca.set_params(whiten=True).partial_fit(X)
     assert pca.n_stream_releases_ == 3
@@ -299,8 +296,7 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             pca.partial_fit(X[100:150])
     for _ in range(2):
-        with pytest.raises(PrivacyError, match="may be included already"):
-            pca.partial_fit(X[100:150])
+        refuses(PrivacyError, "may be included already", pca.partial_fit, X[100:150])
     assert pca.n_stream_releases_ == 1
     assert pca.n_committed_calls() == 2
     assert pca.n_stream_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 20
@@ -325,12 +321,10 @@ def test_two_threads_cannot_bring_the_same_group(monkeypatch, running):
 def test_a_running_stream_is_secret_and_a_released_model_is_free():
     pca = run(batches()[:5], 2, max_releases=6)
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(PrivacyError, match="copied or pickled"):
-            duplicate(pca)
+        refuses(PrivacyError, "copied or pickled", duplicate, pca)
     public = pickle.loads(pickle.dumps(pca.public_copy()))
     assert difference(fitted_attributes(pca), fitted_attributes(public)) is None
-    with pytest.raises(PrivacyError, match="ended"):
-        public.partial_fit(X)
+    refuses(PrivacyError, "ended", public.partial_fit, X)
     assert "_private" not in repr(pca) and "_private" not in pca._repr_html_()
     pca.partial_fit(X)
     assert np.array_equal(pickle.loads(pickle.dumps(pca)).components_, pca.components_)
@@ -361,10 +355,8 @@ def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):
     assert difference(fitted_attributes(whole), fitted_attributes(pca)) is None
     ended = DPIncrementalPCA.restore(path)
     assert difference(fitted_attributes(whole), fitted_attributes(ended)) is None
-    with pytest.raises(PrivacyError, match="ended"):
-        ended.partial_fit(frames[0])
-    with pytest.raises(PrivacyError, match="no stream is running"):
-        ended.checkpoint(tmp_path / "other")
+    refuses(PrivacyError, "ended", ended.partial_fit, frames[0])
+    refuses(PrivacyError, "no stream is running", ended.checkpoint, tmp_path / "other")
 
 
 def test_a_start_goes_on_from_a_checkpoint(tmp_path):
@@ -394,8 +386,7 @@ def test_public_sizes_bound_the_components():
 
 def test_where_no_stream_runs_nothing_was_acknowledged():
     for model in (DPIncrementalPCA(1), DPIncrementalPCA(1, clip_norm=1.0).fit(X)):
-        with pytest.raises(PrivacyError, match="no stream is running"):
-            model.n_committed_calls()
+        refuses(PrivacyError, "no stream is running", model.n_committed_calls)
 
 
 def test_streams_of_noise_are_said_once():

@@ -14,7 +14,7 @@ from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, UtilityWarning
 from skdp.exceptions import NoSignalWarning
 from skdp.testing import seeded_entropy
 from tools.null_checks import check_null_release
-from tools.outcomes import fitted_attributes, messages_of
+from tools.outcomes import fitted_attributes, messages_of, refuses
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
@@ -101,8 +101,7 @@ def test_auto_components_count_what_rises_above_the_noise():
 def test_more_components_than_public_rows(kind):
     units = ({"adjacency": "replace"}, *[{"privacy_unit": "entry"}] * (kind is DPTruncatedSVD))
     for public in units:
-        with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)(=3|\(3\))"):
-            kind(4, **public).fit(X[:3])
+        refuses(ValueError, r"min\(n_samples, n_features\)(=3|\(3\))", kind(4, **public).fit, X[:3])
     with pytest.warns(UtilityWarning, match="could not find the scale"):
         few = kind(4).fit(X[:3])
     assert few.components_.shape == (4, 19)  # the number of rows is private
@@ -342,8 +341,7 @@ def test_their_dtype_and_shape():
     assert pca.sample().shape == (1, 4)
     assert pca.sample(3).dtype == np.float32
     for bad in (0, 2.0, True, None):
-        with pytest.raises(ValueError, match="'n_samples' must be an int"):
-            pca.sample(bad)
+        refuses(ValueError, "'n_samples' must be an int", pca.sample, bad)
 
 
 @pytest.mark.parametrize(("n", "below"), [(50, 1.0), (3000, 0.0)])

@@ -17,7 +17,7 @@ from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
-from tools.outcomes import messages_of
+from tools.outcomes import messages_of, refuses
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
@@ -562,8 +562,7 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
             DPTruncatedSVD(1, **same).fit(X)
             DPTruncatedSVD(1, unit_bound=2.0, **same).fit(X)
 
-    with pytest.raises(PrivacyError, match=r"norm at most 2\.0"):
-        two_fits()
+    refuses(PrivacyError, r"norm at most 2\.0", two_fits)
 
 
 # -- pure epsilon ----------------------------------------------------------------------------------

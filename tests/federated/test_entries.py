@@ -10,6 +10,7 @@ from skdp import DPTruncatedSVD, PrivacyLedger, federated
 from skdp.exceptions import PrivacyError
 from skdp.testing import seeded_entropy
 from tools.federation import Wire, noise_of, plain_sum, secure_sum
+from tools.outcomes import refuses
 
 S, M, N = 5, 120, 80
 CONFIG = federated.AggregationConfig(S, 1, 1)
@@ -115,11 +116,9 @@ def test_a_client_believes_its_own_bounds():
     A, _ = matrix("entry")
     parts = parts_of(A, "entry")
     wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
-    with pytest.raises(federated.InvalidMessageError, match="too fine"):
-        fit("entry", plain_sum(wide))
+    refuses(federated.InvalidMessageError, "too fine", fit, "entry", plain_sum(wide))
     small = clients_of("entry", [part[:50] for part in parts])
-    with pytest.raises(TypeError, match="shape"):
-        fit("entry", plain_sum(small))
+    refuses(TypeError, "shape", fit, "entry", plain_sum(small))
     paid = small[1].releases_
     with pytest.raises(federated.AggregationAbortedError):
         fit("entry", secure_sum(small, CONFIG))
@@ -132,8 +131,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
     part = parts_of(A, "entry_change")[:1]
     with PrivacyLedger(mu=9.0) as ledger:
         clients_of("entry_change", part, unit_bound=1.0)
-        with pytest.raises(PrivacyError, match="do not compose"):
-            clients_of("entry_change", part, unit_bound=2.0)
+        refuses(PrivacyError, "do not compose", clients_of, "entry_change", part, unit_bound=2.0)
         ledger._refused.clear()
     assert [entry.unit for entry in ledger.entries] == ["entry_change change of norm at most 1.0"]
 
@@ -141,8 +139,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
 def test_what_is_no_sum_of_entries():
     aggregator = federated.UnmaskedAggregator([])
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
-        with pytest.raises(ValueError, match="no sum over clients"):
-            fit("entry", aggregator, **options)
+        refuses(ValueError, "no sum over clients", fit, "entry", aggregator, **options)
     for options in (
         {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
         {"privacy_unit": "entry_change", "adjacency": "replace"},

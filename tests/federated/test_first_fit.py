@@ -29,6 +29,7 @@ from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
 from tools.federation import Wire, change_over_bound, first_request, noise_of, plain_sum, secure_sum
+from tools.outcomes import refuses
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
@@ -396,8 +397,7 @@ def test_a_client_charges_the_ledgers_of_its_house():
         with full, suppress(InvalidMessageError):
             clients[0].respond(request)
 
-    with pytest.raises(BudgetExceededError, match="PersonalizedClient asks for"):
-        server.fit(sums, n_features=D)
+    refuses(BudgetExceededError, "PersonalizedClient asks for", server.fit, sums, n_features=D)
     assert not transcript
     assert not full.entries
     assert not clients[0].releases_
@@ -447,8 +447,7 @@ def test_a_device_is_one_user():
     request = first_request(partial(FederatedRounds(ALONE, CONFIG).fit, n_features=D)).encode()
     assert client.respond(request).shape == (1,)  # of a column
     weaker = PersonalizedClient(ALONE, X, y, CONFIG, epsilon=0.5)
-    with pytest.raises(InvalidMessageError, match="too fine"):
-        weaker.respond(request)
+    refuses(InvalidMessageError, "too fine", weaker.respond, request)
     assert weaker.releases_ == ()
 
 

@@ -15,6 +15,7 @@ from skdp.queries.curvature import public_curvature
 from skdp.queries.records import RecordQuery
 from skdp.solvers.trace import curved_step
 from skdp.units import ADJACENCIES
+from tools.outcomes import refuses
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -223,8 +224,7 @@ def test_a_place_is_taken_off_each_record():
     means = [query("dense", X, t, "label", "add_remove").public_mean() for t in (y, bad)]
     assert np.array_equal(*means) and np.allclose(means[0], X.mean(axis=0), atol=0.05)
     for adjacency in ADJACENCIES:
-        with pytest.raises(ValueError, match="private unless"):
-            query("dense", X, y, adjacency=adjacency).public_mean()
+        refuses(ValueError, "private unless", query("dense", X, y, adjacency=adjacency).public_mean)
 
 
 @pytest.mark.thorough
@@ -306,8 +306,7 @@ def test_sums_for_means_are_those_of_single_entries():
     for form in ("dense", "factors", "csr whitened"):
         data = factors(1, 5) if form == "factors" else dense[:5].reshape(5, P)
         for narrow in (lambda q: q.about_means(*MEANS), lambda q: q.single_entries(True)):
-            with pytest.raises(ValueError, match="CSR"):
-                narrow(query(form, data, y[:5]))
+            refuses(ValueError, "CSR", narrow, query(form, data, y[:5]))
 
 
 # -- records so large that tangent coordinates are kept between the search and the sum ------------
@@ -392,10 +391,8 @@ def test_what_is_public_of_the_label_unit_alone():
             query("dense", data, y, adjacency=adjacency).public_moments()
     withheld = query("dense", data, y, "label", "add_remove")
     assert withheld.n_rows == 5
-    with pytest.raises(ValueError, match="public"):
-        withheld.count()
-    with pytest.raises(ValueError, match="adjacency"):
-        query("dense", data, y, "label", "zero_out")
+    refuses(ValueError, "public", withheld.count)
+    refuses(ValueError, "adjacency", query, "dense", data, y, "label", "zero_out")
 
 
 BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]

@@ -12,6 +12,7 @@ from skdp.recommend import DPRecommender, interactions_from_pairs, ndcg_at_n, re
 from skdp.recommend._lists import best_items, missed_share
 from skdp.solvers.item_filter import ItemFilter
 from skdp.testing import record_transcript, seeded_entropy
+from tools.outcomes import refuses
 
 ITEMS = np.array(["jam", "tea", "ham", "oil"])
 
@@ -81,8 +82,7 @@ def test_values_that_are_no_numbers_are_not_quoted():
 )
 def test_refusals(given, message):
     who, what, options = given
-    with pytest.raises(ValueError, match=message):
-        interactions_from_pairs(who, what, **options)
+    refuses(ValueError, message, interactions_from_pairs, who, what, **options)
 
 
 # -- the best items --------------------------------------------------------------------------------
@@ -149,8 +149,7 @@ def test_places_without_an_item_are_no_hits():
 
 
 def test_lists_and_users_must_match():
-    with pytest.raises(ValueError, match="each of 2 users"):
-        recall_at_n(np.zeros((3, 2), int), np.eye(2))
+    refuses(ValueError, "each of 2 users", recall_at_n, np.zeros((3, 2), int), np.eye(2))
 
 
 @pytest.fixture(scope="module")

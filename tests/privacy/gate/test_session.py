@@ -26,6 +26,7 @@ from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.gate import VECTOR, constant, new_session
 from tools.gate import new_session as session
+from tools.outcomes import refuses
 
 # -- paying ----------------------------------------------------------------------------------
 
@@ -51,11 +52,9 @@ def test_bad_shares_and_sensitivities_are_refused(value):
     with pytest.raises(BudgetExceededError):
         gate.grant(VECTOR, value)
     line = LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 0.1))
-    with pytest.raises(PrivacyError, match="not left"):
-        gate.pay(line, value)
+    refuses(PrivacyError, "not left", gate.pay, line, value)
     if value != 1.1:
-        with pytest.raises(PrivacyError, match="sensitivity"):
-            gate.grant(Bound("x", (), value), 0.1)
+        refuses(PrivacyError, "sensitivity", gate.grant, Bound("x", (), value), 0.1)
     assert not gate.ledger
 
 
@@ -63,8 +62,7 @@ def test_a_grant_opens_once():
     gate = session()
     grant = gate.grant(VECTOR, 0.5)
     grant.open(constant(VECTOR).answer)
-    with pytest.raises(PrivacyError, match="pays for one release"):
-        grant.open(constant(VECTOR).answer)
+    refuses(PrivacyError, "pays for one release", grant.open, constant(VECTOR).answer)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +171,7 @@ def test_an_accumulator_is_noisy_from_birth_and_opens_once():
     answer = accumulator.open()
     step = answer.noise_scale / noise.EFFECTIVE_SIGMA
     assert np.allclose(answer.value / step, born + 3, rtol=1e-12)
-    with pytest.raises(PrivacyError, match="pays for one release"):
-        accumulator.open()
+    refuses(PrivacyError, "pays for one release", accumulator.open)
 
 
 SCORES = Bound("scores", (3,), 0.0, linf=1.0)
@@ -200,10 +197,8 @@ def test_choice_has_the_law_of_the_exponential_mechanism():
 
 
 def test_choice_needs_epsilon_set_aside():
-    with pytest.raises(PrivacyError, match="set no epsilon aside"):
-        session().choose(scores([1.0, 2.0, 3.0]), 1.0)
-    with pytest.raises(PrivacyError, match="range"):
-        session(pure=0.5).choose(constant(VECTOR), 1.0)
+    refuses(PrivacyError, "set no epsilon aside", session().choose, scores([1.0, 2.0, 3.0]), 1.0)
+    refuses(PrivacyError, "range", session(pure=0.5).choose, constant(VECTOR), 1.0)
     assert session(math.inf).choose(scores([1.0, 5.0, 3.0]), 0.5) == 1
 
 
@@ -232,8 +227,7 @@ def test_the_receipt_adds_up():
     half.release(constant(VECTOR), 0.5)
     assert half.spent().epsilon < 0.75
     half.pay(LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 5.0)), 0.1)
-    with pytest.raises(PrivacyError, match="more was granted"):
-        half.spent()
+    refuses(PrivacyError, "more was granted", half.spent)
 
 
 @pytest.mark.parametrize(("delta", "kind"), [(0.0, "pure"), (1e-6, "gaussian")])
@@ -256,8 +250,7 @@ def test_first_answers_may_take_a_delta():
         gate.leave_open(1e-6)
         gate.release(constant(VECTOR), first)
         for late in (gate, session()):  # one has spent, the other is not pure
-            with pytest.raises(PrivacyError, match="has spent nothing"):
-                late.leave_open(1e-6)
+            refuses(PrivacyError, "has spent nothing", late.leave_open, 1e-6)
         assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
         gate.take_delta()
         if first < 0.5:
@@ -315,8 +308,7 @@ def test_card_says_seeded_first():
 @pytest.mark.parametrize("l2", [1e-316, 1e-312])
 def test_a_scale_beyond_floats_is_refused_before_paying(l2):
     gate = session()
-    with pytest.raises(PrivacyError, match="floating point"):
-        gate.grant(Bound("tiny", (), l2, slack=0.0), 1.0)
+    refuses(PrivacyError, "floating point", gate.grant, Bound("tiny", (), l2, slack=0.0), 1.0)
     assert gate.ledger == ()
 
 
@@ -334,11 +326,9 @@ def test_what_holds_a_budget_or_noise_is_not_copied(copied):
     secrets = [gate, gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1), stream]
     group = StreamGroup(gate, {"a": stream})
     for secret in (*secrets, group, SketchSource(gate, SystemSource())):
-        with pytest.raises(PrivacyError, match="copied or pickled"):
-            copied(secret)
+        refuses(PrivacyError, "copied or pickled", copied, secret)
     if copied is not copy.copy:  # the same stream in another list
-        with pytest.raises(PrivacyError, match="copied or pickled"):
-            copied([stream])
+        refuses(PrivacyError, "copied or pickled", copied, [stream])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
@@ -519,14 +509,12 @@ def test_a_fork_has_no_part_in_what_another_thread_reads():
 def test_a_grant_without_noise_reads_nothing_of_a_private_session(epsilon, step):
     touched, grant = [], new_session(epsilon).grant(VECTOR, 0.5)
     grant.step = step
-    with pytest.raises(PrivacyError, match="no noise scale"):
-        grant.open(touched.append)
+    refuses(PrivacyError, "no noise scale", grant.open, touched.append)
     assert not touched
 
 
 def test_sketches_of_the_system_have_no_key():
-    with pytest.raises(PrivacyError, match="no key"):
-        SketchSource(new_session(), SystemSource()).secret()
+    refuses(PrivacyError, "no key", SketchSource(new_session(), SystemSource()).secret)
 
 
 def mixture(*degrees):
@@ -582,9 +570,6 @@ def test_an_ask_hands_out_releases_only():
     path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)
     assert path == (("restricted", (3.0,)), ("restricted", (2.0,)), ("total", ()))
     for name in ("_rows", "_read", "nothing"):
-        with pytest.raises(AttributeError, match="no release"):
-            getattr(ask, name)
-    with pytest.raises(PrivacyError, match="neither a release"):
-        ask.size()
-    with pytest.raises(TypeError, match="share"):
-        ask.total()
+        refuses(AttributeError, "no release", getattr, ask, name)
+    refuses(PrivacyError, "neither a release", ask.size)
+    refuses(TypeError, "share", ask.total)

@@ -20,6 +20,7 @@ from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_sca
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import fixed_noise
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 
 def session(epsilon=1.0, delta=1e-6):
@@ -48,17 +49,14 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
 def test_a_random_sketch_takes_the_whole_budget():
     gate = session()
     gate.grant(Bound("first", (2,), 1.0), 0.5)
-    with pytest.raises(PrivacyError, match="whole budget"):
-        grant_sketches(gate, BOUNDS, [0.25, 0.25])
-    with pytest.raises(PrivacyError, match="whole budget"):
-        grant_sketches(session(), BOUNDS, [0.25, 0.25])
+    refuses(PrivacyError, "whole budget", grant_sketches, gate, BOUNDS, [0.25, 0.25])
+    refuses(PrivacyError, "whole budget", grant_sketches, session(), BOUNDS, [0.25, 0.25])
 
 
 def test_sketches_are_refused_where_no_law_is_known():
     with pytest.raises(PrivacyError, match=r"no pure differential privacy.*delta > 0"):
         grant_sketches(session(delta=0.0), BOUNDS, [0.5, 0.5])
-    with pytest.raises(PrivacyError, match="paid_sketches"):
-        paid_stream(session(), BOUNDS[0], 1.0, 3)
+    refuses(PrivacyError, "paid_sketches", paid_stream, session(), BOUNDS[0], 1.0, 3)
 
 
 @pytest.mark.parametrize("shares", [[0.6, 0.6], [1.0, 0.0], [1.2, -0.2]])
@@ -66,8 +64,7 @@ def test_shares_are_positive_and_within_the_budget(shares):
     for law in (None, SketchLaw((20,))):
         bounds = [Bound(name, (3, 2), 1.0, law=law) for name in "ab"]
         gate = session()
-        with pytest.raises(BudgetExceededError, match="is left"):
-            grant_sketches(gate, bounds, shares)
+        refuses(BudgetExceededError, "is left", grant_sketches, gate, bounds, shares)
         assert gate.ledger == ()
 
 
@@ -129,8 +126,7 @@ def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
         with pytest.raises(PrivacyError, match="this sketch is shared"):
             grant_sketches(charged, BOUNDS, [0.5, 0.5], shared=True)
         assert charged.ledger == ()
-        with pytest.raises(PrivacyError, match="this sketch is shared"):
-            charge(shared, "granted before")
+        refuses(PrivacyError, "this sketch is shared", charge, shared, "granted before")
 
 
 # -- entries of random sketches, as they are drawn -------------------------------------------------
@@ -221,8 +217,7 @@ def test_an_answer_that_fails_leaves_all_as_they_were():
     _, once = closed([{"a": ones, "b": twos}])
     with fixed_noise(0):
         group = new_group()
-        with pytest.raises(PrivacyError, match="enough memory"):
-            group.add({"a": ones, "b": fails}, rows=1)
+        refuses(PrivacyError, "enough memory", group.add, {"a": ones, "b": fails}, rows=1)
         assert group.notes["rows"] == 0
         group.add({"a": ones, "b": twos}, rows=1)
     for expected, got in zip(once, group.close(), strict=True):
