@@ -106,10 +106,9 @@ def test_fit_releases_what_that_of_pca_does(unit):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("center", ["private", "none"])
 @pytest.mark.parametrize("limit", [3000, 3])
-def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
+def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch, rng):
     """A stream at epsilon = 50 finds the leading axes, by the moment and by its sketch."""
     monkeypatch.setattr(_incremental_pca, "MOST_DENSE", limit)
-    rng = np.random.default_rng(0)
     rows = rng.standard_normal((6000, 9)) * [3.0, 2.0, *[0.1] * 7]
     rows += 1.0 if center == "private" else 0.0
     with testing.seeded_entropy(0):

@@ -292,8 +292,7 @@ def test_a_share_of_the_noise_is_never_shown():
 
 
 @pytest.mark.thorough
-def test_local_reports_show_what_rows_share():
-    rng = np.random.default_rng(0)
+def test_local_reports_show_what_rows_share(rng):
     V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
     rows = rng.standard_normal((1500, 2)) * [1.0, 0.7] @ V.T
     reports = [randomize_row(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]

@@ -286,9 +286,8 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
 
 
 @pytest.mark.deep
-def test_graded_entries_get_noise_in_place_of_flips():
+def test_graded_entries_get_noise_in_place_of_flips(rng):
     """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
-    rng = np.random.default_rng(0)
     A = np.minimum(rng.gamma(0.3, size=(600, 4)) @ rng.gamma(0.3, size=(4, 150)), 1.0)
     shares = []
     for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
@@ -491,9 +490,8 @@ def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
     assert claims <= 6
 
 
-def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes():
+def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(rng):
     """Flips hide its leading direction; the mean is near it, and has hardly any noise."""
-    rng = np.random.default_rng(0)
     graph = np.triu(rng.uniform(0.0, 0.3, (300, 300)), 1)
     graph += graph.T
     kept, values = [], np.linalg.eigvalsh(graph)

@@ -439,8 +439,7 @@ def test_every_flipped_bit_of_a_delivery_is_refused():
     scene.client.handle(message)
 
 
-def test_cut_and_foreign_bytes_are_refused():
-    rng = np.random.default_rng(0)
+def test_cut_and_foreign_bytes_are_refused(rng):
     for stage in ASKED:
         scene = Scene(stage, n_dropouts=0)  # a list that lacks a record is not accepted either
         message = scene.messages[0]
@@ -689,8 +688,7 @@ def test_server_out_of_turn():
 S, LOSSY = 20, AggregationConfig(20, 2, 1)
 
 
-def test_states_add_up_modulo_two_to_the_64():
-    rng = np.random.default_rng(0)
+def test_states_add_up_modulo_two_to_the_64(rng):
     info = np.iinfo(np.int64)
     states = [rng.integers(info.min, info.max, (4, 3)) for _ in range(S)]
     with np.errstate(over="ignore"):

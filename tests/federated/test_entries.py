@@ -77,11 +77,10 @@ def test_same_releases_and_receipt_as_the_central_fit(unit):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", UNITS)
-def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
+def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit, rng):
     """Every product, at public matrices: the change is that of the whole matrix, and attained."""
     square, n = "edge" in unit, 6
     m = n if square else 7
-    rng = np.random.default_rng(0)
     X, U = (np.linalg.qr(rng.standard_normal((size, 2)))[0] for size in (n, m))
     base = np.clip(rng.standard_normal((m, n)), -1, 1)
     base = np.triu(base, 1) + np.triu(base, 1).T if square else base

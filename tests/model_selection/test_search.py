@@ -191,9 +191,8 @@ def test_bad_parameters_touch_nothing(params, match):
     assert not (len(transcript) or ledger.entries or hasattr(search, "best_estimator_"))
 
 
-def test_estimators_have_a_score_of_their_own():
+def test_estimators_have_a_score_of_their_own(rng):
     """Without one an error would ask for bounds of a loss that a newcomer has not heard of."""
-    rng = np.random.default_rng(0)
     A = 50 + rng.standard_normal((4000, 3)) * [10.0, 3.0, 1.0]
     grid, settings = {"n_components": [1, 3]}, {"epsilon": 30.0, "strategy": "compose"}
     frame = pd.DataFrame(A, columns=list("abc"))  # scored as the array
@@ -426,8 +425,7 @@ def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
 
 
 @pytest.mark.parametrize("scoring", [{}, {"scoring": "accuracy"}])
-def test_a_classifier_is_scored_by_its_labels(scoring):
-    rng = np.random.default_rng(0)
+def test_a_classifier_is_scored_by_its_labels(scoring, rng):
     X = rng.uniform(-1, 1, (4000, 3))
     y = np.where(X[:, 0] > 0, "b", "a")
     model = DPRidgeClassifier(clip_norm=1.8, classes=["a", "b"])

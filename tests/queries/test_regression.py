@@ -162,9 +162,8 @@ def test_opposite_targets_longer_than_their_rows(release):
     assert 0.85 < moved / pair[0].bound.l2_steps(step) <= 1
 
 
-def test_brute_force_of_products():
+def test_brute_force_of_products(rng):
     """The change between records of any lengths, whose biases were rounded apart."""
-    rng = np.random.default_rng(0)
     for t, c in ((0.1, 1.0), (1.0, 1.0), (0.7, 0.3), (1.0, 0.01)):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound, best = claimed.within(1.0, BALL).products(c, t).bound.l2, 0.0
@@ -275,9 +274,8 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     np.testing.assert_allclose(query.regression(0.5, 1.0).answer(0.0), plain, atol=1e-9)
 
 
-def test_brute_force_of_the_proof():
+def test_brute_force_of_the_proof(rng):
     """The sup over random unit vectors, angles and signs, at several lengths of the targets."""
-    rng = np.random.default_rng(0)
     for t in (0.1, 0.5, 1.0, 2.0):
         claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
         bound = claimed.within(1.0, BALL).regression(0.0, t).bound.l2

@@ -228,9 +228,8 @@ def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
 
 
 @pytest.mark.deep
-def test_values_below_their_cap_weigh_less():
+def test_values_below_their_cap_weigh_less(rng):
     """Ones and a cap are the binary fit; of ratings the high ones say more."""
-    rng = np.random.default_rng(0)
     R = make_interactions(3000, 60, 40_000, 3, random_state=0)
     ratings = R.copy()
     ratings.data = rng.choice([0.2, 5.0, 50.0], R.nnz)

@@ -605,7 +605,7 @@ def test_classes_are_public():
 
 
 @pytest.mark.parametrize("labels", [False, True])
-def test_too_few_users_for_the_budget(labels):
+def test_too_few_users_for_the_budget(labels, rng):
     """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
     X, y, groups = SMALL.all
@@ -613,7 +613,6 @@ def test_too_few_users_for_the_budget(labels):
     model = (DPPersonalizedClassifier if labels else DPPersonalizedRegressor)(epsilon=0.01, **given)
     with seeded_entropy(0), pytest.warns(UtilityWarning, match="learnt nothing from"):
         model.fit(X, (y > 0).astype(int) if labels else y, groups)
-    rng = np.random.default_rng(0)
     X, groups = rng.standard_normal((9000, 3)), np.repeat(np.arange(1500), 6)
     y = X @ [2.0, 1.0, 0.0] + rng.standard_normal(9000)
     with seeded_entropy(0):
@@ -624,8 +623,7 @@ def test_too_few_users_for_the_budget(labels):
         model.set_params(epsilon=30.0).fit(X[::-1], (y > 0).astype(int) if labels else y, groups)
 
 
-def test_targets_far_from_zero_are_learnt_and_bounds_hold():
-    rng = np.random.default_rng(0)
+def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
     users = np.repeat(np.arange(600), 8)
     X = rng.standard_normal((len(users), 3))
     y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))
@@ -637,9 +635,8 @@ def test_targets_far_from_zero_are_learnt_and_bounds_hold():
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
-def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind):
+def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind, rng):
     """Their head is beyond all floats: no warning, which is an error here, and no exception."""
-    rng = np.random.default_rng(0)
     X, groups = 1e-6 * rng.standard_normal((600, 3)), np.arange(600) // 6
     X[:6] = 1e-310 * rng.standard_normal((6, 3))
     given = {"classes": [0, 1]} if kind is DPPersonalizedClassifier else {}

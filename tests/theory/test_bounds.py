@@ -48,9 +48,8 @@ def start(X, y, d, r):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("n", "d", "r"), [(4000, 10, 1), (4000, 20, 2), (16000, 20, 2)])
-def test_start_without_privacy_follows_u1_and_e1(n, d, r):
+def test_start_without_privacy_follows_u1_and_e1(n, d, r, rng):
     """The spectral start without noise: a third to the whole of u1 and e1."""
-    rng = np.random.default_rng(0)
     M, X, y = records(rng, n, d, r, 0.5)
     U, s, V = start(X, y, d, r)
     bounds = start_bounds(n, (d, d), r, epsilon=math.inf, noise_sd=0.5)
