@@ -381,8 +381,7 @@ def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
     other = [tmp_path / "other.npy"]
     with null_release():
         for model in (DPPCA(2), DPStandardScaler(), DPIncrementalPCA(2)):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
                 here, *there = (fitted(model, rows) for rows in (npy, other, unknown(X)))
             for found in there:
                 assert_same_bits(here, found)

@@ -110,8 +110,7 @@ def test_memory_does_not_grow_and_one_release_is_all():
     assert sizes[0] == model.state_bytes_ == 8 * (60 * 32 + 40 * 60)
     for late in (lambda: model.update([1], [1], [1.0]), model.release,
                  lambda: model.partial_fit(np.ones((1, 40)))):  # fmt: skip
-        with pytest.raises(PrivacyError):
-            late()
+        refuses(PrivacyError, None, late)
     clone(model).update([1], [1], [1.0])
 
 
@@ -256,8 +255,7 @@ def test_a_secret_sketch_is_shared_inside_one_process():
     model = first.merge(second).release()
     assert ratio(model, A) < 2.2
     assert second.privacy_spent_.epsilon <= 1.0
-    with pytest.raises(PrivacyError):
-        second.update([0], [0], [1.0])
+    refuses(PrivacyError, None, second.update, [0], [0], [1.0])
 
 
 def test_states_that_do_not_match_are_refused():

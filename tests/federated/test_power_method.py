@@ -349,8 +349,7 @@ def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
         return once
 
     sums = connect()
-    with pytest.raises(ConnectionError):
-        fit(FITS["gram"][0], clients, aggregator=interrupted(sums))
+    refuses(ConnectionError, None, fit, FITS["gram"][0], clients, aggregator=interrupted(sums))
     with pytest.raises(federated.AggregationAbortedError):
         fit(FITS["gram"][0], clients, aggregator=interrupted(sums if same_sum else connect()))
     assert len(opened) == len(clients[0].releases_) == 1
@@ -402,8 +401,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
         calls.append(request)
         return sums(request, size)
 
-    with pytest.raises(ConnectionError):
-        fit(estimator, clients, aggregator=interrupted)
+    refuses(ConnectionError, None, fit, estimator, clients, aggregator=interrupted)
     assert len(clients[1].releases_) == steps and not clients[0].releases_
     for client in clients:
         spent = client.close()
@@ -412,8 +410,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
         assert (spent.delta, spent.unit, spent.adjacency) == (
             whole.delta, whole.unit, whole.adjacency,
         )  # fmt: skip
-        with pytest.raises(federated.InvalidMessageError):
-            client.respond(calls[0] if calls else b"")
+        refuses(federated.InvalidMessageError, None, client.respond, calls[0] if calls else b"")
 
 
 def test_the_budget_of_a_client_is_its_own():
@@ -424,8 +421,7 @@ def test_the_budget_of_a_client_is_its_own():
     modest = DPTruncatedSVD(2, clip_norm=1.5, epsilon=0.9)
     fit(modest, clients)
     refuses(federated.InvalidMessageError, "not new", fit, modest, clients)
-    with pytest.raises(PrivacyError):
-        fit(modest, clients, aggregator=secure_sum(clients, CONFIG))
+    refuses(PrivacyError, None, fit, modest, clients, aggregator=secure_sum(clients, CONFIG))
 
 
 # -- drop-outs and failures ------------------------------------------------------------------------
@@ -434,8 +430,7 @@ def test_the_budget_of_a_client_is_its_own():
 def test_too_many_dropouts_end_the_fit():
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
     clients = clients_of(estimator, split(X))
-    with pytest.raises(PrivacyError):
-        fit(estimator, clients, away=(0, 1))
+    refuses(PrivacyError, None, fit, estimator, clients, away=(0, 1))
     assert not hasattr(estimator, "components_")
 
 
@@ -450,8 +445,7 @@ def test_a_ledger_is_charged_for_what_was_granted():
                 raise federated.AggregationAbortedError("no", opened=True)
             return plain_sum(clients)(request, size)
 
-        with pytest.raises(federated.AggregationAbortedError):
-            fit(estimator, clients, aggregator=broken)
+        refuses(federated.AggregationAbortedError, None, fit, estimator, clients, aggregator=broken)
         of_server = [fit for fit in ledger.entries if fit.estimator == "DPTruncatedSVD"]
         assert [entry.state for entry in of_server] == ["fitted", "failed"]
         granted = of_server[1].losses[0].value

@@ -301,8 +301,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert (line.name, line.mechanism) == ("randomized_entries", "randomised response")
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # which may show nothing
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # which may show nothing
         products = fit(A, 6, epsilon=2.0, normalization=normalization, algorithm="power")
     assert agreement(products, labels) < 0.3
 

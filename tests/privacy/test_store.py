@@ -528,8 +528,7 @@ def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
             monkeypatch.setattr(os, "write", write)
             lock.mark((n, "head"))
             monkeypatch.setattr(os, "write", torn)
-            with pytest.raises(OSError):
-                lock.mark((n + 1, "longer" * 5))
+            refuses(OSError, None, lock.mark, (n + 1, "longer" * 5))
             assert lock.marker() == (n, "head")
 
 

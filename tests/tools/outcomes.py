@@ -139,7 +139,7 @@ def assert_refused(estimator, match, *data, method="fit", **fit_params):
 
 
 def refuses(error, match, call, *args, **params):
-    """A call raises this error, and the error says so."""
+    """A call raises this error, and the error says so (None: whatever it says)."""
     with pytest.raises(error, match=match):
         call(*args, **params)
 

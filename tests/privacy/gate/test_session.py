@@ -49,8 +49,7 @@ def test_draws_are_capped():
 def test_bad_shares_and_sensitivities_are_refused(value):
     """By who checks what can be paid, and by who writes the line."""
     gate = session()
-    with pytest.raises(BudgetExceededError):
-        gate.grant(VECTOR, value)
+    refuses(BudgetExceededError, None, gate.grant, VECTOR, value)
     line = LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 0.1))
     refuses(PrivacyError, "not left", gate.pay, line, value)
     if value != 1.1:
@@ -209,8 +208,7 @@ def test_pure_and_gaussian_parts_share_one_budget():
     spent = gate.spent()
     assert spent.mu is None and spent.epsilon <= 1.0
     assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
-    with pytest.raises(BudgetExceededError):
-        gate.choose(scores([1.0, 2.0, 3.0]), 0.1)
+    refuses(BudgetExceededError, None, gate.choose, scores([1.0, 2.0, 3.0]), 0.1)
 
 
 # -- receipts ----------------------------------------------------------------------------------
@@ -239,8 +237,7 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate.forfeit_rest()
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
     assert gate.spent().delta == delta and {entry.loss.kind for entry in gate.ledger} == {kind}
-    with pytest.raises(BudgetExceededError):
-        gate.forfeit(0.1)
+    refuses(BudgetExceededError, None, gate.forfeit, 0.1)
 
 
 def test_first_answers_may_take_a_delta():
@@ -262,8 +259,7 @@ def test_first_answers_may_take_a_delta():
                 diverged = max(delta_from_losses(kind, 1.0 - loss) for kind in either)
                 worst += diverged / (1 + math.exp(-loss))
             assert 0.99e-6 < worst <= 1e-6
-        with pytest.raises(BudgetExceededError):
-            gate.release(constant(VECTOR), 0.1)
+        refuses(BudgetExceededError, None, gate.release, constant(VECTOR), 0.1)
 
 
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
@@ -485,8 +481,7 @@ def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypa
         leave(self)
 
     monkeypatch.setattr(gate.no_warnings, "__exit__", struck)
-    with pytest.raises(KeyboardInterrupt):
-        session().release(constant(VECTOR), 0.1)
+    refuses(KeyboardInterrupt, None, session().release, constant(VECTOR), 0.1)
     assert list(warnings.filters) == before
 
 
@@ -524,10 +519,8 @@ def mixture(*degrees):
 def test_merged_receipts_are_of_one_kind():
     gaussian = (Loss("gaussian", 0.5),)
     for other in (mixture(5), (Loss("pure", 0.5),)):
-        with pytest.raises(PrivacyError):
-            sketches._largest([gaussian, other])
-    with pytest.raises(PrivacyError):
-        sketches._largest([mixture(5), mixture(6, 6)])
+        refuses(PrivacyError, None, sketches._largest, [gaussian, other])
+    refuses(PrivacyError, None, sketches._largest, [mixture(5), mixture(6, 6)])
     assert sketches._largest([gaussian, (Loss("gaussian", 0.7),)]) == (Loss("gaussian", 0.7),)
 
 

@@ -74,10 +74,8 @@ def test_refused_or_interrupted_changes_leave_nothing(path):
     for book in (FileBook(path, TERMS), Book(TERMS)):
         key = book.reserve(fit(Loss("gaussian", 0.1)))
         before = book.balance().entries
-        with pytest.raises(BudgetExceededError):
-            book.reserve(fit(Loss("gaussian", 9.0)))
-        with pytest.raises(BudgetExceededError):
-            book.scale(key, 90.0)
+        refuses(BudgetExceededError, None, book.reserve, fit(Loss("gaussian", 9.0)))
+        refuses(BudgetExceededError, None, book.scale, key, 90.0)
         book.scale(key, 2.0)
         book.scale(key, 1.0)
         with pytest.raises(ZeroDivisionError), book.held() as balance:

@@ -119,8 +119,7 @@ def test_a_run_adds_up_its_fits(kind, sizes):
     limit = RunLimit("row", "replace", Loss(kind, 1.0))
     for size in sizes:
         limit.reserve(fit(size, kind))
-    with pytest.raises(BudgetExceededError):
-        limit.reserve(fit(0.01, kind))
+    refuses(BudgetExceededError, None, limit.reserve, fit(0.01, kind))
     limit.next_run()
     limit.reserve(fit(1.0, kind))
 

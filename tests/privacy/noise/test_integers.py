@@ -576,8 +576,7 @@ def test_the_odds_of_each_outcome_change_by_no_more_than_epsilon():
 def test_refusals():
     refuses(ValueError, "too small", noise.flip_rate, 1e-12)
     refuses(PrivacyError, "delta=0", session(1.0, 1e-6).release, cells((5, 5), []), 0.5)
-    with pytest.raises(BudgetExceededError):
-        session().release(cells((5, 5), []), 1.5)
+    refuses(BudgetExceededError, None, session().release, cells((5, 5), []), 1.5)
     refuses(ValueError, "larger 'epsilon'", session(0.1).release, cells((20_000, 20_000), []), 1.0)
     for wrong in ([3, 2], [1, 1], [-1], [25]):
         refuses(PrivacyError, "does not match", session().release, cells((5, 5), wrong), 1.0)

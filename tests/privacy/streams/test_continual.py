@@ -266,15 +266,13 @@ def test_one_ledger_line_pays_for_the_horizon(kind):
         stream.open()
     assert session.ledger == (line,)
     assert session.spent().mu == pytest.approx(session.budget.mu / 2)
-    with pytest.raises(BudgetExceededError):
-        new_stream(kind, session=session, share=0.8)
+    refuses(BudgetExceededError, None, new_stream, kind, session=session, share=0.8)
 
 
 def test_no_stream_beyond_the_budget():
     session = new_session()
     session.forfeit(1.0)
-    with pytest.raises(BudgetExceededError):
-        new_stream(session=session)
+    refuses(BudgetExceededError, None, new_stream, session=session)
     with pytest.raises(BudgetExceededError, match="more noise"):  # all releases' draws are counted
         new_stream("tree", 2**30, shape=(2**7,))
     refuses(ValueError, "delta > 0", new_stream, session=new_session(delta=0.0))
@@ -312,8 +310,7 @@ def test_an_interrupted_close_stops_the_stream(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stream, "_zero", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        stream.open()
+    refuses(KeyboardInterrupt, None, stream.open)
     monkeypatch.undo()
     refuses(PrivacyError, "interrupted", stream.open)
 
@@ -335,8 +332,7 @@ def test_a_group_advances_as_one():
         raise RuntimeError("bad data")
 
     group.add({"a": answer_of([1.0, 1.0])})
-    with pytest.raises(RuntimeError):
-        group.advance({"a": answer_of([1.0, 1.0]), "b": broken})
+    refuses(RuntimeError, None, group.advance, {"a": answer_of([1.0, 1.0]), "b": broken})
     assert (group.steps, group.acts) == (0, 1)
     assert not group.streams["a"].state()["memory"]["noised"]
     with no_noise():

@@ -42,8 +42,7 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
-    with pytest.raises(BudgetExceededError):
-        grant_sketches(gate, BOUNDS, [0.5, 0.5])
+    refuses(BudgetExceededError, None, grant_sketches, gate, BOUNDS, [0.5, 0.5])
 
 
 def test_a_random_sketch_takes_the_whole_budget():
@@ -110,8 +109,7 @@ def spend(number, epsilon):
 def test_ledger_charges_the_law_before_data_are_touched():
     spent = spend(2, 0.4)
     assert 0.4 < spent.epsilon <= 1.0 and spent.mu is None
-    with pytest.raises(BudgetExceededError):
-        spend(6, 0.45)
+    refuses(BudgetExceededError, None, spend, 6, 0.45)
 
 
 def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
@@ -206,8 +204,7 @@ def test_the_state_is_the_noise_and_all_data():
     assert np.array_equal(total[1] - noise[1], twos(steps[1]))
     assert group.notes["rows"] == 2
     for act in (group.close, lambda: group.add({"a": ones}), lambda: pickle.dumps(group)):
-        with pytest.raises(PrivacyError):
-            act()
+        refuses(PrivacyError, None, act)
 
 
 def test_an_answer_that_fails_leaves_all_as_they_were():
