@@ -51,16 +51,7 @@ def shape_for(estimator):
     return (60, len(center) if isinstance(center, np.ndarray) else 8)
 
 
-KINDS = {
-    (type(way), getattr(way, "privacy_unit", "")): case for case, way in [*CASES.items()][::-1]
-}
-
-
-@pytest.mark.parametrize(
-    "case",
-    [case if case in KINDS.values() else pytest.param(case, marks=pytest.mark.deep)
-     for case in CASES],
-)  # fmt: skip
+@pytest.mark.parametrize("case", CASES)
 def test_plan_spends_and_draws_nothing(case, monkeypatch):
     """In an open ledger of next to nothing, without the system's entropy, the same each time."""
     estimator = CASES[case]
