@@ -18,9 +18,14 @@ HOME = Path(find_spec("skdp").origin).parent
 
 
 def pytest_configure(config):
-    """A process that only hands tests out to others starts at once: it imports nothing of ours."""
+    """A process that only hands tests out to others starts at once: it imports nothing of ours.
+
+    It gives each of them tests that lie together: what a file makes once is made once.
+    """
     if not config.getoption("numprocesses", None):
         config.pluginmanager.import_plugin("every_test")
+    elif config.option.dist == "load":
+        config.option.dist = "worksteal"
 
 
 def pytest_report_header(config):

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 import sklearn.base
 
@@ -127,6 +128,12 @@ def _entropy_of_the_test(request):
     else:
         with seeded_entropy(_key(request.node.nodeid)):
             yield
+
+
+@pytest.fixture
+def rng():
+    """Make the data of a test, the same whatever ran before."""
+    return np.random.default_rng(0)
 
 
 def _key(nodeid):

@@ -152,8 +152,7 @@ def cases(draw, estimator):
         params[name] = draw(st.sampled_from([*NUMBERS, *BAD, *STRANGE]))
     form = draw(st.sampled_from(FORMS if draw(st.integers(0, 2)) == 0 else PLAIN))
     X = draw(arrays(square=get_tags(estimator).input_tags.pairwise))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return params, form(X), draw(st.booleans())
 
 
@@ -166,8 +165,7 @@ def is_finite(value):
 @contextlib.contextmanager
 def quiet():
     """Our own warnings are allowed, scikit-learn's on strange names too; numpy's are errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for kind in (FutureWarning, UserWarning, DeprecationWarning):
             warnings.simplefilter("ignore", kind)
         yield

@@ -15,6 +15,7 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
 from skdp.testing.audit import FitData
+from tools.outcomes import refuses
 from tools.places import GROUP, PERSONS, assert_same_bits
 
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
@@ -82,8 +83,7 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
     expected = fitted(model, X, y, groups=groups)
     blocks = (len(X) // 3, len(X) // 3, len(X) - 2 * (len(X) // 3))
     lazy = [da.from_array(part, chunks=(blocks, *part.shape[1:])) for part in (groups, X, y)]
-    with pytest.raises(ValueError, match="more than one block"):
-        fitted(model, lazy[1], lazy[2], groups=lazy[0])
+    refuses(ValueError, "more than one block", fitted, model, lazy[1], lazy[2], groups=lazy[0])
     for n_blocks in (None, 1, 40):  # some of 40 hold nobody
         persons, rows, targets = blocks_by_group(*lazy, n_blocks=n_blocks)
         assert rows.numblocks[0] == (n_blocks or 3)
@@ -92,10 +92,8 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
         kinds = lazy[0], lazy[0].astype(float), da.ma.masked_equal(lazy[0], groups[0])
         ints, floats, hidden = (blocks_by_group(g, *lazy[1:])[0].compute() for g in kinds)
         assert np.array_equal(floats, ints) and np.ma.is_masked(hidden)
-    with pytest.raises(ValueError, match="need the blocks of X"):
-        blocks_by_group(lazy[0].rechunk(7), *lazy[1:])
-    with pytest.raises(ValueError, match="must be Dask arrays"):
-        blocks_by_group(groups, *lazy[1:])
+    refuses(ValueError, "need the blocks of X", blocks_by_group, lazy[0].rechunk(7), *lazy[1:])
+    refuses(ValueError, "must be Dask arrays", blocks_by_group, groups, *lazy[1:])
 
 
 @pytest.mark.parametrize("labels", [[b"alice", b"bob"], [1.0, math.inf]], ids=["bytes", "inf"])
@@ -174,9 +172,8 @@ def test_the_scaler_hands_the_column_on():
     np.testing.assert_allclose(pipe[0].inverse_transform(scaled)[:, 0], groups)
 
 
-def test_a_person_with_many_rows_does_not_pull_the_mean():
+def test_a_person_with_many_rows_does_not_pull_the_mean(rng):
     """A thousand rows far away count as one row would."""
-    rng = np.random.default_rng(0)
     X, groups = rng.standard_normal((3000, 3)), np.arange(3000)
     far, owner = np.full((1000, 3), 3.0), np.full(1000, 3000)
     settings = {"privacy_unit": "group", "clip_norm": 6.0, "epsilon": 4.0}
@@ -272,8 +269,7 @@ def test_a_stream_of_persons_goes_on_from_a_checkpoint(tmp_path):
         (batches[0][1], "came in an earlier one"),
         (batches[0][1].astype(str), "text in one batch"),
     ):
-        with pytest.raises(ValueError, match=match):
-            again.partial_fit(batches[0][0], groups=seen)
+        refuses(ValueError, match, again.partial_fit, batches[0][0], groups=seen)
     for X, groups in batches[1:]:
         again.partial_fit(X, groups=groups)
     assert again.n_stream_releases_ == 3

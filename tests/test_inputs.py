@@ -274,8 +274,7 @@ def test_no_warning_tells_that_a_sum_of_entries_overflows(model):
     rows = np.tile(column[:, None], D)
     for X, y in ((rows, np.zeros(N)), (np.ones((N, D)), column), (rows, column)):
         more = {"groups": np.arange(N) % 4} if "Personalized" in type(model).__name__ else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             warnings.simplefilter("error", RuntimeWarning)
             clone(model).fit(X, y, **more)
 

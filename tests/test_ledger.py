@@ -8,6 +8,7 @@ import pytest
 from skdp import PrivacyLedger
 from skdp.ledger import main
 from tools.ledgers import X, pca
+from tools.outcomes import refuses
 
 
 @pytest.fixture
@@ -26,8 +27,7 @@ def run(capsys):
 
 
 def test_help_is_text_for_people(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    refuses(SystemExit, None, main, ["--help"])
     told = capsys.readouterr().out
     assert "``" not in told and "----" not in told
     assert "what each dataset has spent" in told

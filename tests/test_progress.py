@@ -6,6 +6,7 @@ import pytest
 import skdp
 from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
+from tools.outcomes import refuses
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -101,8 +102,7 @@ def test_failed_fit_is_torn_down_and_leaves_nothing():
     spy = Failing()
     estimator.set_callbacks(spy)
     before = dict(vars(estimator))
-    with pytest.raises(PrivacyError, match="stop"):
-        estimator.fit(X)
+    refuses(PrivacyError, "stop", estimator.fit, X)
     assert spy.events[-1] == ("teardown", None)
     assert vars(estimator) == before
 
@@ -113,8 +113,7 @@ def test_removed_and_refused():
     estimator.set_callbacks().fit(X)
     assert spy.events == []
     for wrong in (Spy, 1):
-        with pytest.raises(TypeError, match="FitCallback protocol"):
-            estimator.set_callbacks(wrong)
+        refuses(TypeError, "FitCallback protocol", estimator.set_callbacks, wrong)
 
 
 def test_a_stream_of_many_releases_works_with_a_callback():

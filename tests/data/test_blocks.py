@@ -64,10 +64,9 @@ def test_a_wide_sparse_gram_is_that_of_the_rows(full, monkeypatch):
 @pytest.mark.parametrize(
     "shape", [(0, 3, 2), (1, 3, 2), (900, 30, 40), (2500, 100, 2), (50, 4000, 9)]
 )
-def test_cross_products_of_all_layouts_are_the_same(shape):
+def test_cross_products_of_all_layouts_are_the_same(shape, rng):
     """With integers, in which sums are exact."""
     n, d, k = shape
-    rng = np.random.default_rng(0)
     rows, beside = rng.integers(-99, 99, (n, d)) * 1.0, rng.integers(-99, 99, (n, k)) * 1.0
     for block in (rows, np.asfortranarray(rows), sp.csr_array(rows)):
         assert np.array_equal(blocks.cross_product(block, beside), rows.T @ beside)
@@ -86,11 +85,10 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
 
 
 @pytest.mark.parametrize("most", [2**26, 2])
-def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
+def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most, rng):
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
     monkeypatch.setattr(views, "MEMORY", most)
     monkeypatch.setattr(blocks, "BLOCK", 2**6)
-    rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
     X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 3000), (rows, columns)), shape=(200, 30)))
     twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
@@ -202,9 +200,8 @@ def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch):
     assert all(answer.any() for answer in found[0])
 
 
-def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it():
+def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it(rng):
     """A batch has the key of its first user: its own company, and nobody's else."""
-    rng = np.random.default_rng(0)
     X, y = rng.standard_normal((18, 2)), rng.standard_normal((18, 1))
     rows = UserRows(X, y, np.repeat(np.arange(6), 3), True)
     first, other = (units.Batch(rows, np.arange(i, i + 3)) for i in (0, 3))

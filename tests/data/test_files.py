@@ -9,6 +9,7 @@ from skdp.data import blocks, stored_rows
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.testing import record_transcript
+from tools.outcomes import refuses
 from tools.places import GROUPS, USERS, D, Elsewhere, S, Table, X, Y, assert_same_bits, fitted, lazy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -68,15 +69,11 @@ def test_a_bad_block_is_refused_before_any_cost(content, message, npy, tmp_path)
 
 def test_other_bad_files(npy, npz, tmp_path):
     sp.save_npz(tmp_path / "csc.npz", S.tocsc())
-    with pytest.raises(ValueError, match="CSR matrices"):
-        skdp.DPPCA(2).fit([tmp_path / "csc.npz"])
-    with pytest.raises(ValueError, match="is not a file"):
-        skdp.DPPCA(2).fit([tmp_path / "missing.npy"])
-    with pytest.raises(ValueError, match="same columns and kind"):
-        skdp.DPPCA(2).fit([npy[0], npz[0]])
+    refuses(ValueError, "CSR matrices", skdp.DPPCA(2).fit, [tmp_path / "csc.npz"])
+    refuses(ValueError, "is not a file", skdp.DPPCA(2).fit, [tmp_path / "missing.npy"])
+    refuses(ValueError, "same columns and kind", skdp.DPPCA(2).fit, [npy[0], npz[0]])
     np.save(tmp_path / "empty.npy", np.zeros((0, D)))
-    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
-        skdp.DPPCA(2).fit([tmp_path / "empty.npy"])
+    refuses(ValueError, r"0 sample\(s\)", skdp.DPPCA(2).fit, [tmp_path / "empty.npy"])
 
 
 def test_indices_out_of_range_do_not_reach_compiled_code(tmp_path):
@@ -93,13 +90,10 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
     np.save(tmp_path / "wide.npy", np.zeros((3, D + 2)))
     model = skdp.DPPCA(2).fit(npy)
     assert model.n_features_in_ == D
-    with pytest.raises(ValueError, match="is expecting 8 features"):
-        model.transform([tmp_path / "wide.npy"])
-    with pytest.raises(ValueError, match="n_features"):
-        skdp.DPPCA(D + 1).fit(npy)
+    refuses(ValueError, "is expecting 8 features", model.transform, [tmp_path / "wide.npy"])
+    refuses(ValueError, "n_features", skdp.DPPCA(D + 1).fit, npy)
     np.save(tmp_path / "few.npy", X[:3])
-    with pytest.raises(ValueError, match="min"):
-        skdp.DPPCA(5, adjacency="replace").fit([tmp_path / "few.npy"])
+    refuses(ValueError, "min", skdp.DPPCA(5, adjacency="replace").fit, [tmp_path / "few.npy"])
     skdp.DPPCA(5).fit([tmp_path / "few.npy"])  # the number of rows is private: no error may tell it
     ridge = skdp.DPRidge(clip_norm=9.0, target_bounds=(-1, 1)).fit(X, np.sign(X[:, 0]))
     assert ridge.score(npy, np.sign(X[:, 0])) == ridge.score(X, np.sign(X[:, 0]))
@@ -107,8 +101,7 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
 
 @pytest.mark.parametrize("unit", ["interaction", "entry", "frobenius"])
 def test_other_units_ask_for_x_in_memory(unit, npy):
-    with pytest.raises(ValueError, match="in memory"):
-        skdp.DPTruncatedSVD(2, privacy_unit=unit).fit(npy)
+    refuses(ValueError, "in memory", skdp.DPTruncatedSVD(2, privacy_unit=unit).fit, npy)
 
 
 # -- users -------------------------------------------------------------------------------------

@@ -340,8 +340,7 @@ def test_limbs_are_joined_to_what_they_were():
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 3e7])
-def test_public_matrix_is_exact_and_knows_its_norms(scale):
-    rng = np.random.default_rng(0)
+def test_public_matrix_is_exact_and_knows_its_norms(scale, rng):
     V = rng.standard_normal((6, 3)) * scale
     matrix = PublicMatrix(V)
     true = np.linalg.svd(V, compute_uv=False)[:2]

@@ -27,7 +27,7 @@ from skdp.preprocessing import DPStandardScaler
 from skdp.queries import records as record_queries
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
-from tools.outcomes import before_payment
+from tools.outcomes import before_payment, refuses
 from tools.places import (
     CHUNKS,
     DENSE,
@@ -122,8 +122,7 @@ def test_sparse_blocks_give_the_bits_of_the_matrix(name, npz):
     expected = fitted(model, S, *y)
     for rows in (npz, lazy_sparse(), DaskRows(npz)):
         assert_same_bits(expected, fitted(model, rows, *y))
-        with pytest.raises(TypeError, match="dense data"):
-            DPStandardScaler().fit(rows)
+        refuses(TypeError, "dense data", DPStandardScaler().fit, rows)
     assert_same_bits(expected, fitted(model, lazy_sparse(), *map(lazy, y)))
 
 
@@ -153,8 +152,7 @@ def test_a_failed_block_of_a_stream_can_be_sent_again():
     with seeded_entropy(0):
         model = DPIncrementalPCA(2, clip_norm=9.0, max_releases=2).partial_fit(X)
         before = public(model)
-        with pytest.raises(PrivacyError, match="withheld"):
-            model.partial_fit(bad)
+        refuses(PrivacyError, "withheld", model.partial_fit, bad)
         assert_same_bits(before, public(model))
         model.partial_fit(lazy(X))
     assert model.n_stream_releases_ == 2
@@ -250,10 +248,8 @@ def test_what_is_made_of_blocks_stays_lazy(name, npy, mapped):
             np.testing.assert_allclose(np.asarray(found), expected, atol=1e-9)
         else:
             np.testing.assert_array_equal(np.asarray(found), expected)
-    with pytest.raises(ValueError, match="stay where they are"):
-        method(DaskRows(npy))
-    with pytest.raises(ValueError, match="is expecting 8 features"):
-        method(lazy(X)[:, :5])
+    refuses(ValueError, "stay where they are", method, DaskRows(npy))
+    refuses(ValueError, "is expecting 8 features", method, lazy(X)[:, :5])
 
 
 def test_sparse_and_single_rows_are_mapped_as_they_are(npz):
@@ -293,8 +289,7 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
     model = TRACES["row"]
     known, counted = (X, TRACED, ValueError), (lazy(X), lazy(TRACED), ValueError)
     for rows, y, kind in (known, counted, (unknown(X), unknown(TRACED), PrivacyError)):
-        with pytest.raises(kind, match="at most 899 records"):
-            fitted(model, rows, y)
+        refuses(kind, "at most 899 records", fitted, model, rows, y)
 
 
 # -- what comes home, and what is said -------------------------------------------------
@@ -307,8 +302,7 @@ def test_targets_in_memory_are_cut_to_their_tasks():
     slices = [pair[1] for pair in records._parts]
     assert [len(part.value) for part in slices] == list(CHUNKS)
     assert {repr(part) for part in slices} == {"<sealed>"}
-    with pytest.raises(PrivacyError, match="cannot be pickled"):
-        pickle.dumps(records)
+    refuses(PrivacyError, "cannot be pickled", pickle.dumps, records)
 
 
 def test_errors_of_tasks_show_nothing():
@@ -387,8 +381,7 @@ def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
     other = [tmp_path / "other.npy"]
     with null_release():
         for model in (DPPCA(2), DPStandardScaler(), DPIncrementalPCA(2)):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
                 here, *there = (fitted(model, rows) for rows in (npy, other, unknown(X)))
             for found in there:
                 assert_same_bits(here, found)
@@ -424,11 +417,9 @@ def test_a_factorizer_reads_files_and_maps(name, method, npy, npz, mapped, monke
 def test_what_needs_memory_says_the_remedy(npy):
     row = {"privacy_unit": "row", "adjacency": "zero_out"}
     for rows in (lazy(X), DaskRows(npy), Table([X])):
-        with pytest.raises(ValueError, match="partial_fit with each block"):
-            DPLowRankFactorizer(2, **row).fit(rows)
+        refuses(ValueError, "partial_fit with each block", DPLowRankFactorizer(2, **row).fit, rows)
     stream = DPLowRankFactorizer(2, matrix_shape=(N, D), **row)
-    with pytest.raises(ValueError, match="partial_fit with each block"):
-        stream.partial_fit(npy)
+    refuses(ValueError, "partial_fit with each block", stream.partial_fit, npy)
     for path in npy:  # the remedy
         stream.partial_fit(np.load(path))
     assert stream.release().left_singular_vectors_.shape == (N, 2)

@@ -17,6 +17,7 @@ from skdp.federated import AggregationConfig, StateSum, UnmaskedAggregator, simu
 from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import seeded_entropy
+from tools.outcomes import refuses
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -192,8 +193,7 @@ def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
             servers.extend(shares(**ROWS))
             secure(coordinator(**ROWS), servers)
 
-    with pytest.raises(BudgetExceededError, match="secure sum"):
-        in_the_ledger()
+    refuses(BudgetExceededError, "secure sum", in_the_ledger)
     assert all(share._state.running is not None for share in servers)
     assert ledger.spent.mu == pytest.approx(math.sqrt(3) * mu)  # as before it was asked
     with PrivacyLedger(2.0, 1e-6):  # the caller's contract holds parts together
@@ -239,8 +239,7 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
         "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
     }[claim]
     message = replace(state, **changes).to_bytes()
-    with pytest.raises(ValueError, match="no receipt of a whole noise"):
-        coordinator().merge(message)
+    refuses(ValueError, "no receipt of a whole noise", coordinator().merge, message)
 
 
 @pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])
@@ -258,11 +257,9 @@ def test_no_receipt_is_known_of_unlike_parts(common, unlike):
     model = coordinator(**common).merge(server(1.0, **common).state_message())
     other = server(**common | unlike)
     own = server(**common | unlike).merge(server(1.0, **common).state_message())
-    with pytest.raises(PrivacyError, match="no receipt"):
-        own.release()
+    refuses(PrivacyError, "no receipt", own.release)
     assert own._state.running is not None
-    with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
-        model.merge(other)
+    refuses(PrivacyError, "no receipt of their sum is known", model.merge, other)
     assert other._state.running is not None  # nothing was opened
     assert not hasattr(other, "privacy_spent_")
 
@@ -277,32 +274,26 @@ def test_no_receipt_is_known_of_unlike_parts(common, unlike):
 )
 def test_other_contracts_are_refused_before_anything_is_opened(params):
     other = server(**params)
-    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'unit_bound'"):
-        server().merge(other)
+    refuses(ValueError, "one 'privacy_unit', 'adjacency' and 'unit_bound'", server().merge, other)
     assert other._state.running is not None
     others = shares(2, **params)
-    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'unit_bound'"):
-        secure(servers=others)
+    refuses(ValueError, "one 'privacy_unit', 'adjacency' and 'unit_bound'", secure, servers=others)
     mixed = [server(n_honest_servers=2), others[0]]
-    with pytest.raises(ValueError, match="cannot be merged"):
-        secure(servers=mixed)
+    refuses(ValueError, "cannot be merged", secure, servers=mixed)
     assert all(share._state.running is not None for share in (*others, mixed[0]))
 
 
 def test_too_few_shares_are_refused_before_they_are_closed():
     alone = shares(1)
-    with pytest.raises(PrivacyError, match="too little noise"):
-        secure(servers=alone)
+    refuses(PrivacyError, "too little noise", secure, servers=alone)
     assert alone[0]._state.running is not None
-    with pytest.raises(ValueError, match="at least one server"):
-        secure(servers=[])
+    refuses(ValueError, "at least one server", secure, servers=[])
 
 
 def test_a_secure_sum_of_whole_noises_is_refused():
     """Each could be opened alone; their receipts would count one noise for all."""
     whole = [server(), server()]
-    with pytest.raises(PrivacyError, match="use servers of for_server"):
-        secure(servers=whole)
+    refuses(PrivacyError, "use servers of for_server", secure, servers=whole)
     assert all(model._state.running is not None for model in whole)
 
 

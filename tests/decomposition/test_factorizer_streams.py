@@ -14,7 +14,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.privacy.streams.sketches import SketchSource
-from tools.outcomes import difference, fitted_attributes
+from tools.outcomes import difference, fitted_attributes, refuses
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -89,10 +89,8 @@ def test_one_payment_for_all_releases(way):
     assert len(model.releases_) == {"isometry": 2, "gaussian": 2, "three": 3}.get(way, 1)
     assert model.privacy_spent_.epsilon <= 1.0
     assert all("8 releases" in line.mechanism for line in model.releases_)
-    with pytest.raises(PrivacyError, match="released its state"):
-        model.update_matrix(STEPS[0])
-    with pytest.raises(PrivacyError, match="released its state"):
-        model.release()
+    refuses(PrivacyError, "released its state", model.update_matrix, STEPS[0])
+    refuses(PrivacyError, "released its state", model.release)
 
 
 @pytest.mark.thorough
@@ -170,22 +168,18 @@ def test_rows_seen_survive_a_checkpoint(tmp_path):
     model.partial_fit(STEPS[0][5:7])
     model._drop_stream()
     model = DPLowRankFactorizer.restore(tmp_path / "stream")
-    with pytest.raises(ValueError, match="7 were added"):
-        model.partial_fit(STEPS[0])
-    with pytest.raises(ValueError, match="a stream is running"):
-        model.fit(STEPS[0])
+    refuses(ValueError, "7 were added", model.partial_fit, STEPS[0])
+    refuses(ValueError, "a stream is running", model.fit, STEPS[0])
     model.partial_fit(STEPS[0][7:]).release()
 
 
 def test_secrets_stay_and_released_models_go():
     model = run(STEPS[:3])
-    with pytest.raises(PrivacyError, match="copied or pickled"):
-        pickle.dumps(model)
+    refuses(PrivacyError, "copied or pickled", pickle.dumps, model)
     public = pickle.loads(pickle.dumps(model.public_copy()))
     assert np.array_equal(public.left_singular_vectors_, model.left_singular_vectors_)
     assert not {"_private", "_state"} & set(vars(public))
-    with pytest.raises(PrivacyError):
-        public.update_matrix(STEPS[0])
+    refuses(PrivacyError, None, public.update_matrix, STEPS[0])
     assert pickle.loads(pickle.dumps(run(STEPS))).n_stream_releases_ == T
 
 
@@ -195,8 +189,7 @@ def test_servers_are_for_one_release():
         late.update_matrix(STEPS[0])  # of sketches that a ledger would take for independent ones
     model = new().update_matrix(STEPS[0])
     for call in (model.state_message, model.for_server, lambda: model.merge(b"")):
-        with pytest.raises(PrivacyError, match="max_releases=1"):
-            call()
+        refuses(PrivacyError, "max_releases=1", call)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +202,7 @@ def test_servers_are_for_one_release():
     ],
 )
 def test_bad_parameters(params, match):
-    with pytest.raises(ValueError, match=match):
-        new(**params).update_matrix(STEPS[0])
+    refuses(ValueError, match, new(**params).update_matrix, STEPS[0])
 
 
 # -- a hostile or hurried caller: retries, forks, changed parameters -------------------------------
@@ -234,10 +226,8 @@ def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatc
     model = two_sketches(max_releases=releases).update([], [], [])
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted_after(getattr(owner, name)))
-        with pytest.raises(KeyboardInterrupt):
-            model.update([3], [4], [1.0])
-    with pytest.raises(PrivacyError, match="may be included already"):
-        model.update([3], [4], [1.0])
+        refuses(KeyboardInterrupt, None, model.update, [3], [4], [1.0])
+    refuses(PrivacyError, "may be included already", model.update, [3], [4], [1.0])
     if releases == 1:
         model.release()
 
@@ -248,8 +238,7 @@ def test_a_forked_state_is_refused(monkeypatch):
     here = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: here + 1)
     for act in (lambda: model.update([1], [1], [0.5]), model.state_message):
-        with pytest.raises(PrivacyError):
-            act()
+        refuses(PrivacyError, None, act)
     monkeypatch.undo()
     assert model.state_message()
 
@@ -271,8 +260,7 @@ def test_parameters_stay_while_a_state_runs(old, new_value):
         model.release,
     )
     for act in acts:
-        with pytest.raises((ValueError, PrivacyError)):
-            act()
+        refuses((ValueError, PrivacyError), None, act)
     defaults = DPLowRankFactorizer().get_params()
     model.set_params(**{name: old.get(name, defaults[name]) for name in new_value}).release()
 
@@ -302,8 +290,7 @@ def test_a_ledger_refuses_random_sketches_that_are_shared(part, late):
             first.update([0], [0], [0.0])
             second.update([0], [0], [0.0])
 
-    with pytest.raises(PrivacyError, match="shared"):
-        in_a_ledger()
+    refuses(PrivacyError, "shared", in_a_ledger)
     second.update([0], [0], [0.0])
 
 
@@ -326,11 +313,9 @@ def test_an_interrupted_last_release_is_not_lost(monkeypatch):
     with monkeypatch.context() as patch:
         real = _factorizer_state.factorize
         patch.setattr(_factorizer_state, "factorize", interrupted_after(real))
-        with pytest.raises(KeyboardInterrupt):
-            model.release()
+        refuses(KeyboardInterrupt, None, model.release)
     assert model.n_stream_releases_ == 1
-    with pytest.raises(PrivacyError, match="n_committed_calls"):
-        model.release()
+    refuses(PrivacyError, "n_committed_calls", model.release)
     assert model.n_committed_calls() == 3
     assert model.n_stream_releases_ == 2
     pickle.dumps(model)
@@ -349,16 +334,14 @@ def test_a_message_is_merged_once():
     model = two_sketches().update([0], [0], [1.0])
     message = model.for_server().update([1], [1], [1.0]).state_message()
     model.merge(message)
-    with pytest.raises(ValueError, match="twice"):
-        model.merge(message)
+    refuses(ValueError, "twice", model.merge, message)
     model.release()
 
 
 def test_a_release_that_lacks_a_server_may_be_repeated():
     first = two_sketches(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
     later = first.for_server(matrix_shape=(10, 20), row_offset=5).update([0], [0], [1.0])
-    with pytest.raises(ValueError, match="one server each"):
-        later.release()
+    refuses(ValueError, "one server each", later.release)
     later.merge(first).release()
     assert later.left_singular_vectors_.shape == (15, 1)
 
@@ -393,8 +376,7 @@ def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monk
     real = np.linalg.qr
     with monkeypatch.context() as patch:
         patch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
-        with pytest.raises(PrivacyError, match="drawn again"):
-            go_on()
+        refuses(PrivacyError, "drawn again", go_on)
     go_on()
 
 
@@ -403,5 +385,4 @@ def test_servers_do_not_share_a_seed():
     first = DPLowRankFactorizer(1, matrix_shape=(6, 5), random_state=0)
     with pytest.warns(PrivacyWarning):
         first.update([0], [0], [1.0])
-    with pytest.raises(ValueError, match="random_state=None"):
-        first.for_server()
+    refuses(ValueError, "random_state=None", first.for_server)

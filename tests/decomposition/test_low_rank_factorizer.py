@@ -16,6 +16,7 @@ from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_ro
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript
+from tools.outcomes import refuses
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -109,16 +110,14 @@ def test_memory_does_not_grow_and_one_release_is_all():
     assert sizes[0] == model.state_bytes_ == 8 * (60 * 32 + 40 * 60)
     for late in (lambda: model.update([1], [1], [1.0]), model.release,
                  lambda: model.partial_fit(np.ones((1, 40)))):  # fmt: skip
-        with pytest.raises(PrivacyError):
-            late()
+        refuses(PrivacyError, None, late)
     clone(model).update([1], [1], [1.0])
 
 
 def test_a_running_state_is_not_copied():
     model = DPLowRankFactorizer(2, method="dense", **STREAM).update([0], [0], [1.0])
     for copier in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(PrivacyError, match="two releases"):
-            copier(model)
+        refuses(PrivacyError, "two releases", copier, model)
     assert "_state" not in vars(clone(model))
     server = model.for_server()
     assert server._state.running is None and "noise" not in repr(vars(server))
@@ -135,14 +134,12 @@ def test_rows_arrive_in_blocks():
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), epsilon=60.0, **params)
     for block in (A[:25], sp.csr_array(A[25:26]), A[26:]):
         model.partial_fit(block)
-    with pytest.raises(ValueError, match="60 rows, and 60 were added"):
-        model.partial_fit(A[:1])
+    refuses(ValueError, "60 rows, and 60 were added", model.partial_fit, A[:1])
     model.release()
     assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), **params)
     for update in (lambda: model.update([0], [0], [1.0]), lambda: model.update_matrix(A)):
-        with pytest.raises(ValueError, match="use partial_fit"):
-            update()
+        refuses(ValueError, "use partial_fit", update)
 
 
 def test_updates_beyond_the_bounds_count_as_the_bound():
@@ -167,8 +164,7 @@ def test_updates_beyond_the_bounds_count_as_the_bound():
 )
 def test_bad_updates(rows, columns, deltas, message):
     model = DPLowRankFactorizer(2, method="dense", **STREAM)
-    with pytest.raises(ValueError, match=message):
-        model.update(rows, columns, deltas)
+    refuses(ValueError, message, model.update, rows, columns, deltas)
     assert model._state.running is None  # nothing was paid
 
 
@@ -259,8 +255,7 @@ def test_a_secret_sketch_is_shared_inside_one_process():
     model = first.merge(second).release()
     assert ratio(model, A) < 2.2
     assert second.privacy_spent_.epsilon <= 1.0
-    with pytest.raises(PrivacyError):
-        second.update([0], [0], [1.0])
+    refuses(PrivacyError, None, second.update, [0], [0], [1.0])
 
 
 def test_states_that_do_not_match_are_refused():
@@ -276,14 +271,11 @@ def test_states_that_do_not_match_are_refused():
         ({"method": "dense"}, "method"),
         ({"matrix_shape": (31, 50)}, "shapes"), ({"matrix_shape": (30, 49)}, "digest"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=what):
-            model.merge(message(**other))
+        refuses(ValueError, what, model.merge, message(**other))
     for bad in (good[:-1], good[:200] + b"\0" + good[201:], b"", b"x" * 100):
-        with pytest.raises(ValueError, match="damaged"):
-            model.merge(bad)
+        refuses(ValueError, "damaged", model.merge, bad)
     gap = server_of(**params).merge(good).merge(message(row_offset=60))
-    with pytest.raises(ValueError, match="rows 30 to 59"):
-        gap.release()
+    refuses(ValueError, "rows 30 to 59", gap.release)
     assert gap.merge(message(row_offset=30)).release().left_singular_vectors_.shape == (90, 2)
 
 
@@ -291,16 +283,14 @@ def test_a_share_of_the_noise_is_never_shown():
     model = server_of(matrix_shape=(30, 50), n_honest_servers=2).update([0], [0], [1.0])
     into = partial(server_of(matrix_shape=(30, 50)).merge, model)
     for show in (model.release, model.state_message, lambda: model.merge(b""), into):
-        with pytest.raises(PrivacyError, match="part of the noise"):
-            show()
+        refuses(PrivacyError, "part of the noise", show)
 
 
 # -- local reports ---------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
-def test_local_reports_show_what_rows_share():
-    rng = np.random.default_rng(0)
+def test_local_reports_show_what_rows_share(rng):
     V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
     rows = rng.standard_normal((1500, 2)) * [1.0, 0.7] @ V.T
     reports = [randomize_row(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
@@ -321,12 +311,9 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
     assert part.values.shape == (10,)
     assert whole.noise_scale * mu_from_epsilon_delta(1.0, 1e-6) == pytest.approx(2.0, rel=1e-3)
     assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
-    with pytest.raises(ValueError, match="cannot be mixed"):
-        LocalAggregator(1).add([whole, part])
-    with pytest.raises(ValueError, match="come together"):
-        randomize_row(row, sketch_size=10, **options)
-    with pytest.raises(ValueError, match="one row"):
-        randomize_row(np.ones((2, 3)), **options)
+    refuses(ValueError, "cannot be mixed", LocalAggregator(1).add, [whole, part])
+    refuses(ValueError, "come together", randomize_row, row, sketch_size=10, **options)
+    refuses(ValueError, "one row", randomize_row, np.ones((2, 3)), **options)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
 
@@ -349,8 +336,7 @@ def test_a_reporter_reports_each_row_by_itself():
     assert list(part.get_feature_names_out())[-1] == "localrowrandomizer2"
     report = LocalRowRandomizer(epsilon=3.0).report(rows[0])
     assert (report.privacy_spent.epsilon, report.privacy_spent.adjacency) == (3.0, "replace")
-    with pytest.raises(ValueError, match="random_state"):
-        LocalRowRandomizer(random_state=-1).fit(rows)
+    refuses(ValueError, "random_state", LocalRowRandomizer(random_state=-1).fit, rows)
 
 
 def test_every_call_of_a_reporter_spends():

@@ -14,7 +14,7 @@ from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, UtilityWarning
 from skdp.exceptions import NoSignalWarning
 from skdp.testing import seeded_entropy
 from tools.null_checks import check_null_release
-from tools.outcomes import fitted_attributes, messages_of
+from tools.outcomes import fitted_attributes, messages_of, refuses
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(no noise|random_state):skdp.exceptions.PrivacyWarning"
@@ -101,8 +101,7 @@ def test_auto_components_count_what_rises_above_the_noise():
 def test_more_components_than_public_rows(kind):
     units = ({"adjacency": "replace"}, *[{"privacy_unit": "entry"}] * (kind is DPTruncatedSVD))
     for public in units:
-        with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)(=3|\(3\))"):
-            kind(4, **public).fit(X[:3])
+        refuses(ValueError, r"min\(n_samples, n_features\)(=3|\(3\))", kind(4, **public).fit, X[:3])
     with pytest.warns(UtilityWarning, match="could not find the scale"):
         few = kind(4).fit(X[:3])
     assert few.components_.shape == (4, 19)  # the number of rows is private
@@ -136,8 +135,7 @@ def test_the_error_of_the_mean_is_no_component(kind, rows, n_components):
     assert said >= 15  # two wrong claims are expected, at most
 
 
-def test_the_middle_of_public_bounds_is_a_centre_for_free():
-    rng = np.random.default_rng(0)
+def test_the_middle_of_public_bounds_is_a_centre_for_free(rng):
     rows = 1e6 + rng.uniform(-1, 1, (20_000, 4)) * [1.0, 3.0, 0.5, 0.1]
     pca = seeded(2, data=rows, bounds=[(1e6 - width, 1e6 + width) for width in (2, 4, 2, 1)])
     assert 1.0 < pca.clip_norm_ < 5.0  # half of the diagonal: rows are shorter
@@ -150,9 +148,8 @@ def test_the_middle_of_public_bounds_is_a_centre_for_free():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [1.0, 30.0, 1000.0])
-def test_bounds_far_wider_than_the_rows_cost_little(width):
+def test_bounds_far_wider_than_the_rows_cost_little(width, rng):
     """The noise follows how long rows are, and not how long their bounds let them be."""
-    rng = np.random.default_rng(0)
     rows = rng.uniform(-1, 1, (5000, 6)) * [1.0, 0.8, 0.6, 0.1, 0.1, 0.1] + 0.3
     pca = seeded(2, data=rows, bounds=(-1.5 * width, 1.5 * width))
     best = PCA(2).fit(rows)
@@ -165,9 +162,8 @@ def test_bounds_far_wider_than_the_rows_cost_little(width):
 @pytest.mark.parametrize(
     "estimator", [DPPCA(2), DPPCA(2, center="none"), DPPCA(5), DPTruncatedSVD(2)], ids=repr
 )
-def test_a_clip_norm_far_too_large_costs_little(estimator, far):
+def test_a_clip_norm_far_too_large_costs_little(estimator, far, rng):
     """A number is an upper bound: variances that are read under it would be noise."""
-    rng = np.random.default_rng(0)
     X = rng.standard_normal((20_000, 6)) * [5, 3, 2, 1, 1, 0.5] + [0, 0, 0, 0, 2, 0]
     model = clone(estimator).set_params(clip_norm=20 * far).fit(X)
     assert 9 < model.clip_norm_ <= 20
@@ -192,9 +188,8 @@ def test_a_released_number_of_rows_says_whether_a_clip_norm_is_lowered(kind):
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_entries_are_cut_to_the_bounds(form):
+def test_entries_are_cut_to_the_bounds(form, rng):
     """Rows far outside are one corner: they have no variance, also where they are sparse."""
-    rng = np.random.default_rng(0)
     rows = np.abs(rng.standard_normal((2000, 3))) * [9.0, 1.0, 1.0]
     for k in (1, 3):
         cut = seeded(k, data=form(rows), bounds=(-2.0, -1.0), epsilon=1e4)
@@ -250,9 +245,8 @@ def test_without_noise_zero_is_a_number_like_others():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [DPPCA, DPIncrementalPCA, DPTruncatedSVD])
-def test_components_of_noise_are_said_and_others_are_not(kind):
+def test_components_of_noise_are_said_and_others_are_not(kind, rng):
     """A column next to some below the noise: it is said where these hold half of all squares."""
-    rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 20)) * [1.6, *[0.35] * 19]
 
     def said_of(model, rows):
@@ -273,9 +267,8 @@ def test_components_of_noise_are_said_and_others_are_not(kind):
 @pytest.mark.parametrize(
     ("n", "shift"), [(400, 5.0), (400, 500.0), (2000, 50.0), (2000, 300.0), (2000, 5000.0)]
 )
-def test_rows_far_from_zero_lose_little_by_default(n, shift):
+def test_rows_far_from_zero_lose_little_by_default(n, shift, rng):
     """The error of one mean about zero alone took .15 to .6 of what two components hold."""
-    rng = np.random.default_rng(0)
     rows = rng.standard_normal((n, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
     best = PCA(2).fit(rows)
     centred, found = rows - best.mean_, DPPCA(2, epsilon=3.0).fit(rows + shift)
@@ -342,14 +335,12 @@ def test_their_dtype_and_shape():
     assert pca.sample().shape == (1, 4)
     assert pca.sample(3).dtype == np.float32
     for bad in (0, 2.0, True, None):
-        with pytest.raises(ValueError, match="'n_samples' must be an int"):
-            pca.sample(bad)
+        refuses(ValueError, "'n_samples' must be an int", pca.sample, bad)
 
 
 @pytest.mark.parametrize(("n", "below"), [(50, 1.0), (3000, 0.0)])
-def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below):
+def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below, rng):
     """Four columns show all eigenvalues: without a threshold noise had ratios of .9."""
-    rng = np.random.default_rng(0)
     rows = rng.standard_normal((n, 4)) * [0.3, 0.1, 0.06, 0.04] - [0.6, -0.2, 0.8, 0.7]
     with seeded_entropy(0):
         for _ in range(8):

@@ -96,9 +96,8 @@ def sums_of(places):
     return np.array([COUNT_WEIGHT * len(places), x.sum(), y.sum(), *squares])
 
 
-def test_noise_alone_looks_empty():
+def test_noise_alone_looks_empty(rng):
     """Of 200 pictures of nothing, few have any cell: the edge is that of the largest cell."""
-    rng = np.random.default_rng(0)
     shown = [smoothed(5.0 * rng.standard_normal((1, 20, 20)), 5.0).any() for _ in range(200)]
     assert np.mean(shown) < 0.2
 
@@ -118,8 +117,7 @@ def test_cells_follow_rows_and_noise():
     assert cells_per_side(10, 0.0) == cells_per_side(1e9, 2.0)
 
 
-def test_exact_moments_give_exact_shapes():
-    rng = np.random.default_rng(0)
+def test_exact_moments_give_exact_shapes(rng):
     groups = [rng.uniform(-0.5, 0.3, (50, 2)) @ np.diag([1.0, 0.5]), rng.uniform(-0.1, 0.6, (9, 2))]
     frame = Frame(np.array([5.0, -1.0]), np.array([2.0, 10.0]))
     shapes = class_shapes(np.concatenate([sums_of(g) for g in groups]), 0.0, frame)
@@ -130,9 +128,8 @@ def test_exact_moments_give_exact_shapes():
     np.testing.assert_allclose(shapes["class_counts_"], [50, 9])
 
 
-def test_noise_does_not_make_classes_thin():
+def test_noise_does_not_make_classes_thin(rng):
     """Where a variance is below its noise, a class is drawn about as wide as that may be."""
-    rng = np.random.default_rng(0)
     groups = [c + 0.25 * rng.standard_normal((180, 2)) for c in rng.uniform(-0.4, 0.4, (10, 2))]
     sums = np.concatenate([sums_of(g) for g in groups])
     areas = []

@@ -17,7 +17,7 @@ from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
-from tools.outcomes import messages_of
+from tools.outcomes import messages_of, refuses
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
@@ -286,9 +286,8 @@ def test_the_floor_of_interactions_is_their_released_mean_number():
 
 
 @pytest.mark.deep
-def test_graded_entries_get_noise_in_place_of_flips():
+def test_graded_entries_get_noise_in_place_of_flips(rng):
     """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
-    rng = np.random.default_rng(0)
     A = np.minimum(rng.gamma(0.3, size=(600, 4)) @ rng.gamma(0.3, size=(4, 150)), 1.0)
     shares = []
     for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
@@ -492,9 +491,8 @@ def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
 
 
 @pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
-def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit):
+def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit, rng):
     """Its leading direction is near the mean, which has hardly any noise."""
-    rng = np.random.default_rng(0)
     graph = np.triu(rng.uniform(0.0, 0.3, (300, 300)), 1)
     graph += graph.T
     kept, values = [], np.linalg.eigvalsh(graph)
@@ -564,8 +562,7 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
             DPTruncatedSVD(1, **same).fit(X)
             DPTruncatedSVD(1, unit_bound=2.0, **same).fit(X)
 
-    with pytest.raises(PrivacyError, match=r"norm at most 2\.0"):
-        two_fits()
+    refuses(PrivacyError, r"norm at most 2\.0", two_fits)
 
 
 # -- pure epsilon ----------------------------------------------------------------------------------

@@ -146,8 +146,7 @@ def test_answers_follow_no_sizes_of_entries(name):
             exact = []
             for rows in pair:
                 one = client_of(name, rows)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")
+                with warnings.catch_warnings(action="error"):
                     exact.append(bounded_of(one, calls).answer(step))
                 with noise_of(0):
                     words = one.respond(request)

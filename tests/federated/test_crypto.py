@@ -11,6 +11,7 @@ from skdp.federated import _crypto as crypto
 from skdp.federated import _messages as wire
 from skdp.federated._crypto import PRIME, add_mask, circulant, combine, split, subtract_mask
 from skdp.federated.aggregation import commitment, pair_key, sealing_key, self_key
+from tools.outcomes import refuses
 
 
 def test_hkdf_is_the_one_of_rfc_5869():
@@ -50,8 +51,7 @@ def test_keys_are_bound_to_everything():
 def test_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
     crypto.library.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install 'skdp\[federated\]'"):
-        crypto.library()
+    refuses(ImportError, r"pip install 'skdp\[federated\]'", crypto.library)
 
 
 # Masks
@@ -196,12 +196,10 @@ def test_shares_are_fresh_and_uniform(fixed_entropy, check_uniform):
 def test_shares_that_do_not_belong_together():
     for secret, slope in ((2**256, 3), (PRIME - 1, 5)):  # no 256 bits
         shares = {x: ((secret + slope * x) % PRIME).to_bytes(33, "little") for x in (1, 2)}
-        with pytest.raises(InvalidMessageError, match="do not belong together"):
-            combine(shares, 2)
+        refuses(InvalidMessageError, "do not belong together", combine, shares, 2)
     shares = dict(enumerate(split(bytes(32), 3, 2), 1))
     for value in (PRIME, 2**264 - 1):  # no residue
         with pytest.raises(InvalidMessageError, match="do not belong together"):
             combine(shares | {1: value.to_bytes(33, "little")}, 2)
     for arguments in ((bytes(31), 3, 2), (bytes(32), 3, 4), (bytes(32), 3, 0)):
-        with pytest.raises(ValueError, match="32 bytes"):
-            split(*arguments)
+        refuses(ValueError, "32 bytes", split, *arguments)

@@ -10,6 +10,7 @@ from skdp import DPTruncatedSVD, PrivacyLedger, federated
 from skdp.exceptions import PrivacyError
 from skdp.testing import seeded_entropy
 from tools.federation import Wire, noise_of, plain_sum, secure_sum
+from tools.outcomes import refuses
 
 S, M, N = 5, 120, 80
 CONFIG = federated.AggregationConfig(S, 1, 1)
@@ -76,11 +77,10 @@ def test_same_releases_and_receipt_as_the_central_fit(unit):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("unit", UNITS)
-def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
+def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit, rng):
     """Every product, at public matrices: the change is that of the whole matrix, and attained."""
     square, n = "edge" in unit, 6
     m = n if square else 7
-    rng = np.random.default_rng(0)
     X, U = (np.linalg.qr(rng.standard_normal((size, 2)))[0] for size in (n, m))
     base = np.clip(rng.standard_normal((m, n)), -1, 1)
     base = np.triu(base, 1) + np.triu(base, 1).T if square else base
@@ -115,14 +115,11 @@ def test_a_client_believes_its_own_bounds():
     A, _ = matrix("entry")
     parts = parts_of(A, "entry")
     wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
-    with pytest.raises(federated.InvalidMessageError, match="too fine"):
-        fit("entry", plain_sum(wide))
+    refuses(federated.InvalidMessageError, "too fine", fit, "entry", plain_sum(wide))
     small = clients_of("entry", [part[:50] for part in parts])
-    with pytest.raises(TypeError, match="shape"):
-        fit("entry", plain_sum(small))
+    refuses(TypeError, "shape", fit, "entry", plain_sum(small))
     paid = small[1].releases_
-    with pytest.raises(federated.AggregationAbortedError):
-        fit("entry", secure_sum(small, CONFIG))
+    refuses(federated.AggregationAbortedError, None, fit, "entry", secure_sum(small, CONFIG))
     assert small[1].releases_ == paid
 
 
@@ -132,8 +129,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
     part = parts_of(A, "entry_change")[:1]
     with PrivacyLedger(mu=9.0) as ledger:
         clients_of("entry_change", part, unit_bound=1.0)
-        with pytest.raises(PrivacyError, match="do not compose"):
-            clients_of("entry_change", part, unit_bound=2.0)
+        refuses(PrivacyError, "do not compose", clients_of, "entry_change", part, unit_bound=2.0)
         ledger._refused.clear()
     assert [entry.unit for entry in ledger.entries] == ["entry_change change of norm at most 1.0"]
 
@@ -141,8 +137,7 @@ def test_a_client_names_the_size_of_its_unit_in_a_ledger():
 def test_what_is_no_sum_of_entries():
     aggregator = federated.UnmaskedAggregator([])
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
-        with pytest.raises(ValueError, match="no sum over clients"):
-            fit("entry", aggregator, **options)
+        refuses(ValueError, "no sum over clients", fit, "entry", aggregator, **options)
     for options in (
         {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
         {"privacy_unit": "entry_change", "adjacency": "replace"},

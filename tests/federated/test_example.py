@@ -14,6 +14,7 @@ import pytest
 from skdp import DPTruncatedSVD
 from skdp.datasets import make_spiked_rows
 from skdp.federated import FederatedPowerMethod, PowerMethodClient, UnmaskedAggregator
+from tools.outcomes import refuses
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "federated"
 KEY = b"what the parties know"
@@ -43,8 +44,7 @@ def test_processes_fit_what_one_process_fits(tmp_path, server_file):
         server = stack.enter_context(example("server.py", tmp_path / "key", tmp_path / "m.npz"))
         stack.callback(server.kill)
         port = int(server.stdout.readline())
-        with pytest.raises(AuthenticationError):
-            Client(("localhost", port), authkey=b"another key")
+        refuses(AuthenticationError, None, Client, ("localhost", port), authkey=b"another key")
         clients = []
         for i, rows in enumerate(PARTS):
             np.save(tmp_path / f"{i}.npy", rows)

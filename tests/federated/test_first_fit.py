@@ -29,6 +29,7 @@ from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
 from tools.federation import Wire, change_over_bound, first_request, noise_of, plain_sum, secure_sum
+from tools.outcomes import refuses
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
@@ -104,8 +105,7 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     house[2] = np.concatenate([100 * i + g for i, (_, _, g) in enumerate(HOUSES)])
     (whole,), clients = clients_of(estimator, [house]), clients_of(estimator)
     wire = Wire(clients)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         alone = central(clone(estimator), house)
         with noise_of(0):
             model, _, server = fit(estimator, wire)
@@ -266,8 +266,7 @@ def alone(method, arguments):
 @pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
 def test_requests_that_do_not_fit_cost_nothing(lie):
     client, request = alone(*lie)
-    with pytest.raises(InvalidMessageError):
-        client.respond(request)
+    refuses(InvalidMessageError, None, client.respond, request)
     assert client.releases_ == ()
 
 
@@ -396,8 +395,7 @@ def test_a_client_charges_the_ledgers_of_its_house():
         with full, suppress(InvalidMessageError):
             clients[0].respond(request)
 
-    with pytest.raises(BudgetExceededError, match="PersonalizedClient asks for"):
-        server.fit(sums, n_features=D)
+    refuses(BudgetExceededError, "PersonalizedClient asks for", server.fit, sums, n_features=D)
     assert not transcript
     assert not full.entries
     assert not clients[0].releases_
@@ -409,8 +407,7 @@ def test_a_client_charges_the_ledgers_of_its_house():
             clients[-2].respond(request)
         raise ConnectionError
 
-    with pytest.raises(ConnectionError):
-        server.fit(answered, n_features=D)
+    refuses(ConnectionError, None, server.fit, answered, n_features=D)
     for house in houses:
         (entry,) = house.entries
         assert (entry.estimator, entry.state) == ("PersonalizedClient", "open")
@@ -434,8 +431,7 @@ def test_a_ledger_that_is_opened_between_two_answers_is_charged_for_all_that_may
         with ledger or nullcontext(), suppress(InvalidMessageError):
             return UnmaskedAggregator([client.respond], S)(question, size)
 
-    with pytest.raises(BudgetExceededError):
-        FederatedRounds(HALF, CONFIG).fit(sums, n_features=D)
+    refuses(BudgetExceededError, None, FederatedRounds(HALF, CONFIG).fit, sums, n_features=D)
     (entry,) = late.entries
     assert entry.losses[0].value == pytest.approx(PrivacyBudget(1.0, 1e-6).mu, rel=1e-9)
     assert full.entries == () and len(seen) == 3
@@ -447,16 +443,14 @@ def test_a_device_is_one_user():
     request = first_request(partial(FederatedRounds(ALONE, CONFIG).fit, n_features=D)).encode()
     assert client.respond(request).shape == (1,)  # of a column
     weaker = PersonalizedClient(ALONE, X, y, CONFIG, epsilon=0.5)
-    with pytest.raises(InvalidMessageError, match="too fine"):
-        weaker.respond(request)
+    refuses(InvalidMessageError, "too fine", weaker.respond, request)
     assert weaker.releases_ == ()
 
 
 def test_what_is_not_a_personalised_model():
     """Nor one that is fitted, whose own users would be lost."""
     X, y, users = people(40, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         fitted = clone(ALONE).fit(X, y, groups=users)
     for model in (DPPCA(), fitted):
         with pytest.raises(ValueError, match="'model' must be an unfitted DPPersonalizedRegressor"):

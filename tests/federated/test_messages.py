@@ -14,6 +14,7 @@ from skdp.exceptions import PrivacyError
 from skdp.federated import InvalidMessageError
 from skdp.federated import _messages as wire
 from skdp.federated._messages import Call, Facts, Kind, Request
+from tools.outcomes import refuses
 
 FACTS = Facts("row", "add_remove", 5, 24, 2, 1)
 MAGIC = b"skdp request 2\n"
@@ -82,8 +83,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_not_a_request_is_refused(name):
-    with pytest.raises(PrivacyError, match="not a request"):
-        Request.decode(BROKEN[name])
+    refuses(PrivacyError, "not a request", Request.decode, BROKEN[name])
 
 
 @pytest.mark.thorough
@@ -106,8 +106,7 @@ def test_messages_read_as_they_were_written():
     header = wire.Header(Kind.PEERS, 2**31, wire.SERVER, b"r" * 16)
     assert wire.unpack_message(wire.pack_message(header, b"body")) == (header, b"body")
     other = b"SKDP\x02" + wire.pack_message(header, b"body")[5:]
-    with pytest.raises(InvalidMessageError, match="of this version"):
-        wire.unpack_message(other)
+    refuses(InvalidMessageError, "of this version", wire.unpack_message, other)
     opening = wire.Opening((2**32 - 1, 1, 0), 2**40, b"\0\xff")
     assert wire.unpack_opening(memoryview(wire.pack_opening(opening))) == opening
     keys = wire.Keys(b"a" * 32, b"b" * 32, b"c" * 64)
@@ -129,5 +128,4 @@ def test_messages_read_as_they_were_written():
 @pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares])
 def test_a_message_that_is_cut_short_is_refused(read):
     for length in (0, 1, 15):
-        with pytest.raises(InvalidMessageError, match="too short"):
-            read(memoryview(bytes(length)))
+        refuses(InvalidMessageError, "too short", read, memoryview(bytes(length)))

@@ -13,6 +13,7 @@ from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, gaussian_step
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource
 from tools.gate import new_session as session
+from tools.outcomes import refuses
 
 
 def discrete_gaussian(sigma, width):
@@ -83,13 +84,11 @@ def test_proposed_step():
         assert distribute(session(), bound, 0.5, parts, step=step).step == step
     for step in (0.999999 * right, 0.0, -1.0, math.nan, math.inf, 5e-324):
         gate = session()
-        with pytest.raises(PrivacyError, match="too fine"):
-            distribute(gate, bound, 0.5, parts, step=step)
+        refuses(PrivacyError, "too fine", distribute, gate, bound, 0.5, parts, step=step)
         assert gate.ledger == ()
     weaker, coarser = session(0.9), bound._replace(min_step=2 * right)
     for gate, asked in ((weaker, bound), (session(), coarser)):  # no budget; no exact integers
-        with pytest.raises(PrivacyError, match="too fine"):
-            distribute(gate, asked, 0.5, parts, step=right)
+        refuses(PrivacyError, "too fine", distribute, gate, asked, 0.5, parts, step=right)
 
 
 @pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0)])
@@ -100,12 +99,10 @@ def test_only_gaussian_noise_is_shared(budget):
 
 def test_a_grant_of_parts_contributes_once_and_is_never_opened_alone():
     grant = distribute(session(), Bound("sum", (2,), 1.0), 0.5, AggregationConfig(3))
-    with pytest.raises(PrivacyError, match="secure sum"):
-        grant.open(lambda step: np.zeros(2, np.int64))
+    refuses(PrivacyError, "secure sum", grant.open, lambda step: np.zeros(2, np.int64))
     grant.noised(lambda step: np.zeros(2, np.int64))
     for again in (lambda: grant.noised(lambda step: 1 / 0), lambda: grant.close(None, 3)):
-        with pytest.raises(PrivacyError, match="already released"):
-            again()
+        refuses(PrivacyError, "already released", again)
 
 
 def test_parts_have_their_law():

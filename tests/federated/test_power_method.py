@@ -25,6 +25,7 @@ from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from tools.federation import Wire, asked, change_over_bound, plain_sum, secure_sum
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 S = 8
 CONFIG = federated.AggregationConfig(S, 1, 1)
@@ -195,8 +196,7 @@ def test_a_private_choice_is_refused_before_it_is_paid():
     session = new_session()
     federation = Federation(session, refuse_reading(None), federated.AggregationConfig(4), 12)
     scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
-    with pytest.raises(PrivacyError, match="private choice"):
-        federation.answer((("scores", ()),), scores, 0.1)
+    refuses(PrivacyError, "private choice", federation.answer, (("scores", ()),), scores, 0.1)
     assert session.ledger == ()
 
 
@@ -328,8 +328,7 @@ def test_no_release_is_answered_twice(first, then):
     client.respond(asked[first])
     if then == "closed":
         client.close()
-    with pytest.raises(federated.InvalidMessageError, match="not new"):
-        client.respond(asked[then])
+    refuses(federated.InvalidMessageError, "not new", client.respond, asked[then])
     assert len(client.releases_) == 1 + (then == "closed")  # what was left over
 
 
@@ -350,8 +349,7 @@ def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
         return once
 
     sums = connect()
-    with pytest.raises(ConnectionError):
-        fit(FITS["gram"][0], clients, aggregator=interrupted(sums))
+    refuses(ConnectionError, None, fit, FITS["gram"][0], clients, aggregator=interrupted(sums))
     with pytest.raises(federated.AggregationAbortedError):
         fit(FITS["gram"][0], clients, aggregator=interrupted(sums if same_sum else connect()))
     assert len(opened) == len(clients[0].releases_) == 1
@@ -403,8 +401,7 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
         calls.append(request)
         return sums(request, size)
 
-    with pytest.raises(ConnectionError):
-        fit(estimator, clients, aggregator=interrupted)
+    refuses(ConnectionError, None, fit, estimator, clients, aggregator=interrupted)
     assert len(clients[1].releases_) == steps and not clients[0].releases_
     for client in clients:
         spent = client.close()
@@ -413,22 +410,18 @@ def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
         assert (spent.delta, spent.unit, spent.adjacency) == (
             whole.delta, whole.unit, whole.adjacency,
         )  # fmt: skip
-        with pytest.raises(federated.InvalidMessageError):
-            client.respond(calls[0] if calls else b"")
+        refuses(federated.InvalidMessageError, None, client.respond, calls[0] if calls else b"")
 
 
 def test_the_budget_of_a_client_is_its_own():
     """A greedier server, or a second fit, meets clients that do not answer."""
     clients = clients_of(DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.0), split(X))
     greedy = DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.1)
-    with pytest.raises(federated.InvalidMessageError, match="too fine"):
-        fit(greedy, clients)
+    refuses(federated.InvalidMessageError, "too fine", fit, greedy, clients)
     modest = DPTruncatedSVD(2, clip_norm=1.5, epsilon=0.9)
     fit(modest, clients)
-    with pytest.raises(federated.InvalidMessageError, match="not new"):
-        fit(modest, clients)
-    with pytest.raises(PrivacyError):
-        fit(modest, clients, aggregator=secure_sum(clients, CONFIG))
+    refuses(federated.InvalidMessageError, "not new", fit, modest, clients)
+    refuses(PrivacyError, None, fit, modest, clients, aggregator=secure_sum(clients, CONFIG))
 
 
 # -- drop-outs and failures ------------------------------------------------------------------------
@@ -437,8 +430,7 @@ def test_the_budget_of_a_client_is_its_own():
 def test_too_many_dropouts_end_the_fit():
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
     clients = clients_of(estimator, split(X))
-    with pytest.raises(PrivacyError):
-        fit(estimator, clients, away=(0, 1))
+    refuses(PrivacyError, None, fit, estimator, clients, away=(0, 1))
     assert not hasattr(estimator, "components_")
 
 
@@ -453,8 +445,7 @@ def test_a_ledger_is_charged_for_what_was_granted():
                 raise federated.AggregationAbortedError("no", opened=True)
             return plain_sum(clients)(request, size)
 
-        with pytest.raises(federated.AggregationAbortedError):
-            fit(estimator, clients, aggregator=broken)
+        refuses(federated.AggregationAbortedError, None, fit, estimator, clients, aggregator=broken)
         of_server = [fit for fit in ledger.entries if fit.estimator == "DPTruncatedSVD"]
         assert [entry.state for entry in of_server] == ["fitted", "failed"]
         granted = of_server[1].losses[0].value
@@ -485,8 +476,7 @@ def test_clients_without_rows():
 def test_number_of_rows_is_given_where_it_is_public():
     replace = DPTruncatedSVD(2, clip_norm=1.5, adjacency="replace")
     clients = clients_of(replace, split(X))
-    with pytest.raises(ValueError, match="'n_samples' is public"):
-        fit(replace, clients)
+    refuses(ValueError, "'n_samples' is public", fit, replace, clients)
     assert fit(replace, clients, n_samples=1600).n_samples_seen_ == 1600
     private = DPTruncatedSVD(2, clip_norm=1.5)
     with pytest.raises(PrivacyError, match="'n_samples' is private"):
@@ -535,5 +525,4 @@ BAD = [
 
 @pytest.mark.parametrize(("call", "message"), BAD)
 def test_what_has_no_federated_fit_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    refuses(ValueError, message, call)

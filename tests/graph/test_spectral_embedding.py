@@ -160,9 +160,8 @@ def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make
 
 @pytest.mark.deep
 @pytest.mark.parametrize("normalization", ["laplacian", "degree"])
-def test_many_groups_of_unequal_sizes_and_degrees_are_told_apart(normalization):
+def test_many_groups_of_unequal_sizes_and_degrees_are_told_apart(normalization, rng):
     """Nodes with few edges lie near 0, and small groups far from it: rows need a common length."""
-    rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(16), rng.integers(10, 90, 16))
     size = np.exp(0.7 * rng.standard_normal(len(labels)))
     chance = (
@@ -302,8 +301,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert (line.name, line.mechanism) == ("randomized_entries", "randomised response")
     assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
     assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # which may show nothing
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # which may show nothing
         products = fit(A, 6, epsilon=2.0, normalization=normalization, algorithm="power")
     assert agreement(products, labels) < 0.3
 

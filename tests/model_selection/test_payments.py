@@ -47,7 +47,7 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE
 from skdp.testing import record_transcript
 from tools.ledgers import REPLACE, SCORER, forgiving, grid, mu_of, pca
-from tools.outcomes import messages_of
+from tools.outcomes import messages_of, refuses
 
 pytestmark = pytest.mark.filterwarnings(  # noise
     "ignore::skdp.exceptions.UtilityWarning"
@@ -118,8 +118,7 @@ def test_whoever_fits_clones_on_unknown_rows_is_refused(meta):
 )  # fmt: skip
 def test_every_loop_over_folds_is_refused_unless_paid_for(loop):
     with record_transcript() as transcript, PrivacyLedger(100.0, 1e-3) as ledger:
-        with pytest.raises(PrivacyError, match=r"with ledger.charge\(search"):
-            loop(pca(), IndependentKFold(3))
+        refuses(PrivacyError, r"with ledger.charge\(search", loop, pca(), IndependentKFold(3))
         assert len(ledger.rejected_fits) == 1
         ledger._refused.clear()
     assert not ledger.entries and not len(transcript)
@@ -132,8 +131,7 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end(caught):
         with PrivacyLedger(9, 1e-5), inside:
             grid(IndependentKFold(2), pca(), scoring=SCORER).fit(X)
 
-    with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"):
-        swallow()
+    refuses(PrivacyError, r"(?s)hid.*the errors.*charge", swallow)
 
 
 @pytest.mark.parametrize(
@@ -264,11 +262,9 @@ def test_what_a_search_left_over_ends_with_its_fit(error_score):
         late = [clone(search.estimator), pickle.loads(pickle.dumps(search.estimator)), *inside]
         late += [getattr(search, "best_estimator_", late[0]), clone(inside[0])]
         for left in late:
-            with pytest.raises(PrivacyError, match=NOT_PAID):
-                left.fit(X)
+            refuses(PrivacyError, NOT_PAID, left.fit, X)
         for again in (search, copied, pickle.loads(pickle.dumps(search)), copy.deepcopy(other)):
-            with pytest.raises((PrivacyError, ValueError), match=NOT_PAID):
-                again.fit(X)
+            refuses((PrivacyError, ValueError), NOT_PAID, again.fit, X)
         assert [entry.losses for entry in ledger.entries] == paid
         ledger._refused.clear()
         search.estimator.fit(X)  # a fit of its own
@@ -283,8 +279,7 @@ def spy(made, search):
     def clone_and_tell(self):
         if getattr(self._reservation_key, "reservation", "") and not within:  # or another thread
             within.append(self)
-            with pytest.raises(PrivacyError, match="pay for it again"):
-                search.fit(X[:50])
+            refuses(PrivacyError, "pay for it again", search.fit, X[:50])
         made.append(DPPCA.__sklearn_clone__(self))
         made[-1].__class__ = DPPCA
         return made[-1]
@@ -378,11 +373,9 @@ def test_a_composition_opens_its_parts_to_itself_alone():
     with PrivacyLedger(50, 1e-5) as ledger, ledger.charge(meta):
         kept = meta.fit(X, Y).estimators_
         for other in (RFECV(part, cv=3), BaggingRegressor(part), RFECV(kept[0], cv=3), *kept):
-            with pytest.raises((PrivacyError, ValueError), match=NOT_PAID):
-                other.fit(X, Y)
+            refuses((PrivacyError, ValueError), NOT_PAID, other.fit, X, Y)
         meta.set_params(a=make_pipeline(BaggingRegressor(part)))
-        with pytest.raises(PrivacyError, match="cannot be counted"):
-            meta.fit(X, Y)
+        refuses(PrivacyError, "cannot be counted", meta.fit, X, Y)
         ledger._refused.clear()
     assert len(ledger.entries) == 1
 
@@ -444,8 +437,7 @@ WHOLE = [
 @pytest.mark.parametrize(("meta", "y", "fits"), WHOLE)
 def test_clones_on_all_rows_are_charged_as_a_fit_each(meta, y, fits):
     with PrivacyLedger(50, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match="charge"):
-            meta.fit(X, y)
+        refuses(PrivacyError, "charge", meta.fit, X, y)
         ledger._refused.clear()
         before = len(ledger.entries)  # a part that is no clone may have been fitted
         with ledger.charge(meta), joblib.parallel_config("threading", n_jobs=2):

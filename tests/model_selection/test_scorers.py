@@ -15,6 +15,7 @@ from skdp.preprocessing import RowClipper
 from skdp.queries.regression import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.units import UNITS
+from tools.outcomes import refuses
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -143,8 +144,7 @@ def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
     assert -1 <= make_private_scorer(picky, (0.0, 1.0))(Constant(), X, Y) <= 0
     with record_transcript() as transcript, pytest.raises(AttributeError, match="no_such"):
         make_private_scorer(lambda m, x, y: m.no_such(x), (0.0, 1.0))(Constant(), X, Y)
-    with pytest.raises(ValueError, match="needs y"):
-        make_private_scorer("squared_error", (0.0, 1.0))(Constant(), X)
+    refuses(ValueError, "needs y", make_private_scorer("squared_error", (0.0, 1.0)), Constant(), X)
     assert not len(transcript)
 
 
@@ -164,8 +164,7 @@ def test_bad_scorers(params, match):
 
 def test_users_need_groups_and_norms_have_no_score():
     scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit="group")
-    with pytest.raises(ValueError, match="groups"):
-        scorer(Constant(), X, Y)
+    refuses(ValueError, "groups", scorer, Constant(), X, Y)
     assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
     assert isinstance(scorer, PrivateScorer)
     assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
@@ -216,8 +215,7 @@ def test_unknown_models_are_evaluated_row_by_row(model, loss, y):
     scorer = make_private_scorer(loss, (0.0, 1.0), epsilon=20.0)
     assert scorer(model, X[:300], y[:300]) == pytest.approx(-lost, abs=0.05)
     scorer.privacy_unit = "edge"
-    with pytest.raises(PrivacyError, match="no private score"):
-        scorer(model, X, y)
+    refuses(PrivacyError, "no private score", scorer, model, X, y)
 
 
 @pytest.mark.parametrize("n_targets", [1, 4])
@@ -238,11 +236,9 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
 
 def test_other_targets_and_more_losses_than_rows_are_refused():
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, np.column_stack([Y, Y]))
-    with pytest.raises(ValueError, match="target"):
-        make_private_scorer("squared_error", (0.0, 1.0))(model, X, Y)
+    refuses(ValueError, "target", make_private_scorer("squared_error", (0.0, 1.0)), model, X, Y)
     query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), adjacency="add_remove")
-    with pytest.raises(ValueError, match="one number"):
-        query.total().answer(0.0)
+    refuses(ValueError, "one number", query.total().answer, 0.0)
 
 
 @pytest.mark.parametrize(

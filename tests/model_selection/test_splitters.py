@@ -11,8 +11,7 @@ def folds_of(cv, X, **groups):
     return [test.tolist() for _, test in cv.split(X, **groups)]
 
 
-def test_every_user_is_in_every_fold():
-    rng = np.random.default_rng(0)
+def test_every_user_is_in_every_fold(rng):
     users = rng.permutation(np.repeat(["a", "b", "c", "d"], [5, 9, 12, 30]))
     cv = WithinGroupKFold(4)
     seen = np.zeros(len(users), int)

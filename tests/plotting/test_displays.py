@@ -183,8 +183,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
 @pytest.mark.deep
 @pytest.mark.parametrize("n_releases", [0, 6])
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
-def test_the_edge_of_a_factorizer_separates_signal_from_noise(method, n_releases):
-    rng = np.random.default_rng(0)
+def test_the_edge_of_a_factorizer_separates_signal_from_noise(method, n_releases, rng):
     U, V = (np.linalg.qr(rng.standard_normal((side, 2)))[0] for side in ZEROS.shape)
     stream = {"matrix_shape": ZEROS.shape, "max_releases": 6, "sensitivity_mode": "oblivious"}
 

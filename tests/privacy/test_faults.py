@@ -7,6 +7,7 @@ was granted. Who is stopped before has spent nothing, or, where nobody can tell,
 
 import dis
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -340,13 +341,23 @@ class Run:
         self.error = None  # its traceback holds what was open
 
 
+@cache
+def _charged(path, **terms):
+    """Make the file of a ledger that has a charge already, of which each fit gets a copy."""
+    with PrivacyLedger(**terms, path=path):
+        Other().fit(DATA[0])
+    return path
+
+
 class Fit(Run):
     """One fit in a ledger that has a charge already; what stands there when data are read."""
 
     def __init__(self, kind, path, X):
         terms = {"epsilon": 8.0, "delta": 1e-5, "adjacency": "add_remove", "unit": "row"}
+        if path is not None and kind != "sketches":
+            path = shutil.copyfile(_charged(Path(path).parent / "charged", **terms), path)
         self.ledger = PrivacyLedger(**terms, path=path)
-        if kind != "sketches":  # which are the first of their ledger, or refused
+        if path is None and kind != "sketches":  # which are the first of their ledger, or refused
             with self.ledger:
                 Other().fit(X)
         self.before = self.ledger.entries

@@ -40,6 +40,7 @@ from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, res
 from skdp.privacy.streams.continual import paid_stream
 from tools.durable import recorded, stopping
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 STEPS, SIZE = 3, 40
@@ -197,8 +198,7 @@ def test_nothing_is_told_of_what_could_not_be_made_durable(user, path, struck):
     with recorded(full), pytest.raises(PrivacyError, match="no space left"):
         told.append(this.step())
     if user is not Fits:
-        with pytest.raises(PrivacyError, match="interrupted"):
-            this.step()
+        refuses(PrivacyError, "interrupted", this.step)
     this = user(path)
     assert this.done() == (1 if struck == "COMMIT" else 2)
     told = told[: this.done()] + [""] * (this.done() - 1)
@@ -317,8 +317,7 @@ def test_an_older_copy_is_refused(user, path, seen_here, monkeypatch):
         if not seen_here:
             another_process(monkeypatch)
         for _ in range(2):
-            with pytest.raises(PrivacyError, match="has not line"):
-                user(path)
+            refuses(PrivacyError, "has not line", user, path)
     for end, whole in copies[-1].items():
         path.with_name(f"kept{end}").write_bytes(whole)
     assert user(path).done() == 3
@@ -341,8 +340,7 @@ def test_a_stream_needs_its_marker(path):
         uninterrupted(user, path, 2)
         lock.write_bytes(damage)
         if user is Acts:
-            with pytest.raises(PrivacyError, match="missing or damaged"):
-                user(path)
+            refuses(PrivacyError, "missing or damaged", user, path)
         else:
             assert user(path).done() == 2
         for end in SUFFIXES:
@@ -384,18 +382,15 @@ def self_or_refused(user, path, data, lock, state, monkeypatch):
 def test_files_of_others_are_left_alone(user, path):
     path.write_text("mine, and long enough to be read as a page of a database " * 50)
     before = path.read_bytes()
-    with pytest.raises(PrivacyError, match="cannot be read or written"):
-        user(path)
+    refuses(PrivacyError, "cannot be read or written", user, path)
     assert path.read_bytes() == before
     path.unlink()
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE others (a)")
-    with pytest.raises(PrivacyError, match="another version or program"):
-        user(path)
+    refuses(PrivacyError, "another version or program", user, path)
     other = Acts if user is Fits else Fits
     other(f"{path}2").close()
-    with pytest.raises(PrivacyError, match="another version or program"):
-        user(f"{path}2")
+    refuses(PrivacyError, "another version or program", user, f"{path}2")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="looks at modes")
@@ -423,12 +418,10 @@ def test_a_place_without_locks_is_told_at_once(user, path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_posix", refused)
-        with pytest.raises(PrivacyError, match="No locks available"):
-            user(path)
+        refuses(PrivacyError, "No locks available", user, path)
     for module in ("fcntl", "msvcrt"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(PrivacyError, match="no locks on files"):
-        user(path)
+    refuses(PrivacyError, "no locks on files", user, path)
 
 
 class Windows:
@@ -497,8 +490,7 @@ def test_no_reader_of_this_process_ends_the_lock_of_a_change(path):
         threads[0].join()
         assert others(path) == ["held", "held"]
         assert threads[1].is_alive()  # it waits
-        with pytest.raises(PrivacyError, match="in use by this process already"):
-            book.balance()
+        refuses(PrivacyError, "in use by this process already", book.balance)
     threads[1].join()
     assert others(path) == ["taken", "taken"]
 
@@ -508,11 +500,9 @@ def test_one_stream_at_a_time(path):
     this = Acts(path)
     this.step()
     assert others(path) == ["held", "held"]
-    with pytest.raises(PrivacyError, match="in use"):
-        Acts(path)
+    refuses(PrivacyError, "in use", Acts, path)
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(PrivacyError, match="cannot be copied or pickled"):
-            duplicate(this.group.keeper.store)
+        refuses(PrivacyError, "cannot be copied or pickled", duplicate, this.group.keeper.store)
     this.close()
     again = Acts(path)
     with pytest.raises(PrivacyError, match="closed"):
@@ -522,8 +512,7 @@ def test_one_stream_at_a_time(path):
     del again, this
     gc.collect()
     assert others(path) == ["taken", "taken"]  # whoever is gone holds nothing
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connection.execute("SELECT 1")
+    refuses(sqlite3.ProgrammingError, "closed", connection.execute, "SELECT 1")
 
 
 def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
@@ -539,8 +528,7 @@ def test_a_torn_marker_leaves_the_one_before(tmp_path, monkeypatch):
             monkeypatch.setattr(os, "write", write)
             lock.mark((n, "head"))
             monkeypatch.setattr(os, "write", torn)
-            with pytest.raises(OSError):
-                lock.mark((n + 1, "longer" * 5))
+            refuses(OSError, None, lock.mark, (n + 1, "longer" * 5))
             assert lock.marker() == (n, "head")
 
 
@@ -605,8 +593,7 @@ def test_a_child_takes_nothing_from_the_stream_of_its_parent(path):
             gc.collect()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        with pytest.raises(PrivacyError, match="in use"):
-            Acts(path)
+        refuses(PrivacyError, "in use", Acts, path)
         told.append(this.step())
     assert (told, this.state()) == (expected, state)
     for end in SUFFIXES:  # as if the parent were killed now
@@ -641,5 +628,4 @@ def test_a_change_that_is_not_in_the_file_is_refused(path, monkeypatch):
         return remember(*args)
 
     monkeypatch.setattr(Store, "_remember", replaced)
-    with pytest.raises(PrivacyError, match="has not got what was just written"):
-        this.step()
+    refuses(PrivacyError, "has not got what was just written", this.step)

@@ -50,9 +50,8 @@ def hostile_rows(rng):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "public"), [CELLS, SHAPES, ("class_counts", ())])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_no_row_changes_more_than_its_bound(name, public, adjacency):
+def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):
     """All pairs of hostile rows and classes, in integers: at most the bound, and at least .98."""
-    rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 3))
     rows, numbers = hostile_rows(rng), (0, 1, -1)
     ends = []

@@ -255,9 +255,8 @@ def test_a_unit_sends_the_same_bits_in_any_company_and_order(unit, name, monkeyp
     assert np.array_equal(together.answer(1e-6), whole)
 
 
-def test_a_long_term_of_a_group_has_the_same_size_in_any_company():
+def test_a_long_term_of_a_group_has_the_same_size_in_any_company(rng):
     """d p = 12,000 numbers: einsum cuts what is longer than 8,192 by where it stands."""
-    rng = np.random.default_rng(0)
     V = np.linalg.qr(rng.standard_normal((1000, 12)))[0]
 
     def sizes(rows):

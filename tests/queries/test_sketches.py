@@ -151,9 +151,8 @@ def test_rounding_to_nearest_would_break_the_contract():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("v", ["spike", "flat", "random"])
-def test_the_law_of_a_gaussian_sketch(v):
+def test_the_law_of_a_gaussian_sketch(v, rng):
     """|v'F|^2 over fresh sketches: mean at most one, and the tails of chi2_t / t."""
-    rng = np.random.default_rng(0)
     n, t, count = 12, 5, 4000
     line = {"spike": np.eye(n)[0], "flat": np.ones(n), "random": rng.standard_normal(n)}[v]
     line = line / np.linalg.norm(line)
@@ -246,9 +245,8 @@ def test_updates_of_a_replaced_entry_may_come_at_other_times():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_has_the_state_of_one_batch(kind):
+def test_a_stream_has_the_state_of_one_batch(kind, rng):
     """Any order, repeats, signs, batches, dense or sparse: equal integers, also where they wrap."""
-    rng = np.random.default_rng(0)
     unit = unit_of("frobenius", "add_remove", stream=True)
     step = 2.0**-30
     rows, columns = rng.integers(0, 7, 500), rng.integers(0, 6, 500)

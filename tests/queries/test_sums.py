@@ -17,6 +17,7 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, NumberQuery, whole_steps
 from skdp.queries.users import UserQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
+from tools.outcomes import refuses
 
 RNG = np.random.default_rng(0)
 BOTH = ["add_remove", "replace"]
@@ -65,8 +66,7 @@ COUNTED = {
 
 @pytest.mark.parametrize("kind", COUNTED)
 def test_adjacency_is_checked_and_counts_are_public_or_private(kind):
-    with pytest.raises(ValueError, match="adjacency"):
-        COUNTED[kind](adjacency="neighbour")
+    refuses(ValueError, "adjacency", COUNTED[kind], adjacency="neighbour")
     public, private = (
         COUNTED[kind](adjacency=adjacency) for adjacency in ("replace", "add_remove")
     )
@@ -75,8 +75,7 @@ def test_adjacency_is_checked_and_counts_are_public_or_private(kind):
         _ = private.n_rows
     if kind != "columns":
         assert private.count().answer(0.0) == 3
-        with pytest.raises(ValueError, match="public here: `n_rows`"):
-            public.count()
+        refuses(ValueError, "public here: `n_rows`", public.count)
 
 
 def test_whole_steps_are_rounded_for_each_unit_and_saturate():

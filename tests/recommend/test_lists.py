@@ -12,12 +12,12 @@ from skdp.recommend import DPRecommender, interactions_from_pairs, ndcg_at_n, re
 from skdp.recommend._lists import best_items, missed_share
 from skdp.solvers.item_filter import ItemFilter
 from skdp.testing import record_transcript, seeded_entropy
+from tools.outcomes import refuses
 
 ITEMS = np.array(["jam", "tea", "ham", "oil"])
 
 
-def test_each_pair_is_a_cell_whatever_the_order():
-    rng = np.random.default_rng(0)
+def test_each_pair_is_a_cell_whatever_the_order(rng):
     who, what = rng.integers(0, 30, 400) * 7, ITEMS[rng.integers(0, 4, 400)]
     found = interactions_from_pairs(who, what, items=ITEMS)
     expected = np.zeros((len(found.users), 4))
@@ -81,8 +81,7 @@ def test_values_that_are_no_numbers_are_not_quoted():
 )
 def test_refusals(given, message):
     who, what, options = given
-    with pytest.raises(ValueError, match=message):
-        interactions_from_pairs(who, what, **options)
+    refuses(ValueError, message, interactions_from_pairs, who, what, **options)
 
 
 # -- the best items --------------------------------------------------------------------------------
@@ -108,8 +107,7 @@ def test_lists_are_those_of_a_sort(n_items, n):
     assert np.all(items[:, m:] == -1)
 
 
-def test_scores_are_of_popularity_and_of_the_factors_of_kept_items():
-    rng = np.random.default_rng(0)
+def test_scores_are_of_popularity_and_of_the_factors_of_kept_items(rng):
     kept = np.sort(rng.permutation(40)[:5])
     inward, outward = rng.standard_normal((5, 3)), rng.standard_normal((2, 5))
     factors = ItemFilter(kept, 1 + rng.random(40), inward, outward, 0.7)
@@ -127,8 +125,7 @@ def test_scores_are_of_popularity_and_of_the_factors_of_kept_items():
 # -- scores of lists -------------------------------------------------------------------------------
 
 
-def test_scores_are_those_of_the_definition():
-    rng = np.random.default_rng(0)
+def test_scores_are_those_of_the_definition(rng):
     truth = (rng.random((40, 15)) < 0.2).astype(float)
     truth[3] = 0
     lists = np.argsort(rng.random((40, 15)), axis=1)[:, :6]
@@ -149,8 +146,7 @@ def test_places_without_an_item_are_no_hits():
 
 
 def test_lists_and_users_must_match():
-    with pytest.raises(ValueError, match="each of 2 users"):
-        recall_at_n(np.zeros((3, 2), int), np.eye(2))
+    refuses(ValueError, "each of 2 users", recall_at_n, np.zeros((3, 2), int), np.eye(2))
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from skdp.exceptions import PrivacyWarning, UtilityWarning
 from skdp.model_selection import split_interactions
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, seeded_entropy
+from tools.outcomes import refuses
 
 # There are more cells than one over the usual delta, which an interaction unit is told.
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
@@ -141,10 +142,8 @@ def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(facto
     with pytest.warns(PrivacyWarning, match="no noise"):  # nor has a list what nobody has
         exact = clone(model).set_params(epsilon=math.inf).fit(train * (np.arange(400) != 7))
     assert not np.isin(exact.recommend(train[:50])[0], (-1, 7)).any()
-    with pytest.raises(ValueError, match="item numbers"):
-        model.recommend(train[:2], items=[400])
-    with pytest.raises(ValueError, match="n must be"):
-        model.recommend(train[:2], n=0)
+    refuses(ValueError, "item numbers", model.recommend, train[:2], items=[400])
+    refuses(ValueError, "n must be", model.recommend, train[:2], n=0)
 
 
 @pytest.mark.deep
@@ -200,8 +199,7 @@ def test_lists_of_flipped_histories_need_no_true_one(factors):
     assert not reported[0].any()
     found = recall_at_n(published, factors[1])
     assert popularity_recall(factors) + 0.05 < found < recall(model, factors) + 0.01
-    with pytest.raises(ValueError, match="one_shot"):
-        DPRecommender().fit(factors[0][:300]).recommend_all()
+    refuses(ValueError, "one_shot", DPRecommender().fit(factors[0][:300]).recommend_all)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -226,14 +224,12 @@ def test_a_plan_of_one_item():
 @pytest.mark.parametrize("nnz", [0, 101, 5.5, True])
 def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
     match = r"'nnz' parameter of .*range \[1, 100\].* Got" if nnz == 101 else "integer 'nnz'. Got"
-    with pytest.raises(ValueError, match=match):
-        DPRecommender().plan(10, 10, nnz=nnz)
+    refuses(ValueError, match, DPRecommender().plan, 10, 10, nnz=nnz)
 
 
 @pytest.mark.deep
-def test_values_below_their_cap_weigh_less():
+def test_values_below_their_cap_weigh_less(rng):
     """Ones and a cap are the binary fit; of ratings the high ones say more."""
-    rng = np.random.default_rng(0)
     R = make_interactions(3000, 60, 40_000, 3, random_state=0)
     ratings = R.copy()
     ratings.data = rng.choice([0.2, 5.0, 50.0], R.nnz)
@@ -256,5 +252,4 @@ def test_splits_are_disjoint_and_fair():
     assert (train + test != R).nnz == 0
     assert train.multiply(test).nnz == 0
     assert abs(test.nnz / R.nnz - 0.3) < 6 * math.sqrt(0.21 / R.nnz)
-    with pytest.raises(ValueError, match="test_size"):
-        split_interactions(R, 1.5)
+    refuses(ValueError, "test_size", split_interactions, R, 1.5)

@@ -72,8 +72,7 @@ def test_kinds_that_are_searched_at_once_have_the_noise_of_their_own_searches(sh
 @pytest.mark.parametrize(
     ("shift", "n"), [(140.0, 2_000), (0.0, 2_000), (300.0, 20_000), (-2_000.0, 20_000)]
 )
-def test_columns_far_from_zero_are_found_where_they_are(shift, n):
-    rng = np.random.default_rng(0)
+def test_columns_far_from_zero_are_found_where_they_are(shift, n, rng):
     X = rng.standard_normal((n, 4)) * [1, 1, 50, 0.01] + [shift, 0, shift, 0]
     near = 0
     for _ in range(20):

@@ -42,8 +42,7 @@ def test_shorten_rows_leaves_flat_queries_and_none():
 
 
 @pytest.mark.parametrize("c", [0.25, 1.0, 4.0])
-def test_shorten_rows_cuts_the_longest(c):
-    rng = np.random.default_rng(0)
+def test_shorten_rows_cuts_the_longest(c, rng):
     X = orthonormal(rng.standard_t(2, (500, 3)))
     Q = iterate.shorten_rows(X, c)
     assert np.linalg.norm(Q) == pytest.approx(math.sqrt(3))  # the norm of X
@@ -53,9 +52,8 @@ def test_shorten_rows_cuts_the_longest(c):
     assert np.allclose(cosines, 1.0)  # rows are scaled, not turned
 
 
-def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers():
+def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers(rng):
     """Against the mean of a Gaussian row given all its answers, computed without shortcuts."""
-    rng = np.random.default_rng(0)
     A = 2 * rng.standard_normal((300, 6))
     sent = []
     for scale in (1.0, 0.5, 3.0):
@@ -71,8 +69,7 @@ def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers():
     assert abs(known.leading(1)[:, 0] @ np.linalg.svd(mean)[0][:, 0]) == pytest.approx(1.0)
 
 
-def test_without_noise_the_posterior_is_exact_on_what_was_asked():
-    rng = np.random.default_rng(0)
+def test_without_noise_the_posterior_is_exact_on_what_was_asked(rng):
     A = rng.standard_normal((40, 30))
     queries = [rng.standard_normal((30, 2)) for _ in range(4)]
     queries.append(queries[0])  # a query that repeats
@@ -86,9 +83,8 @@ def test_without_noise_the_posterior_is_exact_on_what_was_asked():
 
 
 @pytest.mark.parametrize(("sigma", "share"), [(0.0, 1.0), (5.0, None), (1000.0, 0.0)])
-def test_the_share_of_the_noise(sigma, share):
+def test_the_share_of_the_noise(sigma, share, rng):
     """Of the weakest direction that is wanted: 9, next to a strong one."""
-    rng = np.random.default_rng(0)
     U = orthonormal(rng.standard_normal((2000, 2)))
     answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))
     found = transcript([iterate.Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
@@ -141,9 +137,8 @@ def test_symmetric_power_across_a_direction():
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
 
 
-def test_half_steps_across_a_found_pair():
+def test_half_steps_across_a_found_pair(rng):
     """Deflation: the second pair, orthogonal to the public first one."""
-    rng = np.random.default_rng(0)
     U, V = (orthonormal(rng.standard_normal((size, 3))) for size in (40, 60))
     A, first = (U * [9.0, 5.0, 0.5]) @ V.T, (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):

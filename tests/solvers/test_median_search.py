@@ -172,8 +172,7 @@ def test_clip_level_is_at_most_the_largest():
     assert everyone == clip_levels(2.0)[0]  # the goal allows to shorten all
 
 
-def test_clip_level_asks_a_fixed_number_of_questions():
-    rng = np.random.default_rng(0)
+def test_clip_level_asks_a_fixed_number_of_questions(rng):
     scripts = [np.full(7, -1e9), np.full(7, 1e9), *rng.choice([-1e9, 1e9], (200, 7))]
     asked = set()
     for signs in scripts:

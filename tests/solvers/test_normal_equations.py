@@ -158,9 +158,8 @@ def test_hopeless_moments_stay_finite():
 # -- columns -------------------------------------------------------------------------------------
 
 
-def test_what_the_noise_of_an_intercept_takes_is_known():
+def test_what_the_noise_of_an_intercept_takes_is_known(rng):
     """Over draws of the noise: the squares that a wrong mean adds, and nothing without a bias."""
-    rng = np.random.default_rng(0)
     n, bias, noise = 400, 2.0, 60.0
     X = rng.standard_normal((n, 3)) + [1.0, 0.0, -1.0]
     y = X @ [1.0, -1.0, 0.5]
@@ -276,9 +275,8 @@ def test_noise_of_weighted_products_is_as_said():
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, weighted):
+def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, weighted, rng):
     """Classes with one mean: most fits find no more than chance, as they would with fresh noise."""
-    rng = np.random.default_rng(0)
     y = rng.choice(n_classes, 300, p=[0.3, 0.7] if n_classes == 2 else [0.2, 0.3, 0.5])
     X = rng.standard_normal((300, 8))
     X -= np.array([X[y == k].mean(axis=0) for k in range(n_classes)])[y]

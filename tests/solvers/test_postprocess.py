@@ -112,9 +112,8 @@ def test_mle_is_scikit_learns(seed):
     assert postprocess.infer_dimension(1e-9 * variances, float(n)) == theirs.n_components_
 
 
-def test_mle_of_redundant_columns():
+def test_mle_of_redundant_columns(rng):
     """Variances that are rounding errors are not components."""
-    rng = np.random.default_rng(0)
     one = rng.standard_normal((200, 1)) @ rng.standard_normal((1, 9))
     variances = np.linalg.eigvalsh(np.cov(one, rowvar=False))[::-1]
     assert postprocess.infer_dimension(np.maximum(variances, 0.0), 200.0) == 1
@@ -159,8 +158,7 @@ def test_precision_of_models_at_the_edge(k, variances, noise, covariance, precis
 # -- the truncated decomposition ---------------------------------------------------------------
 
 
-def test_svd_variances_take_off_the_noise_of_the_means():
-    rng = np.random.default_rng(0)
+def test_svd_variances_take_off_the_noise_of_the_means(rng):
     means = np.full(500, 0.2)
     totals = []
     for _ in range(50):
@@ -184,9 +182,8 @@ def test_user_level_mu_covers_each_release(n_items, floor):
     assert postprocess.user_level_mu(1.0, n_items, floor, 0.36) == pytest.approx(both)
 
 
-def test_a_mean_that_is_mostly_noise_is_shrunk():
+def test_a_mean_that_is_mostly_noise_is_shrunk(rng):
     """Nearer to the truth than the noisy mean, and than zero where it can be seen."""
-    rng = np.random.default_rng(0)
     noise = rng.standard_normal(1000)
     for length in (0.0, 10.0, 300.0):
         sums = np.full(1000, length / np.sqrt(1000)) + noise

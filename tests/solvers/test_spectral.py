@@ -66,9 +66,8 @@ def wide_rows(n=3000, d=400, used=60, k=3, seed=0):
 
 
 @pytest.mark.thorough
-def test_columns_of_both_signs_are_found_too():
+def test_columns_of_both_signs_are_found_too(rng):
     """Their sums tell nothing, their moment does."""
-    rng = np.random.default_rng(0)
     W = wide_rows(n=20_000, d=120) * rng.choice([-1.0, 1.0], (20_000, 1))
     ask, session = rows(W, 4.0)
     V, _ = spectral.screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
@@ -78,9 +77,8 @@ def test_columns_of_both_signs_are_found_too():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])
-def test_screening_is_never_far_below_the_most_popular_columns(scale):
+def test_screening_is_never_far_below_the_most_popular_columns(scale, rng):
     """Columns without a factor in common: popularity is all there is."""
-    rng = np.random.default_rng(0)
     P = 0.3 * np.arange(1, 301.0) ** -0.6
     W = (rng.random((3000, 300)) < P).astype(float)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1.0)
@@ -93,9 +91,8 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("scale", [15.0, 5.0, 1.5])
-def test_where_popularity_is_flat_the_mean_is_found(scale):
+def test_where_popularity_is_flat_the_mean_is_found(scale, rng):
     """No column stands out: the most popular ones alone hold next to nothing."""
-    rng = np.random.default_rng(0)
     factor = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 500))
     W = (rng.random((600, 500)) < 0.1 * np.exp(0.7 * factor / np.sqrt(3))).astype(float)
     C = np.median(np.linalg.norm(W, axis=1))
@@ -108,8 +105,7 @@ def test_where_popularity_is_flat_the_mean_is_found(scale):
     assert np.mean(lost) < np.mean(popular) - 0.3
 
 
-def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them():
-    rng = np.random.default_rng(0)
+def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
     alike = spectral.about_common(5.0 + rng.standard_normal(1000), 1.0)
     assert alike @ np.full(1000, 1000**-0.5) > 0.999
     apart = 100.0 * rng.random(1000)
@@ -207,9 +203,8 @@ def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
 
 @pytest.mark.parametrize("size", [2.0**140, 2.0**-140])
 @pytest.mark.parametrize("n", [150, 700])
-def test_moments_of_any_size_are_read(n, size):
+def test_moments_of_any_size_are_read(n, size, rng):
     """Rows in units of 1e21 have moments that are no single-precision numbers."""
-    rng = np.random.default_rng(0)
     M = np.diag(np.r_[900.0, 400.0, np.ones(n - 2)])
     A = with_noise(M, 3.0, rng)
     V, W = (spectral.chosen_subspace(f * A, f * 3.0, 2) for f in (1.0, size))

@@ -24,6 +24,7 @@ from skdp.testing import (
 from tools.calibration import calibration, check_calibration
 from tools.data import null_release_data
 from tools.gate import new_session
+from tools.outcomes import refuses
 from tools.pairs import worst_case_pair
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -117,8 +118,7 @@ def test_neighbour_is_evaluated_at_the_released_answers():
         reports = [transcript_audit(lambda d: adaptive(d, 1.5), pair) for _ in range(30)]
     wrong = [report for report in reports if report.ratio > 1 + 1e-9]
     assert 3 < len(wrong) < 27
-    with pytest.raises(AssertionError, match="more than the receipt"):
-        wrong[0].check()
+    refuses(AssertionError, "more than the receipt", wrong[0].check)
 
 
 def test_pure_and_range_losses():
@@ -162,8 +162,7 @@ def test_worst_case_pair_needs_a_known_unit():
         del CANDIDATES[DPPCA]
     assert CANDIDATES["row"] is row
     for missing in (candidate_pairs, null_release_data):
-        with pytest.raises(ValueError, match="odd"):
-            missing(odd)
+        refuses(ValueError, "odd", missing, odd)
 
 
 # -- residuals -------------------------------------------------------------------------------------
@@ -211,8 +210,7 @@ def test_calibration_of_right_noise(symmetric):
 def test_calibration_finds(bug, found):
     report = calibration(releases(**bug))
     assert min(p for name, p in report.pvalues.items() if found in name) < 1e-9
-    with pytest.raises(AssertionError, match="not as claimed"):
-        report.check()
+    refuses(AssertionError, "not as claimed", report.check)
 
 
 def test_copied_triangles_are_found():
@@ -229,8 +227,7 @@ def test_copied_triangles_are_found():
         transcript = releases(d=24)
     report = calibration(transcript)
     assert report.pvalues["diagonal of toy[0]"] > 1e-4
-    with pytest.raises(AssertionError, match="scale"):
-        report.check()
+    refuses(AssertionError, "scale", report.check)
 
 
 def test_laplace_noise_is_calibrated_too():

@@ -18,6 +18,7 @@ from skdp.theory import (
     subspace_coherence,
 )
 from tools.canaries import canary_report, coherence_canary, score_attack
+from tools.outcomes import refuses
 
 DELTA = 1e-6
 
@@ -47,9 +48,8 @@ def start(X, y, d, r):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("n", "d", "r"), [(4000, 10, 1), (4000, 20, 2), (16000, 20, 2)])
-def test_start_without_privacy_follows_u1_and_e1(n, d, r):
+def test_start_without_privacy_follows_u1_and_e1(n, d, r, rng):
     """The spectral start without noise: a third to the whole of u1 and e1."""
-    rng = np.random.default_rng(0)
     M, X, y = records(rng, n, d, r, 0.5)
     U, s, V = start(X, y, d, r)
     bounds = start_bounds(n, (d, d), r, epsilon=math.inf, noise_sd=0.5)
@@ -146,8 +146,7 @@ def test_coherence_of_a_subspace():
     E = np.zeros((50, 50))
     E[4, np.argmax(np.linalg.norm(V, axis=0))] = 1.0
     assert np.linalg.norm(E @ V.T) == pytest.approx(found.mu1)
-    with pytest.raises(ValueError, match="orthonormal"):
-        subspace_coherence([[1.0, 1.0]])
+    refuses(ValueError, "orthonormal", subspace_coherence, [[1.0, 1.0]])
 
 
 @pytest.mark.parametrize("gap", [1.0, 0.5, 0.2])
@@ -189,15 +188,13 @@ def test_coherence_canary_passes_private_fits_and_flags_others():
     assert larger.success > 0.9
     lying = canary_report([larger.success] * 20, mu_from_epsilon_delta(C / n, svd.delta), n / C)
     assert lying.bound == pytest.approx(safe.bound)
-    with pytest.raises(AssertionError, match="tells more"):
-        canary_report([1.0] * 60, 0.01, 1).check()
+    refuses(AssertionError, "tells more", canary_report([1.0] * 60, 0.01, 1).check)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_canary_needs_gaussian_receipts():
     svd = DPTruncatedSVD(1, privacy_unit="entry", epsilon=1.0, delta=0.0)
-    with pytest.raises(ValueError, match="mu"):
-        coherence_canary(svd, 20, 2.0, n_runs=1)
+    refuses(ValueError, "mu", coherence_canary, svd, 20, 2.0, n_runs=1)
 
 
 @pytest.mark.thorough

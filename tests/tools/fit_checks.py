@@ -50,8 +50,7 @@ def ordinary(estimator) -> FitData:
 
 def _fitted(estimator, data=None, **params):
     """Fit a clone that draws private noise; what warnings show is for `check_null_release`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return (ordinary(estimator) if data is None else data).fit(fresh(estimator, **params))
 
 
@@ -238,8 +237,7 @@ def check_documented_attributes(name, estimator):
 def check_pickle_and_clone(name, estimator):
     """A pickle holds the same public values; a clone holds none, and no trace of a fit."""
     fitted = _fitted(estimator)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what holds private heads says so
+    with warnings.catch_warnings(action="ignore"):  # what holds private heads says so
         copy = pickle.loads(pickle.dumps(fitted))
     found = difference(fitted_attributes(fitted), fitted_attributes(copy))
     if found:
@@ -257,8 +255,7 @@ def _fit_clone(estimator, data):
 
 
 def _fit_quietly(estimator, data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return _fit_clone(estimator, data)
 
 
@@ -267,8 +264,7 @@ def _fits_side_by_side(backend, estimators, data):
     fit = _fit_quietly if backend == "loky" else _fit_clone
     jobs = [joblib.delayed(fit)(estimator, data._replace(fit_params=dict(data.fit_params)))
             for estimator in estimators]  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return joblib.Parallel(n_jobs=2, backend=backend)(jobs)
 
 

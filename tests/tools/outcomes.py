@@ -138,6 +138,12 @@ def assert_refused(estimator, match, *data, method="fit", **fit_params):
     assert not fitted_attributes(estimator)
 
 
+def refuses(error, match, call, *args, **params):
+    """A call raises this error, and the error says so (None: whatever it says)."""
+    with pytest.raises(error, match=match):
+        call(*args, **params)
+
+
 def messages_of(fit, *data, **fit_params) -> list[str]:
     """Call a method and return what its warnings say."""
     with warnings.catch_warnings(record=True) as caught:

@@ -287,12 +287,14 @@ def _user_pairs(estimator):
         return FitData(np.vstack([X for X, _ in users]), y, {"groups": owners})
 
     base = [(rng.standard_normal((9, d)), 3 * rng.standard_normal(9)) for _ in range(12)]
+    if estimator.adjacency == "replace":
+        X, y = rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
+        for other in ((X[:, ::-1], -y), (np.roll(X, 1, 1), y)):
+            yield "a user turned", data([*base, (X, y)]), data([*base, other])
+        return
     for i in range(3):
         X, y = rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
-        if estimator.adjacency == "add_remove":
-            yield f"user {i}", data(base), data([*base, (X, y)])
-        else:
-            yield f"user {i}", data([*base, (X, y)]), data([*base, (X[:, ::-1], -y)])
+        yield f"user {i}", data(base), data([*base, (X, y)])
 
 
 # Worst-case pairs for linear regression: a record comes, or gives way to one at the worst angle.

@@ -25,6 +25,7 @@ from skdp.privacy.accounting.losses import (
     mu_with_pure,
 )
 from skdp.privacy.accounting.receipts import to_dp_event
+from tools.outcomes import refuses
 
 EPSILONS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 25.0, 50.0, 100.0]
 DELTAS = [1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.4]
@@ -154,18 +155,15 @@ def test_hostile_numbers_raise(bad):
         calls.append(lambda: delta_from_mu_epsilon(1.0, bad))
         calls.append(lambda: delta_from_losses([], bad))
     for call in calls:
-        with pytest.raises(ValueError):
-            call()
+        refuses(ValueError, None, call)
 
 
 @pytest.mark.parametrize("delta", [1.0, 1.5, math.inf])
 def test_delta_of_one_or_more_raises(delta):
     for call in (mu_from_epsilon_delta, epsilon_from_mu_delta):
         for value in (1.0, math.inf):
-            with pytest.raises(ValueError, match="delta"):
-                call(value, delta)
-    with pytest.raises(ValueError, match="delta"):
-        mu_from_epsilon_delta(1.0, 0.0)
+            refuses(ValueError, "delta", call, value, delta)
+    refuses(ValueError, "delta", mu_from_epsilon_delta, 1.0, 0.0)
 
 
 # --- composition ----------------------------------------------------------------------------
@@ -200,8 +198,7 @@ def test_unknown_kinds_raise_with_the_list(kind):
         lambda x: delta_from_losses(x, 1.0),
         lambda x: epsilon_from_losses(x, 0.1),
     ):
-        with pytest.raises(ValueError, match=r"gaussian.*pure.*range"):
-            call([(kind, 0.5)])
+        refuses(ValueError, r"gaussian.*pure.*range", call, [(kind, 0.5)])
 
 
 def test_no_delta_and_gaussians_alone():
@@ -326,8 +323,7 @@ def test_pure_part_beyond_the_budget():
     assert mu_with_pure(1.0, 1e-6, 1.0) > mu_from_epsilon_delta(0.0, 1e-6)
     assert 0 < mu_with_pure(1.0, 1e-6, 1.0 + 1e-7) < mu_with_pure(1.0, 1e-6, 1.0)
     for pure in (1.1, 50.0, math.inf):
-        with pytest.raises(ValueError, match="pure_epsilon must leave room"):
-            mu_with_pure(1.0, 1e-6, pure)
+        refuses(ValueError, "pure_epsilon must leave room", mu_with_pure, 1.0, 1e-6, pure)
 
 
 # --- another library ------------------------------------------------------------------------
@@ -366,5 +362,4 @@ def test_events_of_the_ends():
 
 def test_missing_library_says_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ImportError, match=r"skdp\[accounting\]"):
-        to_dp_event([("gaussian", 1.0)])
+    refuses(ImportError, r"skdp\[accounting\]", to_dp_event, [("gaussian", 1.0)])

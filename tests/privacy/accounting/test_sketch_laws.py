@@ -47,8 +47,7 @@ def test_known_inflation_of_the_noise():
 
 
 @pytest.mark.thorough
-def test_sums_and_products_against_sampling():
-    rng = np.random.default_rng(0)
+def test_sums_and_products_against_sampling(rng):
     mixture = largest_mixture([(0.5, (30,)), (0.3, (10,)), (0.2, (15, 20))], 1.0, 0.05)
     (a, _), (b, _), (c, _) = mixture.terms
     n = 200_000

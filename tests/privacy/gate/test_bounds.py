@@ -9,6 +9,7 @@ from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.privacy.gate.bounds import Bound, PrivacyBudget, gaussian_step, laplace_step
 from skdp.privacy.noise import integers as noise
 from tools.gate import VECTOR, new_session
+from tools.outcomes import refuses
 
 
 @pytest.mark.parametrize("mu", [1e-6, 0.03, 0.2367, 5.0])
@@ -27,12 +28,9 @@ def test_laplace_step_makes_the_claimed_change_equal_epsilon_scales():
 
 
 def test_rounding_beyond_the_budget_is_a_clear_error():
-    with pytest.raises(ValueError, match="larger 'epsilon'"):
-        gaussian_step(Bound("x", (10**6,), 1.0), 1e-6)
-    with pytest.raises(ValueError, match="larger 'epsilon'"):
-        laplace_step(Bound("x", (10**9,), 1.0, l1=1.0), 1e-3)
-    with pytest.raises(ValueError, match="delta > 0"):
-        laplace_step(Bound("x", (3,), 1.0), 1.0)
+    refuses(ValueError, "larger 'epsilon'", gaussian_step, Bound("x", (10**6,), 1.0), 1e-6)
+    refuses(ValueError, "larger 'epsilon'", laplace_step, Bound("x", (10**9,), 1.0, l1=1.0), 1e-3)
+    refuses(ValueError, "delta > 0", laplace_step, Bound("x", (3,), 1.0), 1.0)
 
 
 @pytest.mark.parametrize("cross", [0.7, 1e3])
@@ -94,8 +92,7 @@ BAD = {
 
 @pytest.mark.parametrize(("name", "value"), [(k, v) for k, each in BAD.items() for v in each])
 def test_bad_budgets(name, value):
-    with pytest.raises(ValueError, match=name):
-        PrivacyBudget(**{"epsilon": 1.0, "delta": 1e-6} | {name: value})
+    refuses(ValueError, name, PrivacyBudget, **{"epsilon": 1.0, "delta": 1e-6} | {name: value})
 
 
 def test_limits():

@@ -26,6 +26,7 @@ from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.sketches import SketchSource
 from tools.gate import VECTOR, constant, new_session
 from tools.gate import new_session as session
+from tools.outcomes import refuses
 
 # -- paying ----------------------------------------------------------------------------------
 
@@ -48,14 +49,11 @@ def test_draws_are_capped():
 def test_bad_shares_and_sensitivities_are_refused(value):
     """By who checks what can be paid, and by who writes the line."""
     gate = session()
-    with pytest.raises(BudgetExceededError):
-        gate.grant(VECTOR, value)
+    refuses(BudgetExceededError, None, gate.grant, VECTOR, value)
     line = LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 0.1))
-    with pytest.raises(PrivacyError, match="not left"):
-        gate.pay(line, value)
+    refuses(PrivacyError, "not left", gate.pay, line, value)
     if value != 1.1:
-        with pytest.raises(PrivacyError, match="sensitivity"):
-            gate.grant(Bound("x", (), value), 0.1)
+        refuses(PrivacyError, "sensitivity", gate.grant, Bound("x", (), value), 0.1)
     assert not gate.ledger
 
 
@@ -63,8 +61,7 @@ def test_a_grant_opens_once():
     gate = session()
     grant = gate.grant(VECTOR, 0.5)
     grant.open(constant(VECTOR).answer)
-    with pytest.raises(PrivacyError, match="pays for one release"):
-        grant.open(constant(VECTOR).answer)
+    refuses(PrivacyError, "pays for one release", grant.open, constant(VECTOR).answer)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +170,7 @@ def test_an_accumulator_is_noisy_from_birth_and_opens_once():
     answer = accumulator.open()
     step = answer.noise_scale / noise.EFFECTIVE_SIGMA
     assert np.allclose(answer.value / step, born + 3, rtol=1e-12)
-    with pytest.raises(PrivacyError, match="pays for one release"):
-        accumulator.open()
+    refuses(PrivacyError, "pays for one release", accumulator.open)
 
 
 SCORES = Bound("scores", (3,), 0.0, linf=1.0)
@@ -200,10 +196,8 @@ def test_choice_has_the_law_of_the_exponential_mechanism():
 
 
 def test_choice_needs_epsilon_set_aside():
-    with pytest.raises(PrivacyError, match="set no epsilon aside"):
-        session().choose(scores([1.0, 2.0, 3.0]), 1.0)
-    with pytest.raises(PrivacyError, match="range"):
-        session(pure=0.5).choose(constant(VECTOR), 1.0)
+    refuses(PrivacyError, "set no epsilon aside", session().choose, scores([1.0, 2.0, 3.0]), 1.0)
+    refuses(PrivacyError, "range", session(pure=0.5).choose, constant(VECTOR), 1.0)
     assert session(math.inf).choose(scores([1.0, 5.0, 3.0]), 0.5) == 1
 
 
@@ -214,8 +208,7 @@ def test_pure_and_gaussian_parts_share_one_budget():
     spent = gate.spent()
     assert spent.mu is None and spent.epsilon <= 1.0
     assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
-    with pytest.raises(BudgetExceededError):
-        gate.choose(scores([1.0, 2.0, 3.0]), 0.1)
+    refuses(BudgetExceededError, None, gate.choose, scores([1.0, 2.0, 3.0]), 0.1)
 
 
 # -- receipts ----------------------------------------------------------------------------------
@@ -232,8 +225,7 @@ def test_the_receipt_adds_up():
     half.release(constant(VECTOR), 0.5)
     assert half.spent().epsilon < 0.75
     half.pay(LedgerEntry("vector", "gaussian", 2.0, 1.0, Loss("gaussian", 5.0)), 0.1)
-    with pytest.raises(PrivacyError, match="more was granted"):
-        half.spent()
+    refuses(PrivacyError, "more was granted", half.spent)
 
 
 @pytest.mark.parametrize(("delta", "kind"), [(0.0, "pure"), (1e-6, "gaussian")])
@@ -245,8 +237,7 @@ def test_what_is_left_out_is_paid_all_the_same(delta, kind):
     gate.forfeit_rest()
     assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
     assert gate.spent().delta == delta and {entry.loss.kind for entry in gate.ledger} == {kind}
-    with pytest.raises(BudgetExceededError):
-        gate.forfeit(0.1)
+    refuses(BudgetExceededError, None, gate.forfeit, 0.1)
 
 
 def test_first_answers_may_take_a_delta():
@@ -256,8 +247,7 @@ def test_first_answers_may_take_a_delta():
         gate.leave_open(1e-6)
         gate.release(constant(VECTOR), first)
         for late in (gate, session()):  # one has spent, the other is not pure
-            with pytest.raises(PrivacyError, match="has spent nothing"):
-                late.leave_open(1e-6)
+            refuses(PrivacyError, "has spent nothing", late.leave_open, 1e-6)
         assert gate.spent().losses == (("pure", 1.0), ("delta", 1e-6))  # of all that may follow
         gate.take_delta()
         if first < 0.5:
@@ -269,8 +259,7 @@ def test_first_answers_may_take_a_delta():
                 diverged = max(delta_from_losses(kind, 1.0 - loss) for kind in either)
                 worst += diverged / (1 + math.exp(-loss))
             assert 0.99e-6 < worst <= 1e-6
-        with pytest.raises(BudgetExceededError):
-            gate.release(constant(VECTOR), 0.1)
+        refuses(BudgetExceededError, None, gate.release, constant(VECTOR), 0.1)
 
 
 def test_a_session_that_may_take_a_delta_owes_all_of_it(monkeypatch):
@@ -315,8 +304,7 @@ def test_card_says_seeded_first():
 @pytest.mark.parametrize("l2", [1e-316, 1e-312])
 def test_a_scale_beyond_floats_is_refused_before_paying(l2):
     gate = session()
-    with pytest.raises(PrivacyError, match="floating point"):
-        gate.grant(Bound("tiny", (), l2, slack=0.0), 1.0)
+    refuses(PrivacyError, "floating point", gate.grant, Bound("tiny", (), l2, slack=0.0), 1.0)
     assert gate.ledger == ()
 
 
@@ -334,11 +322,9 @@ def test_what_holds_a_budget_or_noise_is_not_copied(copied):
     secrets = [gate, gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1), stream]
     group = StreamGroup(gate, {"a": stream})
     for secret in (*secrets, group, SketchSource(gate, SystemSource())):
-        with pytest.raises(PrivacyError, match="copied or pickled"):
-            copied(secret)
+        refuses(PrivacyError, "copied or pickled", copied, secret)
     if copied is not copy.copy:  # the same stream in another list
-        with pytest.raises(PrivacyError, match="copied or pickled"):
-            copied([stream])
+        refuses(PrivacyError, "copied or pickled", copied, [stream])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
@@ -495,8 +481,7 @@ def test_an_interrupt_at_the_end_of_a_read_leaves_warnings_as_they_were(monkeypa
         leave(self)
 
     monkeypatch.setattr(gate.no_warnings, "__exit__", struck)
-    with pytest.raises(KeyboardInterrupt):
-        session().release(constant(VECTOR), 0.1)
+    refuses(KeyboardInterrupt, None, session().release, constant(VECTOR), 0.1)
     assert list(warnings.filters) == before
 
 
@@ -519,14 +504,12 @@ def test_a_fork_has_no_part_in_what_another_thread_reads():
 def test_a_grant_without_noise_reads_nothing_of_a_private_session(epsilon, step):
     touched, grant = [], new_session(epsilon).grant(VECTOR, 0.5)
     grant.step = step
-    with pytest.raises(PrivacyError, match="no noise scale"):
-        grant.open(touched.append)
+    refuses(PrivacyError, "no noise scale", grant.open, touched.append)
     assert not touched
 
 
 def test_sketches_of_the_system_have_no_key():
-    with pytest.raises(PrivacyError, match="no key"):
-        SketchSource(new_session(), SystemSource()).secret()
+    refuses(PrivacyError, "no key", SketchSource(new_session(), SystemSource()).secret)
 
 
 def mixture(*degrees):
@@ -536,10 +519,8 @@ def mixture(*degrees):
 def test_merged_receipts_are_of_one_kind():
     gaussian = (Loss("gaussian", 0.5),)
     for other in (mixture(5), (Loss("pure", 0.5),)):
-        with pytest.raises(PrivacyError):
-            sketches._largest([gaussian, other])
-    with pytest.raises(PrivacyError):
-        sketches._largest([mixture(5), mixture(6, 6)])
+        refuses(PrivacyError, None, sketches._largest, [gaussian, other])
+    refuses(PrivacyError, None, sketches._largest, [mixture(5), mixture(6, 6)])
     assert sketches._largest([gaussian, (Loss("gaussian", 0.7),)]) == (Loss("gaussian", 0.7),)
 
 
@@ -582,9 +563,6 @@ def test_an_ask_hands_out_releases_only():
     path, _, _ = ask.restricted(3.0).restricted(2.0).total(share=0.1)
     assert path == (("restricted", (3.0,)), ("restricted", (2.0,)), ("total", ()))
     for name in ("_rows", "_read", "nothing"):
-        with pytest.raises(AttributeError, match="no release"):
-            getattr(ask, name)
-    with pytest.raises(PrivacyError, match="neither a release"):
-        ask.size()
-    with pytest.raises(TypeError, match="share"):
-        ask.total()
+        refuses(AttributeError, "no release", getattr, ask, name)
+    refuses(PrivacyError, "neither a release", ask.size)
+    refuses(TypeError, "share", ask.total)

@@ -13,6 +13,7 @@ from skdp.privacy.accounting.receipts import PrivacySpent, joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger.filters import dominating_mu
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
+from tools.outcomes import refuses
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -31,8 +32,7 @@ def test_gaussian_fits_take_exactly_what_is_there(budget, measure):
         left = ledger.remaining()
         pca(left).fit(X)
         assert ledger.remaining() < 1e-4
-        with pytest.raises(BudgetExceededError, match="room for"):
-            pca(1e-3).fit(X)
+        refuses(BudgetExceededError, "room for", pca(1e-3).fit, X)
     assert measure(ledger.spent.mu) == pytest.approx(1.0, rel=1e-6)
     assert repr(ledger) == f"PrivacyLedger({next(iter(budget))}={next(iter(budget.values()))})"
 
@@ -63,16 +63,14 @@ def test_pure_and_bounded_range_fits():
 )
 def test_losses_that_have_no_mu_are_refused(budget, loss):
     ledger = PrivacyLedger(**budget)
-    with pytest.raises(PrivacyError, match="which have none"):
-        ledger._book.reserve(fit_of(loss))
+    refuses(PrivacyError, "which have none", ledger._book.reserve, fit_of(loss))
     assert ledger.entries == ()
 
 
 def test_bad_budgets():
     assert PrivacyLedger(epsilon=1).delta == PrivacyLedger(1.0, 1e-6).delta == 1e-6
     for budget in ({}, {"delta": 1e-6}, {"epsilon": 1, "mu": 1}, {"mu": 1, "rho": 1}):
-        with pytest.raises(ValueError, match="the budget of a PrivacyLedger"):
-            PrivacyLedger(**budget)
+        refuses(ValueError, "the budget of a PrivacyLedger", PrivacyLedger, **budget)
 
 
 def test_a_file_keeps_the_measure(tmp_path):
@@ -83,8 +81,7 @@ def test_a_file_keeps_the_measure(tmp_path):
     assert (again.rho, again.mu, again.epsilon, again.delta) == (0.2, None, None, None)
     assert again.spent.rho == pytest.approx(mu_of(0.5) ** 2 / 2)
     assert "Budget rho=0.2" in again.report()
-    with pytest.raises(ValueError, match="other terms"):
-        PrivacyLedger(mu=0.2, path=path)
+    refuses(ValueError, "other terms", PrivacyLedger, mu=0.2, path=path)
 
 
 # -- receipts -------------------------------------------------------------------------------------
@@ -104,8 +101,7 @@ def test_epsilon_at_any_delta(budget):
     for delta in (0, 2 * SAMPLER_DISTANCE):  # which the samplers of both take
         assert ledger.spent_at(delta).epsilon == math.inf
     assert f"({ledger.spent_at(1e-9).epsilon:.4g}, 1e-09)" in ledger.report(1e-9)
-    with pytest.raises(ValueError, match="delta"):
-        ledger.spent_at(-1.0)
+    refuses(ValueError, "delta", ledger.spent_at, -1.0)
 
 
 def test_the_receipt_of_a_fit_in_three_measures():

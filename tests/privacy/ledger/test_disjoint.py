@@ -18,6 +18,7 @@ from skdp.privacy.ledger import balances, filters
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.fits import Part
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
+from tools.outcomes import refuses
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -148,15 +149,13 @@ def test_units_that_stay_in_their_part(unit, adjacency):
      ("spectral", "add_remove"), ("rank_one", "add_remove")],
 )  # fmt: skip
 def test_units_that_may_touch_two_parts_are_refused(unit, adjacency):
-    with pytest.raises(PrivacyError, match="more than one part"):
-        reserve(unit, adjacency, whole_groups=True)
+    refuses(PrivacyError, "more than one part", reserve, unit, adjacency, whole_groups=True)
 
 
 def test_a_replaced_row_and_a_group_that_nobody_declared_whole_are_refused():
     with pytest.raises(PrivacyError, match=r"one row \(replace\) may touch more than one part"):
         reserve("row", "add_remove", ledger="replace")
-    with pytest.raises(PrivacyError, match="whole_groups=True"):
-        reserve("group", "add_remove")
+    refuses(PrivacyError, "whole_groups=True", reserve, "group", "add_remove")
 
 
 # -- who is inside --------------------------------------------------------------------------------

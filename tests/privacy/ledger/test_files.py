@@ -21,6 +21,7 @@ from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.filters import Sum
 from skdp.privacy.ledger.store import Book, FileBook
 from tools.ledgers import X, attempt, fit_of, pca
+from tools.outcomes import refuses
 
 TERMS = Terms(1.0, 1e-6)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -49,12 +50,10 @@ def test_another_program_goes_on(path):
     with again:
         pca().fit(X)
     assert len(first.entries) == 2
-    with pytest.raises(ValueError, match="other terms"):
-        PrivacyLedger(3, 1e-6, path=path)
+    refuses(ValueError, "other terms", PrivacyLedger, 3, 1e-6, path=path)
     beside = PrivacyLedger(2, 1e-6, path=path)  # of the same data, and never open
     with again:
-        with pytest.raises(PrivacyError, match="open already"):
-            beside.__enter__()
+        refuses(PrivacyError, "open already", beside.__enter__)
         for block in (beside.charge(pca(), assume_all_rows=True), beside.partition("k", ["a"])):
             with pytest.raises(PrivacyError, match="open the PrivacyLedger first"), block:
                 pass
@@ -75,10 +74,8 @@ def test_refused_or_interrupted_changes_leave_nothing(path):
     for book in (FileBook(path, TERMS), Book(TERMS)):
         key = book.reserve(fit(Loss("gaussian", 0.1)))
         before = book.balance().entries
-        with pytest.raises(BudgetExceededError):
-            book.reserve(fit(Loss("gaussian", 9.0)))
-        with pytest.raises(BudgetExceededError):
-            book.scale(key, 90.0)
+        refuses(BudgetExceededError, None, book.reserve, fit(Loss("gaussian", 9.0)))
+        refuses(BudgetExceededError, None, book.scale, key, 90.0)
         book.scale(key, 2.0)
         book.scale(key, 1.0)
         with pytest.raises(ZeroDivisionError), book.held() as balance:
@@ -92,17 +89,14 @@ def test_refused_or_interrupted_changes_leave_nothing(path):
 
 
 def test_a_file_that_cannot_be_used_pays_nothing(path):
-    with pytest.raises(PrivacyError, match="cannot be read or written"):
-        FileBook(path)
+    refuses(PrivacyError, "cannot be read or written", FileBook, path)
     with PrivacyLedger(2, 1e-6, path=path) as ledger:
         os.unlink(path)
-        with pytest.raises(PrivacyError, match="nothing may be fitted"):
-            pca().fit(X)
+        refuses(PrivacyError, "nothing may be fitted", pca().fit, X)
         ledger._refused.clear()
     path += " of another"
     open(path, "w").close()
-    with pytest.raises(PrivacyError, match="a PrivacyLedger"):
-        FileBook(path)
+    refuses(PrivacyError, "a PrivacyLedger", FileBook, path)
 
 
 # -- before data are read -------------------------------------------------------------------------
@@ -210,5 +204,4 @@ def test_children_charge_the_file(path):
     assert "has ended" in told[2]
     assert "charge" in told[3]
     assert [(entry.state, entry.note) for entry in ledger.entries] == [("fitted", "who")] * 3
-    with pytest.raises(ValueError, match="'note' must be a text"):
-        PrivacyLedger(1, 1e-6, note=3)
+    refuses(ValueError, "'note' must be a text", PrivacyLedger, 1, 1e-6, note=3)

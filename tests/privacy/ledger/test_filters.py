@@ -13,6 +13,7 @@ from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger import filters
 from skdp.privacy.ledger.filters import Sum, dominating_mu
 from tools.ledgers import fit_of, gaussian_fit
+from tools.outcomes import refuses
 
 SKETCH = (Loss("sketch", SketchMixture(((0.1, (40,)),))),)
 
@@ -176,16 +177,14 @@ def test_a_later_sketch_does_not_choose_the_order():
 def test_a_plan_becomes_a_sketch_before_there_are_answers_or_never():
     ledger = PrivacyLedger(3.0, 1e-5)
     keys = [ledger._book.reserve(gaussian_fit(0.1)) for _ in range(2)]
-    with pytest.raises(PrivacyError, match="Fit it first"):
-        ledger._book.recharge(keys[1], SKETCH)
+    refuses(PrivacyError, "Fit it first", ledger._book.recharge, keys[1], SKETCH)
     ledger._book.recharge(keys[0], SKETCH)
     ledger._book.recharge(keys[1], SKETCH)
     ledger = PrivacyLedger(3.0, 1e-5)
     first, second = (ledger._book.reserve(gaussian_fit(0.1)) for _ in range(2))
     ledger._book.settle(second, (Loss("gaussian", 0.1),), "fitted")
     before = ledger.entries
-    with pytest.raises(PrivacyError, match="Fit it first"):
-        ledger._book.recharge(first, SKETCH)
+    refuses(PrivacyError, "Fit it first", ledger._book.recharge, first, SKETCH)
     assert ledger.entries == before
 
 
@@ -193,8 +192,7 @@ def test_a_plan_becomes_a_sketch_before_there_are_answers_or_never():
 def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger = PrivacyLedger(3.0, 1e-5)
     ledger._book.reserve(gaussian_fit(0.1))
-    with pytest.raises(PrivacyError, match="Fit it first"):
-        ledger._book.reserve(fit_of(*late))
+    refuses(PrivacyError, "Fit it first", ledger._book.reserve, fit_of(*late))
     assert len(ledger.entries) == len(ledger.rejected_fits) == 1
     ledger = PrivacyLedger(3.0, 1e-5)
     ledger._book.reserve(fit_of(*late))
@@ -206,8 +204,7 @@ def test_a_sketch_costs_more_than_the_plan_that_it_replaces_or_is_refused():
     key = ledger._book.reserve(gaussian_fit(0.1))
     before = ledger.entries
     wild = (Loss("sketch", SketchMixture(((40.0, (4,)),))),)
-    with pytest.raises(BudgetExceededError, match="costs more than a Gaussian"):
-        ledger._book.recharge(key, wild)
+    refuses(BudgetExceededError, "costs more than a Gaussian", ledger._book.recharge, key, wild)
     assert ledger.entries == before
 
 

@@ -22,6 +22,7 @@ from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise import integers as noise
 from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, mu_of, pca
+from tools.outcomes import refuses
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -96,8 +97,7 @@ def test_a_session_that_tells_no_ledger_is_refused():
     gate = new_session(0.1)
     charge(gate, "Outside")  # no ledger is open
     with PrivacyLedger(1, 1e-5) as ledger:
-        with pytest.raises(PrivacyError, match="no account"):
-            charge(gate, "Inside")
+        refuses(PrivacyError, "no account", charge, gate, "Inside")
         assert ledger.entries == ()
 
 
@@ -167,8 +167,7 @@ def test_refused_fit_touches_nothing_and_surfaces_at_the_end(reads):
     with swallowed, PrivacyLedger(1, 1e-6) as ledger:
         pca(0.9).fit(X)
         n_reads, spent = len(reads), ledger.spent
-        with pytest.raises(BudgetExceededError, match=r"room for epsilon=0\.\d"):
-            pca(0.9).fit(X)
+        refuses(BudgetExceededError, r"room for epsilon=0\.\d", pca(0.9).fit, X)
         assert len(reads) == n_reads
         assert ledger.spent == spent
     assert len(ledger.entries) == len(ledger.rejected_fits) == 1
@@ -184,8 +183,7 @@ def test_other_exceptions_are_not_masked():
                 pca(0.9).fit(X)
             raise KeyError
 
-    with pytest.raises(KeyError):
-        swallow_and_stop()
+    refuses(KeyError, None, swallow_and_stop)
     with pytest.raises(BudgetExceededError, match=r"^DPPCA asks"), PrivacyLedger(0.1, 1e-6):
         pca(0.9).fit(X)
 
@@ -257,8 +255,7 @@ def test_bad_arguments(name):
     for value in BAD[name]:
         for budget in [{"epsilon": 1, "delta": 1e-6}] + [{}] * (name in ("mu", "rho")):
             if (budget, value) != ({}, 1):
-                with pytest.raises(ValueError, match=name):
-                    PrivacyLedger(**budget | {name: value})
+                refuses(ValueError, name, PrivacyLedger, **budget | {name: value})
 
 
 def test_between_two_neighbours_a_failure_grows_by_what_lies_between():
@@ -279,8 +276,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
     monkeypatch.setattr("skdp.decomposition._pca.pca_attributes", broken)
     with PrivacyLedger(1, 1e-6) as ledger:
         estimator = DPPCA(clip_norm="auto")
-        with pytest.raises(RuntimeError):
-            estimator.fit(X)
+        refuses(RuntimeError, None, estimator.fit, X)
         monkeypatch.setattr("skdp.queries.rows.RowQuery.count", broken)
         assert ledger.spent.mu == pytest.approx(mu_of(1.0))
         assert not hasattr(estimator, "privacy_spent_")

@@ -14,6 +14,7 @@ from skdp.privacy.ledger import store as ledgers
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.store import FileBook, read_registry
 from tools.ledgers import X, gaussian_fit, pca
+from tools.outcomes import refuses
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -33,8 +34,7 @@ def both(path):
     """A file with two datasets; one fit to each, and one that cost nothing."""
     with PrivacyLedger(2, 1e-6, path=path, dataset="patients") as patients:
         pca(1.0).fit(X)
-        with pytest.raises(ValueError):
-            pca().fit(X[0])
+        refuses(ValueError, None, pca().fit, X[0])
     with PrivacyLedger(1, 1e-5, adjacency="replace", path=path, dataset="visits") as visits:
         pca(0.5, adjacency="replace").fit(X)
     return patients, visits
@@ -57,18 +57,13 @@ def test_each_dataset_has_its_own_budget(path, both):
 
 
 def test_a_dataset_is_named_wherever_it_could_be_another(path, both):
-    with pytest.raises(PrivacyError, match=r"say which 'dataset'.*'patients', 'visits'"):
-        PrivacyLedger.open(path)
+    refuses(PrivacyError, r"say which 'dataset'.*'patients', 'visits'", PrivacyLedger.open, path)
     with pytest.raises(PrivacyError, match="say which"):  # no third budget by accident
         PrivacyLedger(9, 1e-6, path=path)
-    with pytest.raises(PrivacyError, match="no dataset 'patient'"):
-        PrivacyLedger.open(path, "patient")
-    with pytest.raises(ValueError, match="other terms"):
-        PrivacyLedger(3, 1e-6, path=path, dataset="patients")
-    with pytest.raises(ValueError, match="give its 'path'"):
-        PrivacyLedger(3, 1e-6, dataset="patients")
-    with pytest.raises(PrivacyError, match="a parent process has opened"):
-        FileBook(path, token="another")
+    refuses(PrivacyError, "no dataset 'patient'", PrivacyLedger.open, path, "patient")
+    refuses(ValueError, "other terms", PrivacyLedger, 3, 1e-6, path=path, dataset="patients")
+    refuses(ValueError, "give its 'path'", PrivacyLedger, 3, 1e-6, dataset="patients")
+    refuses(PrivacyError, "a parent process has opened", FileBook, path, token="another")
 
 
 def test_one_dataset_needs_no_name(path):
@@ -86,8 +81,7 @@ def test_history_has_every_change(both):
     assert set(history.dataset) == {"patients"}
     assert (history["at"].str.len() == 25).all()  # UTC, to the second
     assert "took nothing" not in visits.history().to_html()
-    with pytest.raises(ValueError, match="keeps its history"):
-        PrivacyLedger(1, 1e-6).history()
+    refuses(ValueError, "keeps its history", PrivacyLedger(1, 1e-6).history)
 
 
 def change(path, command, *values):
@@ -111,12 +105,10 @@ def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
     patients, _ = both
     head = patients.file_hash
     change(path, TAMPERED[way])
-    with pytest.raises(PrivacyError, match="was changed after it was written"):
-        patients.remaining()
+    refuses(PrivacyError, "was changed after it was written", patients.remaining)
     with pytest.raises(PrivacyError, match="was changed"), patients:
         pca(0.1).fit(X)
-    with pytest.raises(PrivacyError, match="was changed"):
-        PrivacyLedger.open(path, "visits")
+    refuses(PrivacyError, "was changed", PrivacyLedger.open, path, "visits")
     assert head
 
 
@@ -155,8 +147,7 @@ def test_a_file_that_is_behind_is_refused(path, both, way, known, monkeypatch):
         lambda: PrivacyLedger(2, 1e-6, path=path, dataset="patients"),
         lambda: read_registry(path),
     ):
-        with pytest.raises(PrivacyError, match="that was seen there"):
-            act()
+        refuses(PrivacyError, "that was seen there", act)
     os.rename(path, older)  # where nothing else is known, somebody asks for a head that was noted
     hashes = read_registry(older).hashes
     assert (head in hashes) is (way in ("last line", "older copy"))
@@ -171,15 +162,13 @@ def test_every_hash_is_over_all_lines_before(path, both):
     for before in read_registry(path).hashes[1], "":
         change(path, "UPDATE lines SET line = ?, hash = ? WHERE number = 3",
                changed, store.chained(before, changed))  # fmt: skip
-        with pytest.raises(PrivacyError, match=r"line [34] of .* was changed"):
-            read_registry(path)
+        refuses(PrivacyError, r"line [34] of .* was changed", read_registry, path)
 
 
 def test_numbers_of_lines_have_no_holes(path, both):
     change(path, "UPDATE lines SET number = 99 WHERE number = (SELECT max(number) FROM lines)")
     os.rename(path, path + " elsewhere")
-    with pytest.raises(PrivacyError, match=r"line \d of .* was changed"):
-        read_registry(path + " elsewhere")
+    refuses(PrivacyError, r"line \d of .* was changed", read_registry, path + " elsewhere")
 
 
 def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
@@ -193,11 +182,9 @@ def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
     assert state["format"] == "skdp ledger 3"
     state["lines"][2]["fit"]["losses"] = []
     exported.write_text(json.dumps(state), encoding="utf-8")
-    with pytest.raises(PrivacyError, match=r"line 3 of .* was changed"):
-        read_registry(exported)
+    refuses(PrivacyError, r"line 3 of .* was changed", read_registry, exported)
     exported.write_text("{}", encoding="utf-8")
-    with pytest.raises(PrivacyError, match="nor an export"):
-        read_registry(exported)
+    refuses(PrivacyError, "nor an export", read_registry, exported)
 
 
 def test_two_datasets_of_a_file_are_two_payers(path):

@@ -19,6 +19,7 @@ from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservati
 from skdp.privacy.ledger.scope import LedgerFile
 from tools.gate import new_session
 from tools.ledgers import X, fit_of, forgiving, pca
+from tools.outcomes import refuses
 
 
 def fit(mu, kind="gaussian", adjacency="replace", **parameters):
@@ -79,8 +80,7 @@ def test_it_ends_for_everybody(written):
     other.check_same_part(0)
     reserved.end()
     for each in (reserved, other):
-        with pytest.raises(PrivacyError, match="has ended"):
-            each.reserve(fit(1.0))
+        refuses(PrivacyError, "has ended", each.reserve, fit(1.0))
         with pytest.raises(PrivacyError, match="has ended"):  # of a stream that goes on
             each.check_same_part(0)
     assert not os.path.exists(reserved.path)
@@ -98,10 +98,8 @@ def test_a_reservation_that_somebody_removed_was_drawn_on(written):
 def test_reservations_are_not_copied(written):
     for reservation in (written([], []), RunLimit("row", "replace", Loss("gaussian", 1.0))):
         for action in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(PrivacyError, match="copied or pickled"):
-                action(reservation)
-        with pytest.raises(PrivacyError, match="secure sum"):
-            reservation.scale(0, 2.0)
+            refuses(PrivacyError, "copied or pickled", action, reservation)
+        refuses(PrivacyError, "secure sum", reservation.scale, 0, 2.0)
         with pytest.raises(PrivacyError, match="compose in no simple way"):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
@@ -112,8 +110,7 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
     for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
         with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
             limit.reserve(fit(0.1, **other))
-    with pytest.raises(PrivacyError, match="'gaussian' ones only"):
-        limit.reserve(fit(0.1, "pure"))
+    refuses(PrivacyError, "'gaussian' ones only", limit.reserve, fit(0.1, "pure"))
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
@@ -122,8 +119,7 @@ def test_a_run_adds_up_its_fits(kind, sizes):
     limit = RunLimit("row", "replace", Loss(kind, 1.0))
     for size in sizes:
         limit.reserve(fit(size, kind))
-    with pytest.raises(BudgetExceededError):
-        limit.reserve(fit(0.01, kind))
+    refuses(BudgetExceededError, None, limit.reserve, fit(0.01, kind))
     limit.next_run()
     limit.reserve(fit(1.0, kind))
 
@@ -180,13 +176,11 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
     with forgiving(3, 1e-5) as ledger:
         copies = clone(pca()), copy.deepcopy(pca()), pickle.loads(pickle.dumps(pca()))
         for each in (*copies, clone(copies[0]), pickle.loads(pickle.dumps(copies[0]))):
-            with pytest.raises(PrivacyError, match=r"with ledger\.charge"):
-                each.fit(X)
+            refuses(PrivacyError, r"with ledger\.charge", each.fit, X)
         before.fit(X)
         assert len(ledger.entries) == 1
     for each in copies:  # the ledger is closed, and they are still its own
-        with pytest.raises(PrivacyError, match=r"sklearn\.base\.clone"):
-            each.fit(X)
+        refuses(PrivacyError, r"sklearn\.base\.clone", each.fit, X)
         clone(each).fit(X)
     before.fit(X)
 
@@ -209,13 +203,11 @@ def test_a_reservation_key_does_not_show():
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
     """Of an ancestor that told of it, in memory: there is no file to write to."""
     monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": LedgerFile("")}))
-    with pytest.raises(PrivacyError, match="runs in another process than the PrivacyLedger"):
-        pca().fit(X)
+    refuses(PrivacyError, "runs in another process than the PrivacyLedger", pca().fit, X)
 
 
 @pytest.mark.parametrize("reserved", ["", "gone"])
 def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
     """In another process too, where the file is all that tells of it."""
     key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
-    with pytest.raises(PrivacyError, match="paid for by name, and that has ended"):
-        routes._reservation(key, "Fit")
+    refuses(PrivacyError, "paid for by name, and that has ended", routes._reservation, key, "Fit")

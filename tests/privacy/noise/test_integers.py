@@ -19,6 +19,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 SIX_SIGMA = 2e-9  # two-sided probability beyond six standard deviations
 SEEDS = 40
@@ -46,8 +47,7 @@ def test_a_damaged_table_is_refused(tmp_path, monkeypatch):
     columns[1, 5] ^= np.uint64(1)
     np.save(tmp_path / "table.npy", columns)
     monkeypatch.setattr(noise, "TABLE_PATH", tmp_path / "table.npy")
-    with pytest.raises(PrivacyError, match="damaged"):
-        noise._gaussian_table.__wrapped__()
+    refuses(PrivacyError, "damaged", noise._gaussian_table.__wrapped__)
 
 
 @pytest.mark.thorough
@@ -286,14 +286,11 @@ def test_choice_extremes():
     many = np.zeros(20_000, dtype=np.int64)
     assert 0 <= noise.gumbel_choice(SystemSource().words(), many, 1e-9) < many.size
     for rate in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="rate"):
-            noise.gumbel_choice(Script(), SCORES, rate)
+        refuses(ValueError, "rate", noise.gumbel_choice, Script(), SCORES, rate)
     for scores in (SCORES[:0], SCORES[None]):
-        with pytest.raises(ValueError, match="scores"):
-            noise.gumbel_choice(Script(), scores, 1.0)
+        refuses(ValueError, "scores", noise.gumbel_choice, Script(), scores, 1.0)
     for scores in (SCORES.astype(float), SCORES.astype(np.uint64), [1, 2]):
-        with pytest.raises(TypeError, match="int64"):
-            noise.gumbel_choice(Script(), scores, 1.0)
+        refuses(TypeError, "int64", noise.gumbel_choice, Script(), scores, 1.0)
 
 
 # ---- words --------------------------------------------------------------------------------------
@@ -334,10 +331,8 @@ def test_words_of_another_dtype_are_refused():
         lambda n: np.zeros(n + 1, np.uint64),
     ):
         for call in (noise.integer_gaussian, noise.integer_laplace):
-            with pytest.raises(TypeError, match="uint64"):
-                call(bad, (3,))
-    with pytest.raises(ValueError, match="levels"):
-        noise.integer_gaussian(Script(), (1,), 0)
+            refuses(TypeError, "uint64", call, bad, (3,))
+    refuses(ValueError, "levels", noise.integer_gaussian, Script(), (1,), 0)
 
 
 def tied_word(table, cell):
@@ -529,8 +524,7 @@ def test_flips_are_bernoulli(epsilon):
         assert abs(product.mean()) < 6 * product.std() / math.sqrt(len(product))
 
 
-def test_flipping_twice_undoes_it():
-    rng = np.random.default_rng(0)
+def test_flipping_twice_undoes_it(rng):
     for _ in range(20):
         ones, flips = (np.flatnonzero(rng.random(50) < p).astype(np.int64) for p in (0.3, 0.5))
         once = noise.flipped(ones, flips)
@@ -580,17 +574,12 @@ def test_the_odds_of_each_outcome_change_by_no_more_than_epsilon():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="too small"):
-        noise.flip_rate(1e-12)
-    with pytest.raises(PrivacyError, match="delta=0"):
-        session(1.0, 1e-6).release(cells((5, 5), []), 0.5)
-    with pytest.raises(BudgetExceededError):
-        session().release(cells((5, 5), []), 1.5)
-    with pytest.raises(ValueError, match="larger 'epsilon'"):
-        session(0.1).release(cells((20_000, 20_000), []), 1.0)
+    refuses(ValueError, "too small", noise.flip_rate, 1e-12)
+    refuses(PrivacyError, "delta=0", session(1.0, 1e-6).release, cells((5, 5), []), 0.5)
+    refuses(BudgetExceededError, None, session().release, cells((5, 5), []), 1.5)
+    refuses(ValueError, "larger 'epsilon'", session(0.1).release, cells((20_000, 20_000), []), 1.0)
     for wrong in ([3, 2], [1, 1], [-1], [25]):
-        with pytest.raises(PrivacyError, match="does not match"):
-            session().release(cells((5, 5), wrong), 1.0)
+        refuses(PrivacyError, "does not match", session().release, cells((5, 5), wrong), 1.0)
 
 
 def test_without_privacy_nothing_is_flipped():

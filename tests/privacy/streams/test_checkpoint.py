@@ -13,6 +13,7 @@ from skdp.privacy.streams import checkpoints
 from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close, restore
 from tools.durable import recorded, stopping
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 3)}
 
@@ -53,10 +54,8 @@ def test_goes_on_where_it_was(kind, epsilon, tmp_path):
         now, then = ((s.ledger, s.spent(), vars(s.spending)) for s in sessions)
         assert now == then and then[2]["draws"] > 0
         assert (group.acts, group.steps, group.notes) == (2 * i + 3, i + 1, {"n": i})
-    with pytest.raises(PrivacyError, match="all 9 releases"):
-        group.open()
-    with pytest.raises(PrivacyError, match="of the gaussian budget"):
-        group.session.forfeit(0.1)
+    refuses(PrivacyError, "all 9 releases", group.open)
+    refuses(PrivacyError, "of the gaussian budget", group.session.forfeit, 0.1)
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -82,13 +81,11 @@ def test_a_second_path_takes_over(tmp_path):
     checkpoint(group, first)
     group.open()
     checkpoint(group, second)
-    with pytest.raises(PrivacyError, match="another path"):
-        restore(first)
+    refuses(PrivacyError, "another path", restore, first)
     released = group.open()
     close(group)
     assert np.array_equal(restore(second).answers()["a"].value, released["a"].value)
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        restore(tmp_path / "c")
+    refuses(FileNotFoundError, "no checkpoint", restore, tmp_path / "c")
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -127,8 +124,7 @@ def test_who_was_interrupted_lets_go_of_the_file(tmp_path, monkeypatch):
     stream = group.streams["a"]
     monkeypatch.setattr(stream, "close", lambda _: setattr(stream, "_whole", False) or 1 / 0)
     for error in (ZeroDivisionError, PrivacyError):
-        with pytest.raises(error):
-            group.open()
+        refuses(error, None, group.open)
     assert restore(path).steps == 1
 
 
@@ -152,8 +148,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path):
     checkpoint(first, tmp_path / "first")
     released = first.open()
     close(first)
-    with pytest.raises(PrivacyError, match="another one's"):
-        checkpoint(second, tmp_path / "first")
+    refuses(PrivacyError, "another one's", checkpoint, second, tmp_path / "first")
     assert second.open()  # it goes on without a checkpoint
     again = restore(tmp_path / "first")
     assert np.array_equal(again.answers()["a"].value, released["a"].value)

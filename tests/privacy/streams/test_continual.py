@@ -16,6 +16,7 @@ from skdp.privacy.streams.continual import dyadic_cover, paid_stream, stream_sch
 from skdp.testing import record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._transcripts import replaced
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 SIX = 6.0
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 5)}
@@ -66,8 +67,7 @@ def test_releases_are_exact_sums_without_noise(kind, epsilon):
             for n in range(1, min(5, t) + 1) if kind == "window" else ():
                 found = np.rint(stream.span(n).value / unit)
                 assert np.array_equal(found, X[t - n : t].sum(0))
-    with pytest.raises(ValueError, match="window"):
-        stream.span(6)
+    refuses(ValueError, "window", stream.span, 6)
 
 
 # -- sensitivity by force ---------------------------------------------------------------------
@@ -266,31 +266,25 @@ def test_one_ledger_line_pays_for_the_horizon(kind):
         stream.open()
     assert session.ledger == (line,)
     assert session.spent().mu == pytest.approx(session.budget.mu / 2)
-    with pytest.raises(BudgetExceededError):
-        new_stream(kind, session=session, share=0.8)
+    refuses(BudgetExceededError, None, new_stream, kind, session=session, share=0.8)
 
 
 def test_no_stream_beyond_the_budget():
     session = new_session()
     session.forfeit(1.0)
-    with pytest.raises(BudgetExceededError):
-        new_stream(session=session)
+    refuses(BudgetExceededError, None, new_stream, session=session)
     with pytest.raises(BudgetExceededError, match="more noise"):  # all releases' draws are counted
         new_stream("tree", 2**30, shape=(2**7,))
-    with pytest.raises(ValueError, match="delta > 0"):
-        new_stream(session=new_session(delta=0.0))
+    refuses(ValueError, "delta > 0", new_stream, session=new_session(delta=0.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_before_the_first_and_after_the_last_release(kind):
     stream = new_stream(kind, 5)
-    with pytest.raises(PrivacyError, match="nothing was released"):
-        stream.answer()
+    refuses(PrivacyError, "nothing was released", stream.answer)
     last = [stream.open() for _ in range(5)][-1]
-    with pytest.raises(PrivacyError, match="all 5 releases"):
-        stream.open()
-    with pytest.raises(PrivacyError, match="never be released"):
-        stream.add(answer_of(np.zeros(3)))
+    refuses(PrivacyError, "all 5 releases", stream.open)
+    refuses(PrivacyError, "never be released", stream.add, answer_of(np.zeros(3)))
     assert np.array_equal(stream.answer().value, last.value)
 
 
@@ -303,8 +297,7 @@ def test_a_failing_read_changes_nothing():
         stream = new_stream(session=seeded_session(1))
         stream.add(answer_of([1.0, 2.0, 3.0]))
         if fails:
-            with pytest.raises(PrivacyError, match=r"not shown, .* shows the error\.$"):
-                stream.add(broken)
+            refuses(PrivacyError, r"not shown, .* shows the error\.$", stream.add, broken)
         streams.append(stream.open().value)
     assert np.array_equal(*streams)
 
@@ -317,22 +310,17 @@ def test_an_interrupted_close_stops_the_stream(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stream, "_zero", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        stream.open()
+    refuses(KeyboardInterrupt, None, stream.open)
     monkeypatch.undo()
-    with pytest.raises(PrivacyError, match="interrupted"):
-        stream.open()
+    refuses(PrivacyError, "interrupted", stream.open)
 
 
 def test_wrong_answers_are_refused():
     stream = new_stream()
-    with pytest.raises(PrivacyError, match="does not match"):
-        stream.add(lambda step: np.zeros(4, np.int64))
-    with pytest.raises(PrivacyError, match="does not match"):
-        stream.add(lambda step: np.zeros(3))
+    refuses(PrivacyError, "does not match", stream.add, lambda step: np.zeros(4, np.int64))
+    refuses(PrivacyError, "does not match", stream.add, lambda step: np.zeros(3))
     larger = Bounded(Bound("sums", (3,), 2.0, slack=0.0), answer_of(np.zeros(3)))
-    with pytest.raises(PrivacyError, match="not what its stream was paid for"):
-        stream.add(larger)
+    refuses(PrivacyError, "not what its stream was paid for", stream.add, larger)
 
 
 def test_a_group_advances_as_one():
@@ -344,8 +332,7 @@ def test_a_group_advances_as_one():
         raise RuntimeError("bad data")
 
     group.add({"a": answer_of([1.0, 1.0])})
-    with pytest.raises(RuntimeError):
-        group.advance({"a": answer_of([1.0, 1.0]), "b": broken})
+    refuses(RuntimeError, None, group.advance, {"a": answer_of([1.0, 1.0]), "b": broken})
     assert (group.steps, group.acts) == (0, 1)
     assert not group.streams["a"].state()["memory"]["noised"]
     with no_noise():
@@ -411,5 +398,4 @@ def test_auto_looks_at_public_sizes():
     ],
 )
 def test_bad_plans(options, match):
-    with pytest.raises(ValueError, match=match):
-        stream_schedule(**({"size": 3, "horizon": 8} | options))
+    refuses(ValueError, match, stream_schedule, **{"size": 3, "horizon": 8} | options)

@@ -20,6 +20,7 @@ from skdp.privacy.streams.sketches import COARSE, FINE, NoisyGroup, gaussian_sca
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import fixed_noise
 from tools.gate import new_session
+from tools.outcomes import refuses
 
 
 def session(epsilon=1.0, delta=1e-6):
@@ -41,24 +42,20 @@ def test_a_group_is_calibrated_together_and_spends_the_budget():
     assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
     assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
     assert "sketch" in PrivacyReport("X", spent, gate.ledger).details()
-    with pytest.raises(BudgetExceededError):
-        grant_sketches(gate, BOUNDS, [0.5, 0.5])
+    refuses(BudgetExceededError, None, grant_sketches, gate, BOUNDS, [0.5, 0.5])
 
 
 def test_a_random_sketch_takes_the_whole_budget():
     gate = session()
     gate.grant(Bound("first", (2,), 1.0), 0.5)
-    with pytest.raises(PrivacyError, match="whole budget"):
-        grant_sketches(gate, BOUNDS, [0.25, 0.25])
-    with pytest.raises(PrivacyError, match="whole budget"):
-        grant_sketches(session(), BOUNDS, [0.25, 0.25])
+    refuses(PrivacyError, "whole budget", grant_sketches, gate, BOUNDS, [0.25, 0.25])
+    refuses(PrivacyError, "whole budget", grant_sketches, session(), BOUNDS, [0.25, 0.25])
 
 
 def test_sketches_are_refused_where_no_law_is_known():
     with pytest.raises(PrivacyError, match=r"no pure differential privacy.*delta > 0"):
         grant_sketches(session(delta=0.0), BOUNDS, [0.5, 0.5])
-    with pytest.raises(PrivacyError, match="paid_sketches"):
-        paid_stream(session(), BOUNDS[0], 1.0, 3)
+    refuses(PrivacyError, "paid_sketches", paid_stream, session(), BOUNDS[0], 1.0, 3)
 
 
 @pytest.mark.parametrize("shares", [[0.6, 0.6], [1.0, 0.0], [1.2, -0.2]])
@@ -66,8 +63,7 @@ def test_shares_are_positive_and_within_the_budget(shares):
     for law in (None, SketchLaw((20,))):
         bounds = [Bound(name, (3, 2), 1.0, law=law) for name in "ab"]
         gate = session()
-        with pytest.raises(BudgetExceededError, match="is left"):
-            grant_sketches(gate, bounds, shares)
+        refuses(BudgetExceededError, "is left", grant_sketches, gate, bounds, shares)
         assert gate.ledger == ()
 
 
@@ -113,8 +109,7 @@ def spend(number, epsilon):
 def test_ledger_charges_the_law_before_data_are_touched():
     spent = spend(2, 0.4)
     assert 0.4 < spent.epsilon <= 1.0 and spent.mu is None
-    with pytest.raises(BudgetExceededError):
-        spend(6, 0.45)
+    refuses(BudgetExceededError, None, spend, 6, 0.45)
 
 
 def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
@@ -129,8 +124,7 @@ def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
         with pytest.raises(PrivacyError, match="this sketch is shared"):
             grant_sketches(charged, BOUNDS, [0.5, 0.5], shared=True)
         assert charged.ledger == ()
-        with pytest.raises(PrivacyError, match="this sketch is shared"):
-            charge(shared, "granted before")
+        refuses(PrivacyError, "this sketch is shared", charge, shared, "granted before")
 
 
 # -- entries of random sketches, as they are drawn -------------------------------------------------
@@ -210,8 +204,7 @@ def test_the_state_is_the_noise_and_all_data():
     assert np.array_equal(total[1] - noise[1], twos(steps[1]))
     assert group.notes["rows"] == 2
     for act in (group.close, lambda: group.add({"a": ones}), lambda: pickle.dumps(group)):
-        with pytest.raises(PrivacyError):
-            act()
+        refuses(PrivacyError, None, act)
 
 
 def test_an_answer_that_fails_leaves_all_as_they_were():
@@ -221,8 +214,7 @@ def test_an_answer_that_fails_leaves_all_as_they_were():
     _, once = closed([{"a": ones, "b": twos}])
     with fixed_noise(0):
         group = new_group()
-        with pytest.raises(PrivacyError, match="enough memory"):
-            group.add({"a": ones, "b": fails}, rows=1)
+        refuses(PrivacyError, "enough memory", group.add, {"a": ones, "b": fails}, rows=1)
         assert group.notes["rows"] == 0
         group.add({"a": ones, "b": twos}, rows=1)
     for expected, got in zip(once, group.close(), strict=True):
