@@ -323,8 +323,6 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
         ask.shape,
         lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
         rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
-        matmat=lambda x: ask.right(x, share=0.0).value,
-        rmatmat=lambda y: ask.left(y, share=0.0).value,
         dtype=np.float64,
     )
     U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
