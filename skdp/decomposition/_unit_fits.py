@@ -328,21 +328,21 @@ def _with_mean(U, values, V, means, noise, of_cells, symmetric):
     shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
     (y^4 - m n s^4)/(y^2 + n s^2) of the square y^2, with noise of s on each of m x n cells.
     """
-    (m, k), n, largest = U.shape, len(V), float(values[0]) ** 2
-    first, mean, error = np.full((m, 1), 1 / math.sqrt(m)), means[:, None], math.sqrt(m) * noise
-    length = math.sqrt(m) * float(np.linalg.norm(means))
-    square = max(length**2 - n * error**2, 0.0)
-    shown = max(square - CLEAR**2 * math.sqrt(2 * n) * error**2, 0.0) ** 2 / length**2
+    (m, k), n, mean = U.shape, len(V), means[:, None]
+    first, error = np.full((m, 1), 1 / math.sqrt(m)), math.sqrt(m) * noise
+    # In units of that noise, so that no square of a square overflows.
+    x, y, s = float(np.linalg.norm(means)) / noise, float(values[0]) / error, of_cells / error
+    square = max(x**2 - n, 0.0)
+    shown = max(square - CLEAR**2 * math.sqrt(2 * n), 0.0) ** 2 / x**2
     if symmetric:
-        mean, square = first, max(float(means.sum()), 0.0) ** 2
-        shown = square if square > (CLEAR**2 * error) ** 2 else 0.0
-    other = (largest**2 - m * n * of_cells**4) / max(largest + n * of_cells**2, 1e-300)
-    if shown <= max(other, 0.0):
+        mean, square = first, max(float(means.sum()) / error, 0.0) ** 2
+        shown = square if square > CLEAR**4 else 0.0
+    if shown <= max((y**4 - m * n * s**4) / max(y**2 + n * s**2, 1e-300), 0.0):
         return U, values, V
     apart = np.abs(mean.T @ V)[0] < 0.5 * np.linalg.norm(mean)
     order = np.argsort(~apart, kind="stable")[: k - 1]
     U, V = (_beginning_with(*each, order) for each in ((first, U), (mean, V)))
-    return U, np.append(math.sqrt(square), (values * apart)[order]), V
+    return U, np.append(math.sqrt(square) * error, (values * apart)[order]), V
 
 
 def _beginning_with(first, W, order):
