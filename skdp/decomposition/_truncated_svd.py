@@ -304,7 +304,7 @@ class DPTruncatedSVD(
 
     def _is_pure(self, X):
         flips = not self._by_rows and not _unit_fits.whole_at_once(self._protects)
-        return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "auto")
+        return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "sums", "auto")
 
     def _check_parameters(self):
         self._check_unit()

@@ -19,6 +19,9 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 # over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
 # says how large entries are, and how far from their bounds.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.02
+# Where the noise hides a square block of largest entries in so many parts of the rows, sums of
+# columns show more than others do: of one component, of more than one.
+_MISSED = 0.02, 0.2
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -116,6 +119,8 @@ def choose_one_shot(
 ) -> tuple[str, str]:
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
+    Entries that are not negative have sums of columns, with little noise and near the direction of
+    the largest singular value: "sums" where no algorithm shows much beside it.
     It is "auto" for a graph where that depends on how far weights are from 0 and `high`, as
     rounding them has noise that no budget takes away. A ledger knows what kind of a budget a fit
     has before it begins; there weights are taken to be 0 or `high`.
@@ -156,6 +161,9 @@ def choose_one_shot(
     if names[0] != names[-1]:
         return "auto", "auto: a release shows whether entries are 0 or the upper bound"
     ours, theirs = found[0]
+    missed, of_rows = min(found[0]) / unit.alpha, unit.kind.reads_clip_norm and unit.low == 0
+    if of_rows and missed > _MISSED[k > 1] * shape[0]:
+        return "sums", f"sums: blocks of {missed:.3g} rows and columns are below the noise"
     return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
 
 
