@@ -324,6 +324,7 @@ def fit_entries(estimator, session, X, route):
 def _with_mean(U, values, V, means, noise, of_cells, symmetric):
     """Return triplets that begin with the mean of the rows, where it shows more than the first one.
 
+    Where neither can be told from noise it is the better guess, of a value of 0.
     Of what is not negative the largest singular value is near the length of the sum of rows over
     sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its direction
     shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
@@ -338,12 +339,12 @@ def _with_mean(U, values, V, means, noise, of_cells, symmetric):
         mean, square = first, max(float(means.sum()), 0.0) ** 2
         shown = square if square > (CLEAR**2 * error) ** 2 else 0.0
     other = (largest**2 - m * n * of_cells**4) / max(largest + n * of_cells**2, 1e-300)
-    if shown <= max(other, 0.0):
+    if values[0] and shown <= max(other, 0.0):
         return U, values, V
     apart = np.abs(mean.T @ V)[0] < 0.5 * np.linalg.norm(mean)
     order = np.argsort(~apart, kind="stable")[: k - 1]
     U, V = (_beginning_with(*each, order) for each in ((first, U), (mean, V)))
-    return U, np.append(math.sqrt(square), (values * apart)[order]), V
+    return U, np.append(math.sqrt(square) * (shown > 0), (values * apart)[order]), V
 
 
 def _beginning_with(first, W, order):

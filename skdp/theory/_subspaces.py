@@ -19,9 +19,9 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 # over the eigenvalue of its groups, where they can just be seen; and the part of the budget that
 # says how large entries are, and how far from their bounds.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.02
-# Where the noise hides a square block of largest entries in so many parts of the rows, sums of
-# columns show more than others do: of one component, of more than one.
-_MISSED = 0.02, 0.2
+# Where noise hides a block of so many parts of the rows, and as many columns, sums of columns show
+# more than other routes: of one component, of more. Of a release of cells: in the shape of a table.
+_MISSED = 0.025, 0.13
 
 
 def iteration_threshold(noise_scale: float, size: float) -> float:
@@ -150,7 +150,7 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    k, session = estimator.n_components, estimator._checked_session()
+    (m, n), k, session = shape, estimator.n_components, estimator._checked_session()
     theirs = _iterated_threshold(session, unit, k, n_answers)
     other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
     ends = [entries or Entries(0.0)]
@@ -161,8 +161,8 @@ def choose_one_shot(
     if names[0] != names[-1]:
         return "auto", "auto: a release shows whether entries are 0 or the upper bound"
     ours, theirs = found[0]
-    missed, of_rows = min(found[0]) / unit.alpha, unit.kind.reads_clip_norm and unit.low == 0
-    if of_rows and missed > _MISSED[k > 1] * shape[0]:
+    missed, rows = min(found[0]) / unit.alpha, max(m, (ours < theirs) * math.sqrt(m * n))
+    if unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
         return "sums", f"sums: blocks of {missed:.3g} rows and columns are below the noise"
     return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
 
