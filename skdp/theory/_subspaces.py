@@ -20,7 +20,8 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 # says how large entries are, and how far from their bounds.
 _STANDS_OUT, _USUAL_DEGREE, _SPREAD = 1.7, 3.5, 0.02
 # Where noise hides a block of so many parts of the rows, and as many columns, sums of columns show
-# more than other routes: of one component, of more. Of a release of cells: in the shape of a table.
+# more than other routes: of one component, of more. Of a release of cells, which shows more than
+# its limit says, a block is of the shape of the table, and k times as large.
 _MISSED = 0.025, 0.13
 
 
@@ -161,7 +162,7 @@ def choose_one_shot(
     if names[0] != names[-1]:
         return "auto", "auto: a release shows whether entries are 0 or the upper bound"
     ours, theirs = found[0]
-    missed, rows = min(found[0]) / unit.alpha, max(m, (ours < theirs) * math.sqrt(m * n))
+    missed, rows = min(found[0]) / unit.alpha, max(m, k * (ours < theirs) * math.sqrt(m * n))
     if unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
         return "sums", f"sums: blocks of {missed:.3g} rows and columns are below the noise"
     return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
