@@ -135,6 +135,7 @@ def larger_fits():
         "svd of interactions": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (Z,), {}),
         "svd of popular items": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (few,), {}),
         "svd of entries": (skdp.DPTruncatedSVD(3, privacy_unit="entry"), (Z.toarray(),), {}),
+        "svd of sums": (skdp.DPTruncatedSVD(1, privacy_unit="entry", epsilon=0.5), (few,), {}),
         "recommender": (DPRecommender(3), (Z,), {}),
         "recommender of ones": (DPRecommender(3, privacy_unit="interaction"), (Z,), {}),
         "users": (skdp.DPPersonalizedRegressor(2), (X[:, :8], y), {"groups": groups}),

@@ -104,9 +104,12 @@ class DPTruncatedSVD(
         For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
         rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
-        public shapes and parameters. For interactions it also uses their number, which is released
-        first; with a given `unit_bound` that instead, and in a PrivacyLedger the shape alone. For
-        edges it may first release how far weights are from their bounds, outside of a ledger.
+        public shapes and parameters. Where others show little beside the mean of entries in
+        (0, high), column sums have all of the budget ("sums", which is pure): they are the first
+        component, and single columns with the largest are the others. For interactions it also uses
+        their number, which is released first; with a given `unit_bound` that instead, and in a
+        PrivacyLedger the shape alone. For edges it may first release how far weights are from their
+        bounds, outside of a ledger.
     n_iter : int or "auto", default="auto"
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
@@ -141,7 +144,7 @@ class DPTruncatedSVD(
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Its fraction of the released total variance (for frobenius, spectral and pure entry fits, of
         the variance of the released components). With "one_shot" and epsilon below about 2.5, the
-        total contains the variance of rounding entries to 0 and `high`.
+        total contains the variance of rounding entries to 0 and `high`; that of "sums" is a bound.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
@@ -304,7 +307,7 @@ class DPTruncatedSVD(
 
     def _is_pure(self, X):
         flips = not self._by_rows and not _unit_fits.whole_at_once(self._protects)
-        return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "auto")
+        return flips and _unit_fits.unit_route(self, X.shape)[0] in ("one_shot", "sums", "auto")
 
     def _check_parameters(self):
         self._check_unit()

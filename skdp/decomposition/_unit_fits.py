@@ -14,11 +14,10 @@ from skdp.decomposition import _base
 from skdp.privacy.ledger.scope import around
 from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
 from skdp.queries.interactions import InteractionQuery, gram_change
-from skdp.solvers import one_shot
+from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.solvers.spectral import DIRECTION_LEVEL, chosen_subspace, moment_columns, screened_moment
 from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small, released_entries
 from skdp.units import DEGREE, unit_of
 
@@ -73,7 +72,7 @@ def _moment_route(estimator, session, shape, floor):
     m, n = shape
     noise = _item_noise(estimator, session, n, floor)
     signal = m / noise if noise else math.inf
-    columns = moment_columns(signal, n, estimator.n_components)
+    columns = spectral.moment_columns(signal, n, estimator.n_components)
     some = f"{columns} columns{' or all' * (columns < n)}"
     return "screened", f"screened: of {some}, at a degree floor of {floor}", noise, columns
 
@@ -130,7 +129,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
     if route == "screened":
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
-        V = screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
+        V = spectral.screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
         return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"], k)
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
@@ -141,7 +140,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
 
 def chosen_pairs(moment, k):
     """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
-    V = chosen_subspace(moment.value, moment.noise_scale, k)
+    V = spectral.chosen_subspace(moment.value, moment.noise_scale, k)
     values, Q = top_eigenpairs(V.T @ moment.value @ V)
     return shrunk(np.maximum(values, 0.0), V @ Q, moment.noise_scale / math.sqrt(2)), V @ Q
 
@@ -155,18 +154,19 @@ _USUAL_LENGTH = 0.125  # of the longest that a row may be, where nothing is know
 
 
 def moment_thresholds(estimator, session, unit, shape):
-    """Return {route: singular value at the edge of its noise}, from public numbers."""
+    """Return {route: singular value at the edge of its noise}, from public numbers.
+
+    Sums show nothing of entries with both signs: a moment is of all columns.
+    """
     if not unit.kind.reads_clip_norm:
         return {}
-    length = usual_length(estimator, unit, shape[1])
+    (m, n), k = shape, estimator.n_components
+    length = usual_length(estimator, unit, n)
     noise = _moment_noise(session, unit, length)
-    kept = moment_columns(shape[0] * length**2 / noise, shape[1], estimator.n_components)
-    if kept < shape[1] and unit.low < 0:  # sums show nothing of entries with both signs
-        kept = shape[1]
+    kept = n if unit.low < 0 else spectral.moment_columns(m * length**2 / noise, n, k)
     if kept > MOST_DENSE:
         return {}
-    name = "gram" if unit.low < 0 else "screened"
-    return {name: math.sqrt(symmetric_noise_edge(noise, kept))}
+    return {"gram" if unit.low < 0 else "screened": math.sqrt(symmetric_noise_edge(noise, kept))}
 
 
 def usual_length(estimator, unit, n):
@@ -189,7 +189,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     k, (m, n) = estimator.n_components, X.shape
     rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
     near = usual_length(estimator, unit, n)
-    level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
+    level = spectral.DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
     clip_norm = _base.row_clip_norm(
         estimator, session, rows, _SHARES["clip_norm"], n, level=level, near=near
     )
@@ -200,7 +200,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
-        V = screened_moment(rows, rows.counts, k, share, signal, m * unit.alpha)
+        V = spectral.screened_moment(rows, rows.counts, k, share, signal, m * unit.alpha)
         ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"], k)
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
@@ -290,7 +290,7 @@ def fit_entries(estimator, session, X, route):
     """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = matrix_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
-    ritz, reason = None, {}
+    U, values, ritz, reason = np.eye(m, k), np.zeros(k), None, {}
     if route == "auto":
         known = released_entries(ask, unit, X.shape)
         route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
@@ -304,9 +304,10 @@ def fit_entries(estimator, session, X, route):
             U, values, V = _of_pairs(*one_shot.symmetric_pairs(ask, n, k, kurtosis=ask.kurtosis))
         else:
             U, values, V = one_shot.singular_triplets(ask, k)
-    else:
+    elif route != "sums":
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     means, noise, total = _means(session, ask, unit, m, n, values, route)
+    V = spectral.axes(means, k) if route == "sums" else V  # beside the mean
     if ritz is None and noise:
         of_cells = ask.noise_scale if route == "one_shot" else 0.0
         U, values, V = _with_mean(U, values, V, means, noise, of_cells, unit.kind.symmetric)
@@ -323,26 +324,29 @@ def fit_entries(estimator, session, X, route):
 def _with_mean(U, values, V, means, noise, of_cells, symmetric):
     """Return triplets that begin with the mean of the rows, where it shows more than the first one.
 
+    Where neither is found it is the better guess, of a value of 0, if the total is not.
     Of what is not negative the largest singular value is near the length of the sum of rows over
     sqrt(m), which has less noise. From a square x^2 and noise e on each of n columns its direction
     shows x^4/(x^2 + n e^2); that of a symmetric matrix is known. A singular vector shows
     (y^4 - m n s^4)/(y^2 + n s^2) of the square y^2, with noise of s on each of m x n cells.
     """
-    (m, k), n, mean = U.shape, len(V), means[:, None]
-    first, error = np.full((m, 1), 1 / math.sqrt(m)), math.sqrt(m) * noise
+    (m, k), n, error = U.shape, len(V), math.sqrt(len(U)) * noise
     # In units of that noise, so that no square of a square overflows.
+    first, mean = np.full((m, 1), m**-0.5), spectral.about_common(means / noise, 1.0)[:, None]
     x, y, s = float(np.linalg.norm(means)) / noise, float(values[0]) / error, of_cells / error
     square = max(x**2 - n, 0.0)
     shown = max(square - CLEAR**2 * math.sqrt(2 * n), 0.0) ** 2 / x**2
     if symmetric:
         mean, square = first, max(float(means.sum()) / error, 0.0) ** 2
         shown = square if square > CLEAR**4 else 0.0
-    if shown <= max((y**4 - m * n * s**4) / max(y**2 + n * s**2, 1e-300), 0.0):
+    other = max((y**4 - m * n * s**4) / max(y**2 + n * s**2, 1e-300), 0.0)
+    guess = y == 0.0 and float(means.sum()) > CLEAR * math.sqrt(n) * noise
+    if shown <= other and not guess:
         return U, values, V
-    apart = np.abs(mean.T @ V)[0] < 0.5 * np.linalg.norm(mean)
+    apart = np.abs(mean.T @ V)[0] < 0.5  # both are of length 1
     order = np.argsort(~apart, kind="stable")[: k - 1]
     U, V = (_beginning_with(*each, order) for each in ((first, U), (mean, V)))
-    return U, np.append(math.sqrt(square) * error, (values * apart)[order]), V
+    return U, np.append(math.sqrt(square) * error * (shown > 0), (values * apart)[order]), V
 
 
 def _beginning_with(first, W, order):
@@ -411,15 +415,19 @@ def _start(estimator, session, n, most, usual, *, ones_first):
 
 
 def _means(session, ask, unit, m, n, values, route):
-    """Return the column means, which are one more product, their noise, and the total."""
-    exact, pure = session.budget.exact, session.budget.pure
-    if route == "one_shot":
-        answer = ask.left(np.full((m, 1), 1 / m), share=0.0)
-        return answer.value[:, 0], answer.noise_scale, Answer(ask.square_sum(), 0.0)
-    total = Answer(np.sum(values**2), 0.0)
-    if pure:
+    """Return the column means, which are one more product, their noise, and the total.
+
+    Of sums alone that is at most what they add up to: no square of an entry in (0, high) is larger
+    than high times the entry.
+    """
+    pure, total = session.budget.pure, Answer(np.sum(values**2), 0.0)
+    if pure and route not in ("one_shot", "sums"):
         return np.zeros(n), 0.0, total
-    answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
-    if exact or unit.bounded:
+    answer = ask.left(np.full((m, 1), 1 / m), share=session.left("pure") if pure else 0.01)
+    if route == "one_shot":
+        total = Answer(ask.square_sum(), 0.0)
+    elif route == "sums":
+        total = Answer(m * unit.high * max(float(answer.value.sum()), 0.0), 0.0)
+    elif session.budget.exact or unit.bounded:
         total = ask.square_sum(share=0.01)
     return answer.value[:, 0], answer.noise_scale, total

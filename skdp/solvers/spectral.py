@@ -101,7 +101,7 @@ def chosen_subspace(
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    of_first = [] if first is None else [lambda _, k: _axes(first, k)]
+    of_first = [] if first is None else [lambda _, k: axes(first, k)]
     candidates: list[Candidate] = [_leading, _without_diagonal, *of_first]
     rng = np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
@@ -148,7 +148,7 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     return A.pairs_of(estimate, k)[1]
 
 
-def _axes(sizes: FloatArray, k: int) -> FloatArray:
+def axes(sizes: FloatArray, k: int) -> FloatArray:
     """Return the unit vectors of the k largest sizes, as columns."""
     V = np.zeros((len(sizes), k))
     V[np.argsort(-sizes, kind="stable")[:k], np.arange(k)] = 1.0
@@ -277,8 +277,7 @@ _SUMS, _MOMENT, _FEWER = 0.1, 0.55, 2 / 3
 
 def kept_columns(signal: float, d: int, k: int) -> int:
     """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
-    size = min(_SIZE * signal ** (2 / 3), float(MOST_DENSE))
-    return int(min(max(size, FEWEST_KEPT, 4 * k), d))
+    return int(min(max(min(_SIZE * signal ** (2 / 3), MOST_DENSE), FEWEST_KEPT, 4 * k), d))
 
 
 def moment_columns(signal: float, d: int, k: int) -> int:
@@ -326,7 +325,6 @@ def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
 
 
 _MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
-_APART = 0.1  # of the direction of counts: where the moment holds the rest, it adds noise alone
 
 
 def screened_moment(
@@ -335,11 +333,11 @@ def screened_moment(
     """Return a subspace of one moment of the columns with the largest counts, and of these counts.
 
     `signal` is rows over the noise of an entry of the moment, at the whole share; `most` is what a
-    `count` may be. Popularity is the floor, as for rows. All columns are read where the edge of
-    their noise, over the share of the counts, is lower so: where they are about as popular. The
-    less a moment shows, the more of the budget counts have: they are one direction more. A moment
-    of dense rows shows that direction, too. The first counts c tell how clearly: of all squares it
-    holds c'c/(most sum c) at least.
+    `count` may be. Popularity is the floor, as for rows, if the moment lacks a part of it. All
+    columns are read where the edge of their noise, over the share of the counts, is lower so: where
+    they are about as popular. The less a moment shows, the more of the budget counts have: they are
+    one direction more. A moment of dense rows shows that direction, too. The first counts c tell
+    how clearly: of all squares it holds c'c/(most sum c) at least.
     """
     plain = signal * math.sqrt(k) / _MOMENT_SIGNAL
     part = min(0.9, 1 / (1 + plain)) * _SUMS
@@ -360,7 +358,7 @@ def screened_moment(
     V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)
     apart = common - V @ (V.T @ common)
-    return orthonormal(np.column_stack([V, apart])) if apart @ apart > _APART else V
+    return orthonormal(np.column_stack([V, apart])) if apart @ apart > _SUMS else V
 
 
 # Directions of regression in more columns than a moment can hold.

@@ -293,19 +293,24 @@ def test_graded_entries_get_noise_in_place_of_flips(rng):
     for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
         svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
         shares.append(share_of_best(svd, A))
-        names = [line.name for line in svd.releases_]
-        flipped = ["spread", "randomized_entries"][epsilon < 3 :]
-        assert names == (["spread", "full_matrix"] if epsilon > 3 else flipped)
+        names = ["spread", "full_matrix" if epsilon > 3 else "randomized_entries"]
+        assert [line.name for line in svd.releases_] == names[epsilon < 3 :]
         assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
     assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
     assert shares[2] > 0.997 and shares[-1] > 0.9999
-    values = np.linalg.svd(A, compute_uv=False)[:4]
-    assert np.allclose(svd.singular_values_, values, rtol=0.01)
+    assert np.allclose(svd.singular_values_, np.linalg.svd(A, compute_uv=False)[:4], rtol=0.01)
     assert svd.explained_variance_ratio_.sum() <= 1.0
-    rounding_variance = fit(
-        binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0
-    )
-    assert [line.name for line in rounding_variance.releases_] == ["spread", "randomized_entries"]
+    coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
+    assert [line.name for line in coins.releases_] == ["spread", "randomized_entries"]
+
+
+@pytest.mark.parametrize(("epsilon", "k", "least"), [(0.5, 3, 0.89), (3.0, 1, 0.995)])
+def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
+    """They have the whole budget where little else can be seen; the rest are popular columns."""
+    A = np.asarray(rng.random((100, 1000)) < rng.beta(0.5, 3, 1000), float)
+    svd = fit(A, k, privacy_unit="entry", epsilon=epsilon)
+    assert share_of_best(svd, A) > least
+    assert [line.mechanism for line in svd.releases_] == ["laplace"]
 
 
 @pytest.mark.thorough
@@ -318,10 +323,11 @@ def test_routes_are_chosen_by_predicted_noise():
     with PrivacyLedger(1.0):  # which knows the kind of a budget
         assert route((3000, 9000), **unit) == "screened"
     assert route((3000, 9000), **unit) == "auto"
-    assert route((3000, 500), epsilon=8.0, **unit) == "one_shot"
-    assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == "one_shot"
+    assert {route((3000, 500), epsilon=8.0, delta=d, **unit) for d in (1e-6, 0.0)} == {"one_shot"}
     assert route((3000, 500), privacy_unit="entry") == "screened"
     assert {route((300, 200), privacy_unit="entry", epsilon=e) for e in (4, 200)} == {"one_shot"}
+    assert {route((60, 400), privacy_unit="entry", epsilon=e) for e in (0.5, 1)} == {"sums"}
+    assert route((60, 400), privacy_unit="entry", unit_bound=(-1, 1)) == "gram"
     assert route((500, 120), privacy_unit="frobenius", epsilon=0.5) == "one_shot"
     assert route((5000, 4000), privacy_unit="frobenius") == "alternating"
 
@@ -509,9 +515,8 @@ def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit, rng):
         svd = DPTruncatedSVD(19, privacy_unit="edge", epsilon=1.0, random_state=seed).fit(small)
         assert svd.components_ @ svd.components_.T == pytest.approx(np.eye(19), abs=1e-6)
     alternating = np.where(np.arange(300) % 2 == np.arange(300)[:, None] % 2, 0.0, 1.0)
-    svd = DPTruncatedSVD(
-        2, privacy_unit="edge", algorithm="one_shot", epsilon=60.0, random_state=0
-    ).fit(alternating)  # its leading eigenvalues are 150 and -150
+    # Its leading eigenvalues are 150 and -150.
+    svd = fit(alternating, 2, privacy_unit="edge", algorithm="one_shot", epsilon=60.0)
     assert np.linalg.norm(alternating @ svd.components_.T) ** 2 == pytest.approx(2 * 150**2)
 
 
