@@ -340,8 +340,7 @@ def _with_mean(U, values, V, means, noise, of_cells, symmetric):
         mean, square = first, max(float(means.sum()) / error, 0.0) ** 2
         shown = square if square > CLEAR**4 else 0.0
     other = max((y**4 - m * n * s**4) / max(y**2 + n * s**2, 1e-300), 0.0)
-    guess = y == 0.0 and float(means.sum()) > CLEAR * math.sqrt(n) * noise
-    if shown <= other and not guess:
+    if shown <= other and (y or float(means.sum()) <= CLEAR * math.sqrt(n) * noise):
         return U, values, V
     apart = np.abs(mean.T @ V)[0] < 0.5  # both are of length 1
     order = np.argsort(~apart, kind="stable")[: k - 1]

@@ -121,7 +121,8 @@ def choose_one_shot(
     """Choose an algorithm, "one_shot" or another one; return its name and the reason.
 
     Entries that are not negative have sums of columns, with little noise and near the direction of
-    the largest singular value: "sums" where no algorithm shows much beside it.
+    the largest singular value: "sums" where no algorithm shows much beside it, and their noise is
+    not larger without the delta.
     It is "auto" for a graph where that depends on how far weights are from 0 and `high`, as
     rounding them has noise that no budget takes away. A ledger knows what kind of a budget a fit
     has before it begins; there weights are taken to be 0 or `high`.
@@ -163,7 +164,8 @@ def choose_one_shot(
         return "auto", "auto: a release shows whether entries are 0 or the upper bound"
     ours, theirs = found[0]
     missed, rows = min(found[0]) / unit.alpha, max(m, k * (ours < theirs) * math.sqrt(m * n))
-    if unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
+    pays = session.law == "laplace" or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
+    if pays and unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
         return "sums", f"sums: blocks of {missed:.3g} rows and columns are below the noise"
     return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
 
