@@ -142,9 +142,10 @@ class DPTruncatedSVD(
     explained_variance_ : ndarray of shape (n_components,)
         Released variance of the projected rows.
     explained_variance_ratio_ : ndarray of shape (n_components,)
-        Its fraction of the released total variance (for frobenius, spectral and pure entry fits, of
-        the variance of the released components). With "one_shot" and epsilon below about 2.5, the
-        total contains the variance of rounding entries to 0 and `high`; that of "sums" is a bound.
+        Its fraction of the released total variance. Products under a caller's contract, and all
+        products with ``delta=0``, come without a total: there it is the fraction of the variance of
+        the released components. With "one_shot" and epsilon below about 2.5, the total contains the
+        variance of rounding entries to 0 and `high`; that of column sums alone is an upper bound.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)

@@ -74,9 +74,16 @@ def test_right_product(unit, name):
     assert 0.95 <= worst_l1 <= 1.0
 
 
+def means(query):
+    """Return what the mean of the rows is a product with."""
+    return np.full((query.shape[0], 1), 1 / query.shape[0])
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=str)
-@pytest.mark.parametrize("ask", [EntryQuery.whole, partial(EntryQuery.right, X=np.eye(N))])
-def test_one_entry_of_a_whole_matrix_attains_both_bounds(unit, ask):
+@pytest.mark.parametrize(
+    "ask", [EntryQuery.whole, partial(EntryQuery.right, X=np.eye(N)), lambda q: q.left(means(q))]
+)
+def test_one_entry_of_a_whole_matrix_or_of_means_attains_both_bounds(unit, ask):
     changes = []
     for pair in itertools.islice(all_pairs(unit), 2):  # one place; the extreme values
         answers = [ask(EntryQuery(A, unit)).answer(STEP) for A in pair]
