@@ -299,15 +299,16 @@ def usual_extra(k):
     return min(k, 10)
 
 
-def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
+def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples, sums=NOTHING):
     """Return the leading subspace (d x k) by a route.
 
-    With it, the column sums if it released them, what shares a whole moment shows (None where there
-    is no such moment), and the rows to ask what it holds: those that a whole moment was of.
+    With it, column sums (given, or released by the route), which directions a whole moment shows
+    (None where there is no such moment), and the rows to ask what it holds: those that a whole
+    moment was of.
     """
     if route == "gram":
-        V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise)
-        return V, None, shown, rows
+        V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise, sums)
+        return V, sums, shown, rows
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None, ask
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
@@ -318,7 +319,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         steps = 4 if n_iter == "auto" else max(n_iter, 1)  # the last one gets half
         shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
         V = spectral.power_subspace(ask, start, k, shares, noise)
-    return V, None, None, ask
+    return V, sums, None, ask
 
 
 def lowered(estimator, ask, noise, shares):

@@ -14,6 +14,7 @@ from skdp._inputs import (
     has_cells,
     public_units,
 )
+from skdp.answer import NOTHING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _unit_fits
@@ -381,15 +382,16 @@ class DPTruncatedSVD(
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
         ask, noise, shares = _base.lowered(self, ask, noise, shares)
         clip_norm, ask = noise.clip_norm, ask.clipped(noise.clip_norm)
+        # Rows that would be screened have a share of their sums only without noise.
+        screened = route == "screened" and not session.budget.exact
+        share = shares.get("row_sum", shares["subspace"] / 2)
         V, sums, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
+            sums=NOTHING if screened else ask.sums(share=share),
         )  # fmt: skip
         values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown)
-        if sums is None:  # rows that would be screened have a share of them only without noise
-            sums, noise = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
-        else:
-            noise = 0.0
-        facts = sums / n, max(float(total.value), total.noise_scale) / n, n, noise / n
+        mean_square = max(float(total.value), total.noise_scale) / n
+        facts = sums.value / n, mean_square, n, sums.noise_scale / n
         attributes = svd_variances(values, _base.components_of(vectors), *facts)
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}

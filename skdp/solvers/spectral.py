@@ -21,14 +21,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
+from skdp.solvers.linalg import leading_pairs, orthonormal, symmetric_noise_edge, top_eigenpairs, wigner
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, shares_shown
 
@@ -158,6 +160,7 @@ def axes(sizes: FloatArray, k: int) -> FloatArray:
 CLIP_SHARE = 0.03  # of each release, for its clip level
 DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
 CORE_SCALE = 3.0
+_LEAST_SUMS = 0.01  # of the budget: less adds nothing to the sums that are known
 
 
 @dataclass(frozen=True)
@@ -225,13 +228,59 @@ def _tangent_product(
 
 
 def gram_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
+    ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
 ) -> tuple[FloatArray, FloatArray, Any]:
-    """Return the leading k-dimensional subspace of a moment, what shares it shows, and its rows."""
+    """Return the leading k-dimensional subspace of a moment, what shares it shows, and its rows.
+
+    With noisy column `sums` their direction, and the columns of the largest, are candidates. More
+    of the budget is for sums where the moment shows little, as far as their total stands clear of
+    its noise: where it does, columns are of one sign, and no direction has less noise.
+    """
     rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
+    if sums.noise_scale:
+        most = noise.n * math.sqrt(2 * share / d) / noise.psd  # of one direction that holds all
+        part = min(1.0, (_total(sums) / CLEAR) ** 2) / (3 + most)
+        if part > _LEAST_SUMS:
+            sums = averaged(sums, rows.sums(share=part * share))
+            share *= 1 - part
     block, scale = rows.gram(share=share)
-    values, vectors = top_eigenpairs(block, k)
-    return vectors, shares_shown(values, float(np.trace(block)), scale, d), rows
+    known = [np.zeros((d, 0))]
+    if sums.noise_scale:
+        mean = about_common(sums.value, sums.noise_scale)[:, None]
+        known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][: k]
+    clear = _total(sums) > CLEAR if sums.noise_scale else False
+    found = max((_found(block, scale, each, k, clear) for each in known), key=itemgetter(0))
+    return *found[1:], rows
+
+
+def _total(sums: Answer) -> float:
+    """Return the total of noisy sums, over its noise."""
+    return abs(float(sums.value.sum())) / (sums.noise_scale * math.sqrt(len(sums.value)))
+
+
+def _found(
+    block: FloatArray, scale: float, known: FloatArray, k: int, clear: bool
+) -> tuple[float, FloatArray, NDArray[np.bool_]]:
+    """Return what k directions hold of a noisy moment, these, and which of them it shows.
+
+    Some are known from elsewhere, the first one may be clear: products with them have no bias. The
+    others are eigenvectors of what is left, of which some is noise.
+    """
+    d, beyond, V = len(block), float(np.trace(block)) / len(block), orthonormal(known)
+    held = np.sum(V * (block @ V), axis=0)
+    # Noise alone exceeds the limit once in a hundred.
+    shown = held - beyond > scale * ndtri(1 - 0.01 / max(len(held), 1))
+    shown[:1] |= clear
+    total = max(float(held.sum()), scale * shown[:1].sum())
+    if rest := k - len(held):
+        apart = block - V @ (V.T @ block)
+        values, vectors = top_eigenpairs(apart - (apart @ V) @ V.T, rest)
+        # Theirs without the noise, times the squares of their cosines: as `wigner`, without a limit.
+        seen = np.sqrt(np.maximum(values**2 - symmetric_noise_edge(scale, d) ** 2, 0.0))
+        total += float(np.maximum(seen, beyond).sum())
+        V = orthonormal(np.column_stack([V, vectors]))
+        shown = np.append(shown, shares_shown(values, beyond * d, scale, d) > 0)
+    return total, V, shown
 
 
 def power_subspace(
@@ -290,7 +339,7 @@ def moment_columns(signal: float, d: int, k: int) -> int:
 
 def screened_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, Answer]:
     """Return (V, noisy column sums) of wide rows, mostly of one sign.
 
     The mean, and the moment of the columns with the largest sums, are where products with all
@@ -308,7 +357,7 @@ def screened_subspace(
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
     start[order, 1:] = chosen_subspace(moment, scale, k, sizes)
-    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums.value
+    return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums
 
 
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
