@@ -301,10 +301,7 @@ def as_labels(values: Any) -> Any:
             return found
     except (TypeError, ValueError, OverflowError):  # of unlike shapes, or beyond all dtypes
         pass
-    found = np.empty(len(given), dtype=object)
-    for i, value in enumerate(given):
-        found[i] = value
-    return found
+    return np.fromiter(given, object, len(given))
 
 
 def _keeps(found: Any, given: list[Any]) -> bool:

@@ -182,8 +182,7 @@ def _same(default):
 
 _TRUST = (
     "Name it in 'assume_rowwise' if each output row depends on its own input row and public "
-    "parameters "
-    "alone."
+    "parameters alone."
 )
 # What to use instead, by the part of scikit-learn that a step is from.
 _INSTEAD = {

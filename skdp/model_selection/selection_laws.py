@@ -372,8 +372,7 @@ def _all_parts(model):
 
 
 def _column(values):
-    column = np.empty(len(values), object)
-    column[:] = values
+    column = np.fromiter(values, object, len(values))
     return np.ma.MaskedArray(column, mask=[value is None for value in values])
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss, as_text
@@ -180,8 +180,7 @@ def line_as_record(line: Line) -> bytes:
     return json.dumps(line, sort_keys=True).encode()
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One line about a fit: what it looked like from then on (None: it cost nothing)."""
 
     at: str
