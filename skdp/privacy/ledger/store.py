@@ -405,11 +405,10 @@ class FileBook(Book):
     ) -> None:
         self.path = os.path.realpath(path)
         with opened(self.path, whole=True, create=terms is not None) as (registry, chain):
-            kept = (
-                add_dataset(registry, chain, dataset, terms)
-                if token is None
-                else registry.with_token(token)
-            )
+            if token is None:
+                kept = add_dataset(registry, chain, dataset, terms)
+            else:
+                kept = registry.with_token(token)
         super().__init__(kept.terms, note)
         self.dataset, self.token = kept.name, kept.token
 

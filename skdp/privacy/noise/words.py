@@ -131,10 +131,8 @@ class SeededSource:
 
     def derive(self, *label: KeyPart) -> SeededSource:
         """Return the child source named by ``label``; no stream is shared with this one."""
-        child = object.__new__(SeededSource)
-        child._key = _hash(b"child", self._key, label)
-        child._seeded = self._seeded
-        return child
+        key = _hash(b"child", self._key, label)
+        return self.from_secret(key.hex(), seeded=self._seeded)
 
     def __repr__(self) -> str:  # the key is as secret as the data
         return f"SeededSource(seeded={self._seeded})"
