@@ -302,12 +302,9 @@ def _by_block(linear, X):
 
 
 def _dense(block):
-    rows = (
-        block.toarray()
-        if sp.issparse(block)
-        else block.reshape(len(block), math.prod(block.shape[1:]))
-    )
-    return np.ascontiguousarray(rows, np.float64)
+    if sp.issparse(block):
+        return np.ascontiguousarray(block.toarray(), np.float64)
+    return np.ascontiguousarray(block.reshape(len(block), math.prod(block.shape[1:])), np.float64)
 
 
 def public_row(X):
