@@ -208,11 +208,6 @@ class Dataset:
         self.last = max(self.last, change.number)
         self.now.put(change.number, change.fit)
 
-    @property
-    def entries(self) -> dict[int, LedgerFit]:
-        """The fits as they stand now."""
-        return self.now.entries
-
     def balance(self) -> Balance:
         """Return what stands there now."""
         return self.now.copy()
