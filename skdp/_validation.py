@@ -176,17 +176,18 @@ def check_range(estimator, name):
     return _fail(estimator, name, expected, value)
 
 
-def spread_range(estimator, name, bounds, size, of):
-    """Return one pair of bounds for each of `size` columns (or targets), or None."""
+def target_bounds(estimator, n_targets):
+    """Return the public bounds of each target, or None."""
+    bounds = check_range(estimator, "target_bounds")
     if bounds is None:
         return None
     try:
-        return tuple(np.broadcast_to(end, (size,)).copy() for end in bounds)
+        return tuple(np.broadcast_to(end, (n_targets,)).copy() for end in bounds)
     except ValueError:
         given = max(end.size for end in bounds)
         raise ValueError(
-            f"The {name!r} parameter of {type(estimator).__name__} has {given} bounds, but there "
-            f"are {size} {of}."
+            f"The 'target_bounds' parameter of {type(estimator).__name__} has {given} bounds, but "
+            f"there are {n_targets} targets."
         ) from None
 
 
@@ -301,10 +302,7 @@ def as_labels(values: Any) -> Any:
             return found
     except (TypeError, ValueError, OverflowError):  # of unlike shapes, or beyond all dtypes
         pass
-    found = np.empty(len(given), dtype=object)
-    for i, value in enumerate(given):
-        found[i] = value
-    return found
+    return np.fromiter(given, object, len(given))
 
 
 def _keeps(found: Any, given: list[Any]) -> bool:

@@ -98,16 +98,16 @@ class Scratch:
     Each call of `shaped` overwrites the array that the call before returned.
     """
 
-    def __init__(self, dtype: Any = np.float64) -> None:
-        self._buffer = np.empty(0, dtype)
+    def __init__(self) -> None:
+        self._buffer = np.empty(0)
 
     def shaped(self, shape: tuple[int, ...]) -> FloatArray:
         """Return an uninitialised array of this shape."""
         size = math.prod(shape)
         if size > 2 * BLOCK:
-            return np.empty(shape, self._buffer.dtype)
+            return np.empty(shape)
         if size > self._buffer.size:
-            self._buffer = np.empty(size, self._buffer.dtype)
+            self._buffer = np.empty(size)
         return self._buffer[:size].reshape(shape)
 
 

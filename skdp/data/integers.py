@@ -7,7 +7,6 @@ and sums of integers are exact in float64 below 2**53, and in limbs or digits be
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from skdp._limits import EXACT, LARGEST, MOST_DENSE, WIDER
 from skdp.data.blocks import (
     LIMB,
     Block,
-    Scratch,
+    ScratchOfThread,
     dense,
     entrywise,
     largest_entries,
@@ -50,15 +49,7 @@ _ROUGH = 2.0**20  # squared norms in units, per column, below which rounding is 
 _LENGTH_BITS = 19
 
 
-class _ScratchOfMaps(threading.local):
-    """Arrays that each thread uses again."""
-
-    def __init__(self) -> None:
-        self.block = Scratch()
-        self.mantissas = Scratch()
-
-
-_SCRATCH = _ScratchOfMaps()
+_SCRATCH = ScratchOfThread()
 
 
 def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
@@ -69,7 +60,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     of this thread overwrites dense integers.
     """
     bits = max(4, (51 - math.ceil(math.log2(max(2, rows.shape[1])))) // 2)
-    out = None if sp.issparse(rows) else _SCRATCH.mantissas.shaped(rows.shape)
+    out = None if sp.issparse(rows) else _SCRATCH.values.shaped(rows.shape)
     largest = largest_entries(rows, out)
     good = np.isfinite(largest) & (largest > 0)
     exponents = np.where(good, np.frexp(np.where(good, largest, 1.0))[1], 0).astype(np.intc)
@@ -159,7 +150,7 @@ class IntegerRows:
         return Z, squares
 
     def _rounded(self, x: FloatArray) -> FloatArray:
-        out = _SCRATCH.block.shaped(x.shape) if self.reuse and x.ndim == 2 else None
+        out = _SCRATCH.rows.shaped(x.shape) if self.reuse and x.ndim == 2 else None
         scaled = np.multiply(x, 1.0 / self.unit, out=out)
         return np.asarray(np.rint(scaled, out=scaled))
 

@@ -306,7 +306,6 @@ def _in_order(block: Any) -> _Columns | _Entries:
     return _Columns(_columns_of(block, space), views.rows_each(block))
 
 
-@dataclass
 class _ColumnsPart:
     """The sorted columns of one part of the rows, cached as far as memory allows.
 
@@ -314,10 +313,8 @@ class _ColumnsPart:
     that some row could be counted twice.
     """
 
-    part: RowSource
-    room: int  # how many numbers may be cached
-
-    def __post_init__(self) -> None:
+    def __init__(self, part: RowSource, room: int) -> None:
+        self.part, self.room = part, room  # how many numbers may be cached
         self._kept, self._others = list[_Columns | _Entries](), list[RowSource]()
         many = self.part.n_rows() * self.part.n_features > self.room
         for piece in (self.part.parts(_PIECES) if many else ()) or [self.part]:

@@ -59,11 +59,9 @@ def _dtype_of_member(archive: NpzFile, name: str) -> np.dtype[Any]:
     assert archive.zip is not None
     with archive.zip.open(name) as member:
         version = np.lib.format.read_magic(member)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
+        read = np.lib.format.read_array_header_2_0
+        if version == (1, 0):
+            read = np.lib.format.read_array_header_1_0
         dtype: np.dtype[Any] = read(member)[2]
     return dtype
 

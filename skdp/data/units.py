@@ -168,8 +168,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Sorted:
+class _Sorted(NamedTuple):
     """Rows in the order of their groups: group i owns ``rows[ends[i] - sizes[i]:ends[i]]``."""
 
     rows: NDArray[np.intp]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from skdp import _inputs
@@ -325,9 +324,7 @@ class DPLowRankFactorizer(
         if _inputs.is_memory_map(X) or is_paths(X):
             source = _inputs.check_rows(self, X, accept_sparse=True)
             return source if is_paths(X) else X
-        _inputs.refuse_blocks(self, X, OTHER_BLOCKS)
-        X = _inputs.checked(self, X, accept_sparse=("csr", "csc"))
-        return X.tocsr() if sp.issparse(X) else X
+        return _inputs.check_matrix(self, X, OTHER_BLOCKS, accept_sparse=("csr", "csc"))
 
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):

@@ -106,22 +106,17 @@ class Federation:
         grant = distribute(self.session, bound, share, self.parts)
         request = Request(self._serial, self.facts, grant.share, grant.step, calls)
         self._serial += 1
-        opened = self._opened(request.encode(), packed_size(bound))
-        answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
-        if bounded.decode is None:
-            return answer
-        return answer._replace(value=bounded.decode(answer.value, grant.step))
-
-    def _opened(self, request: bytes, size: int) -> AggregationResult:
-        """Return the total. An abort ends the fit."""
-        opened = self._aggregate(request, size)
+        opened = self._aggregate(request.encode(), packed_size(bound))  # an abort ends the fit
         needed, every = self.parts.fewest_survivors, self.parts.n_clients
         if not needed <= opened.n_survivors <= every:
             raise PrivacyError(
                 f"{opened.n_survivors} of {every} clients are in the total; the "
                 f"noise was sized for at least {needed}. The fit was given up."
             )
-        return opened
+        answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
+        if bounded.decode is None:
+            return answer
+        return answer._replace(value=bounded.decode(answer.value, grant.step))
 
 
 def _plain(value: Any) -> Argument:

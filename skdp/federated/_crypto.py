@@ -67,33 +67,29 @@ class KeyPair:
     def agree(self, peer: bytes) -> bytes:
         """Return what both owners can compute; a peer of low order is refused."""
         try:
-            shared: bytes = self._key.exchange(library().X25519PublicKey.from_public_bytes(peer))
+            return bytes(self._key.exchange(library().X25519PublicKey.from_public_bytes(peer)))
         except ValueError:
             raise InvalidMessageError("A public key is not valid.") from None
-        return shared
 
 
 def derive(secret: bytes, context: bytes, label: bytes) -> bytes:
     """Return a 256-bit key for one purpose (`label`) in one step (`context`): HKDF-SHA256."""
     crypto = library()
-    key: bytes = crypto.HKDF(crypto.SHA256(), KEY_BYTES, context, label).derive(secret)
-    return key
+    return bytes(crypto.HKDF(crypto.SHA256(), KEY_BYTES, context, label).derive(secret))
 
 
 def seal(key: bytes, message: bytes, associated: bytes) -> bytes:
     """Encrypt and authenticate the one message of a key."""
-    sealed: bytes = library().ChaCha20Poly1305(key).encrypt(_NONCE, message, associated)
-    return sealed
+    return bytes(library().ChaCha20Poly1305(key).encrypt(_NONCE, message, associated))
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
     """Return the message, or refuse if anything was altered."""
     crypto = library()
     try:
-        message: bytes = crypto.ChaCha20Poly1305(key).decrypt(_NONCE, sealed, associated)
+        return bytes(crypto.ChaCha20Poly1305(key).decrypt(_NONCE, sealed, associated))
     except crypto.InvalidTag:
         raise InvalidMessageError("A share was altered on its way.") from None
-    return message
 
 
 class Identity(Protocol):
@@ -130,8 +126,7 @@ class Ed25519Identity:
 
     def sign(self, message: bytes) -> bytes:
         """Sign with this client's key."""
-        signature: bytes = self._key.sign(message)
-        return signature
+        return bytes(self._key.sign(message))
 
     def verify(self, client_id: int, message: bytes, signature: bytes) -> bool:
         """Check a signature of another client."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -243,7 +242,6 @@ Argument: TypeAlias = "float | NDArray[Any] | None"
 
 _REQUEST_MAGIC = b"skdp request 2\n"
 _DTYPES = (np.dtype("<f8"), np.dtype("<i8"))
-_FIELDS = {"serial", "facts", "share", "step", "calls"}
 
 
 class Call(NamedTuple):
@@ -289,8 +287,7 @@ class Question(bytes):
         return self
 
 
-@dataclass(frozen=True, eq=False)
-class Request:
+class Request(NamedTuple):
     """One step of a federated fit.
 
     Attributes
@@ -316,13 +313,8 @@ class Request:
     def encode(self) -> bytes:
         """Return the request as bytes."""
         calls = [[call.method, list(map(_packed, call.arguments))] for call in self.calls]
-        header = {
-            "serial": self.serial,
-            "facts": list(self.facts),
-            "share": float(self.share),
-            "step": float(self.step),
-            "calls": calls,
-        }
+        numbers = {"share": float(self.share), "step": float(self.step)}
+        header = self._asdict() | numbers | {"facts": list(self.facts), "calls": calls}
         return _REQUEST_MAGIC + pack(header)
 
     @classmethod
@@ -348,7 +340,7 @@ def _decoded(data: bytes) -> Request:
     if not data.startswith(_REQUEST_MAGIC):
         raise ValueError
     header = unpack(data[len(_REQUEST_MAGIC) :], longest_text=2**16)
-    if not isinstance(header, dict) or set(header) != _FIELDS:
+    if not isinstance(header, dict) or set(header) != set(Request._fields):
         raise ValueError
     if not 1 <= len(header["calls"]) <= 8:  # more than any fit asks for
         raise ValueError

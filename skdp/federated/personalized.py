@@ -152,15 +152,11 @@ class _AskUsers:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def grams(self, name: str, message: Any, *_: Any, share: float) -> Any:
-        """Return the noisy sum of the clients' contributions to a message."""
-        return getattr(self._ask, name)(*message.public, share=share)
+    def grams(self, name: str, message: Any, *_: Any, **share: float) -> Any:
+        """Return the clients' answer to a message: a noisy sum, or rank queries over numbers."""
+        return getattr(self._ask, name)(*message.public, **share)
 
-    sums = grams
-
-    def numbers(self, name: str, message: Any) -> Any:
-        """Return the rank queries over one number of each user of the clients."""
-        return getattr(self._ask, name)(*message.public)
+    sums = numbers = grams
 
     def scaled(self, *scaling: Any) -> Any:
         """Return the `Ask` over rows that are centred, scaled and clipped by public numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sklearn.base import clone
@@ -104,8 +104,7 @@ class PipelineReport:
 # Checking whether a pipeline is private from end to end, from its steps and parameters alone.
 
 
-@dataclass(frozen=True)
-class _Flow:
+class _Flow(NamedTuple):
     """The history of the rows that reach a step."""
 
     touched: tuple[str, ...] = ()  # steps so far that change rows
@@ -115,7 +114,7 @@ class _Flow:
     def through(self, path, step=None):
         column = step.group_column if type(step) is DPStandardScaler else None
         column = column if self.keeps(column) else None
-        return replace(self, touched=(*self.touched, path), column=column)
+        return self._replace(touched=(*self.touched, path), column=column)
 
     def keeps(self, column):
         """Whether a column here is one of the input, untouched."""
@@ -206,7 +205,7 @@ class _Walk:
                 f"{', '.join(flow.touched)}: text, whole numbers below 2**53, or a data frame."
             )
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
-        return replace(flow.through(name, step), private=name)
+        return flow.through(name, step)._replace(private=name)
 
     def _inside(self, name, search, flow):
         """Follow the rows into a search; return whether anything in it is private."""

@@ -182,8 +182,7 @@ def _same(default):
 
 _TRUST = (
     "Name it in 'assume_rowwise' if each output row depends on its own input row and public "
-    "parameters "
-    "alone."
+    "parameters alone."
 )
 # What to use instead, by the part of scikit-learn that a step is from.
 _INSTEAD = {
@@ -303,12 +302,9 @@ def _by_block(linear, X):
 
 
 def _dense(block):
-    rows = (
-        block.toarray()
-        if sp.issparse(block)
-        else block.reshape(len(block), math.prod(block.shape[1:]))
-    )
-    return np.ascontiguousarray(rows, np.float64)
+    if sp.issparse(block):
+        return np.ascontiguousarray(block.toarray(), np.float64)
+    return np.ascontiguousarray(block.reshape(len(block), math.prod(block.shape[1:])), np.float64)
 
 
 def public_row(X):

@@ -49,18 +49,6 @@ def scored_unit(name):
     return unit
 
 
-def _squared(y, found):
-    return (y - found) ** 2
-
-
-def _absolute(y, found):
-    return np.abs(y - found)
-
-
-def _zero_one(y, found):
-    return np.not_equal(y, found).astype(np.float64)
-
-
 def _distance(x, found):
     """Squared distance of rows, as sums along rows."""
     x = x.toarray() if sp.issparse(x) else x
@@ -81,9 +69,9 @@ def _share_lost(origin, x, found):
 
 # name -> (method of the model, function (target, prediction) -> loss)
 LOSSES = {
-    "squared_error": ("predict", _squared),
-    "absolute_error": ("predict", _absolute),
-    "zero_one": ("predict", _zero_one),
+    "squared_error": ("predict", lambda y, found: (y - found) ** 2),
+    "absolute_error": ("predict", lambda y, found: np.abs(y - found)),
+    "zero_one": ("predict", np.not_equal),
     "reconstruction": ("reconstruct", _distance),
     "share_lost": ("reconstruct", _share_lost),  # given the origin of the model first
 }

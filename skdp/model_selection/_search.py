@@ -322,8 +322,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         y : array-like of shape (n_samples,), default=None
             Targets.
         """
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y)
+        return self._call("score", X, y=y)
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "best_estimator_")

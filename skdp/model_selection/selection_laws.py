@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -295,15 +295,14 @@ def plan_selection(
 # The runs of a private search, and what may be published of them.
 
 
-@dataclass
-class Run:
+class Run(NamedTuple):
     """One run: a candidate, its model, its private score. Secret until it is chosen."""
 
     params: dict
     model: Any
     total: float  # orders the runs: the noisy sum of losses, without the noise of the count
     n: float  # of units, as it was released for this run
-    warnings: list = field(default_factory=list)
+    warnings: list
 
 
 def _silence(model):
@@ -316,8 +315,7 @@ def _silence(model):
             part.verbose = False
 
 
-@dataclass
-class Results:
+class Results(NamedTuple):
     """The published results: the best run, or all runs if each was paid for."""
 
     plan: Any
@@ -372,8 +370,7 @@ def _all_parts(model):
 
 
 def _column(values):
-    column = np.empty(len(values), object)
-    column[:] = values
+    column = np.fromiter(values, object, len(values))
     return np.ma.MaskedArray(column, mask=[value is None for value in values])
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -283,8 +282,7 @@ def _pairs(batch: Batch, m: int, zeta: float) -> FloatArray:
     return _triangles(np.matmul(first.swapaxes(1, 2), second))
 
 
-@dataclass(frozen=True)
-class _Equations:
+class _Equations(NamedTuple):
     """Algorithm 2 for one block of users: heads from a quarter of the rows, sums from the next."""
 
     U: FloatArray

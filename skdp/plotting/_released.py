@@ -46,12 +46,8 @@ def rgb(color):
 _SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
 _SKETCHES = ("full_matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")
-# Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).
-_READ_OFF = {
-    "projected_gram": math.sqrt(2),
-    "rayleigh_quotient": math.sqrt(2),
-    "projected_matrix": 2.0,
-}
+# Of order k: where the values themselves were read. Edge over that of symmetric noise.
+_READ_OFF = {"projected_gram": 1.0, "rayleigh_quotient": 1.0, "projected_matrix": math.sqrt(2)}
 
 
 def released_values(estimator):
@@ -96,17 +92,12 @@ def noise_edge(estimator, n_values):
             precision = sum(1 / scale**2 for scale in scales if scale > 0)
             size = estimator.n_features_in_
             if name == "right_product":
-                size = len(
-                    getattr(
-                        estimator,
-                        "left_singular_vectors_",
-                        getattr(estimator, "embedding_", range(size)),
-                    )
-                )
+                left = getattr(estimator, "embedding_", range(size))
+                size = len(getattr(estimator, "left_singular_vectors_", left))
             edge = math.sqrt(size / precision) if precision else 0.0
             edges.append(edge + noise_bias)
     read_off = [
-        _shown(estimator, line.noise_scale * factor / math.sqrt(2), n_values, noise_bias)
+        _shown(estimator, line.noise_scale * factor, n_values, noise_bias)
         for line in lines
         if (factor := _READ_OFF.get(line.name))
     ]

@@ -174,7 +174,29 @@ _DUALS: dict[str, Callable[[FloatArray], float]] = {
 }
 
 
-class EntryQuery(PrivateQuery):
+class _MatrixQuery(PrivateQuery):
+    """Products of a private matrix with public ones."""
+
+    def __init__(self, A: Any, unit: MatrixUnit) -> None:
+        if unit.kind.symmetric and A.shape[0] != A.shape[1]:
+            raise ValueError(f"{unit.name!r} needs a square matrix. Got shape {A.shape} instead.")
+        self._raw, self.unit = A, unit
+        self.shape: tuple[int, int] = A.shape
+        self.n_features = self.shape[1]
+
+    def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
+        raise NotImplementedError
+
+    def right(self, X: FloatArray) -> Bounded:
+        """Return A X: see the table of the module."""
+        return self._product("right_product", X, transpose=False)
+
+    def left(self, U: FloatArray) -> Bounded:
+        """Return A'U: the same bounds, as E' has the norms of E (mixed: it is E)."""
+        return self._product("left_product", U, transpose=True)
+
+
+class EntryQuery(_MatrixQuery):
     """Products of a private matrix with public ones.
 
     Shapes are public and answers are float products rounded to the grid, so each bound is widened
@@ -191,13 +213,8 @@ class EntryQuery(PrivateQuery):
     def __init__(self, A: Any, unit: MatrixUnit) -> None:
         if not unit.bounded:
             raise PrivacyError(f"float products have no bound for {unit!r}; use NormQuery.")
-        if unit.kind.symmetric and A.shape[0] != A.shape[1]:
-            raise ValueError(f"an edge needs a square matrix. Got shape {A.shape} instead.")
-        self._raw = A
+        super().__init__(A, unit)
         self._clean: Any = None
-        self.unit = unit
-        self.shape: tuple[int, int] = A.shape
-        self.n_features = self.shape[1]
 
     def _matrix(self) -> Any:
         """Clip entries, and for a graph symmetrise: inside the gate, once."""
@@ -226,14 +243,6 @@ class EntryQuery(PrivateQuery):
 
         l2, l1 = self.unit.product(X), self.unit.product(X, 1)
         return rounded_release(name, (rows, X.shape[1]), l2, error, compute, l1=l1)
-
-    def right(self, X: FloatArray) -> Bounded:
-        """Return A X: see the table of the module."""
-        return self._product("right_product", X, transpose=False)
-
-    def left(self, U: FloatArray) -> Bounded:
-        """Return A'U: the same bounds, with the rows of U."""
-        return self._product("left_product", U, transpose=True)
 
     def core(self, U: FloatArray, X: FloatArray) -> Bounded:
         """Return U'A X, with full noise (its change is not symmetric)."""
@@ -387,7 +396,7 @@ def _moved(X: FloatArray, order: int = 2) -> float:
     return 1 + 2.0**-25 * math.sqrt(X.size * columns)
 
 
-class NormQuery(PrivateQuery):
+class NormQuery(_MatrixQuery):
     """Products of a private matrix with public ones.
 
     Parameters
@@ -401,13 +410,8 @@ class NormQuery(PrivateQuery):
     def __init__(self, A: Any, unit: MatrixUnit) -> None:
         if unit.bounded:
             raise PrivacyError(f"{unit!r} has bounds of entries; use EntryQuery.")
-        if unit.kind.symmetric and A.shape[0] != A.shape[1]:
-            raise ValueError(f"{unit.name!r} needs a square matrix. Got shape {A.shape} instead.")
-        self._raw = A
+        super().__init__(A, unit)
         self._digits: list[Any] = []
-        self.unit = unit
-        self.shape: tuple[int, int] = A.shape
-        self.n_features = self.shape[1]
         self._bits = digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
         self._largest = _power_of_two(above) / ROUNDING
@@ -465,14 +469,6 @@ class NormQuery(PrivateQuery):
         l1 = min(l1, math.sqrt(math.prod(shape)) * l2)
         return Bound(name, shape, l2 * _WIDER_ROUNDED, symmetric=symmetric, l1=l1 * _WIDER_ROUNDED)
 
-    def right(self, X: FloatArray) -> Bounded:
-        """Return A X: see the table above."""
-        return self._product("right_product", X, transpose=False)
-
-    def left(self, U: FloatArray) -> Bounded:
-        """Return A'U: the same bounds, as E' has the norms of E (mixed: it is E)."""
-        return self._product("left_product", U, transpose=True)
-
     def core(self, U: FloatArray, X: FloatArray) -> Bounded:
         """Return U'A X: a factor ||U||_2 more, or the norms of U and X the other way round."""
         U, X = np.asarray(U, np.float64), np.asarray(X, np.float64)
@@ -526,11 +522,9 @@ def moment_change(unit: MatrixUnit, clip_norm: float) -> float:
 
     def against_zero(s: float) -> float:
         C = clip_norm
-        return (
-            s * math.sqrt(2 * C * C - s * s)
-            if s <= C
-            else math.sqrt(2) * C * C * s / math.hypot(C, s)
-        )
+        if s <= C:
+            return s * math.sqrt(2 * C * C - s * s)
+        return math.sqrt(2) * C * C * s / math.hypot(C, s)
 
     sizes = abs(unit.low), abs(unit.high)
     if unit.adjacency == "replace":

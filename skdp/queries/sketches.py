@@ -144,11 +144,6 @@ class SketchUnit(MatrixUnit):
             return 0
         return max(0, math.ceil(math.log2(self.clip_norm * FINEST_UNIT / unit)))
 
-    @property
-    def small(self) -> bool:
-        """Whether integers are known to have 26 bits at most."""
-        return self.kind.by_rows
-
     def contributions(self, values: FloatArray, unit: float) -> FloatArray:
         """Return entries or updates truncated toward zero to units; floats in bounds at unit 0."""
         if unit:
@@ -196,7 +191,8 @@ class Whole(_Sketched):
         def answer(step: float) -> NDArray[Any]:
             unit = step * sketch.scale
             e = self._unit.shift(unit) if step else 0
-            add = partial(sketch.add_matrix, small=self._unit.small) if step else sketch.add_floats
+            small = self._unit.kind.by_rows  # integers are known to have 26 bits at most
+            add = partial(sketch.add_matrix, small=small) if step else sketch.add_floats
             total: NDArray[Any] = np.zeros(sketch.out_shape, np.int64 if step else np.float64)
             for first, A in self._blocks():
                 add(total, self._contributions(A, unit * 2.0**e), first)

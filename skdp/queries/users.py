@@ -12,7 +12,6 @@ products are made user by user, so that their bits do not depend on who else is 
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -123,9 +122,7 @@ class UserQuery(SumQuery):
 
     def scaled(self, center: FloatArray, scale: FloatArray, limit: FloatArray) -> UserQuery:
         """Return the query with rows that are centred, scaled and clipped by public numbers."""
-        out = copy.copy(self)
-        out._scaling = Scaling(center, scale, limit)
-        return out
+        return self._with(_scaling=Scaling(center, scale, limit))
 
     def _of_scaled(self, local: Local) -> Local:
         return local if self._scaling is None else partial(_of_scaled, local, self._scaling)

@@ -113,7 +113,8 @@ def interactions_from_pairs(
     first[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 0)
     cells = (weights[first], (rows[first], columns[first]))
     matrix = sp.csr_array(cells, shape=(len(names), len(catalogue)))
-    return InteractionMatrix(matrix, _as_objects(names), _as_objects(catalogue))
+    users, items = (np.fromiter(given, object, len(given)) for given in (names, catalogue))
+    return InteractionMatrix(matrix, users, items)
 
 
 def _each(values: Any) -> list[Any]:
@@ -151,12 +152,6 @@ def _places(wanted: list[Any], names: dict[Any, int]) -> NDArray[np.int64]:
     """Return the number of each name, or -1."""
     found = (names.get(key, -1) if isinstance(key, Hashable) else -1 for key in wanted)
     return np.fromiter(found, np.int64, len(wanted))
-
-
-def _as_objects(names: dict[Any, int]) -> NDArray[Any]:
-    out = np.empty(len(names), object)
-    out[:] = list(names)
-    return out
 
 
 # The best items of each user, in bounded memory.

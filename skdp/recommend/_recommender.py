@@ -452,6 +452,5 @@ class DPRecommender(
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.positive_only = False
         tags.transformer_tags.preserves_dtype = []
         return tags

@@ -260,8 +260,7 @@ def learn_base(estimator, ask, query, shares):
 
 def _target_unit(estimator, ask, p, shares, public):
     """Return the unit of targets, and what the search for it leaves of the share of the model."""
-    given, rest = _validation.check_range(estimator, "target_bounds"), shares["global"]
-    bounds = _validation.spread_range(estimator, "target_bounds", given, p, "targets")
+    bounds, rest = _validation.target_bounds(estimator, p), shares["global"]
     if bounds is None:
         find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
         found, _, rest = find_targets(find(share), find, None, share, rest)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._limits import CLEAR
-from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
+from skdp._validation import ColumnBounds, Seed, Split, check_range, target_bounds
 from skdp.base import atomic
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
@@ -197,9 +197,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
     def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
         q = n_columns(placed.columns["y"])
-        bounds = spread_range(
-            self, "target_bounds", check_range(self, "target_bounds"), q, "targets"
-        )
+        bounds = target_bounds(self, q)
         scale = bounds and TargetScale.in_box(*bounds, centered=self.fit_intercept)
         form = RecordForm(as_columns, q)
         released = _linear.Releases(self, session, placed, form, scale).make()

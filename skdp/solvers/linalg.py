@@ -39,10 +39,7 @@ def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, Flo
     few = k is not None and k < d // 4
     subset = (d - int(k or 0), d - 1) if few else None
     values, vectors = scipy.linalg.eigh(M, subset_by_index=subset, check_finite=False)
-    kept = (
-        slice(None, None, -1) if k is None else slice(-1, -k - 1 if k < len(values) else None, -1)
-    )
-    return values[kept], vectors[:, kept]
+    return values[::-1][:k], vectors[:, ::-1][:, :k]
 
 
 def leading_eigenvectors(

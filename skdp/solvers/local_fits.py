@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,7 @@ def each(values: NDArray[Any], A: FloatArray) -> NDArray[Any]:
     return values.reshape(-1, *[1] * (A.ndim - 1))
 
 
-@dataclass(frozen=True)
-class ConvexLoss:
+class ConvexLoss(NamedTuple):
     """A convex loss as ridge fits to pseudo-responses.
 
     Attributes
@@ -125,10 +123,6 @@ def _huber_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
     return np.asarray(eta + np.clip(R, -width, width))
 
 
-def _absolute_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
-    return np.asarray(np.abs(Y - eta).sum(axis=2))
-
-
 def _sigmoid(eta: FloatArray) -> FloatArray:
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(eta, -40.0, 40.0))))
 
@@ -139,19 +133,11 @@ def softmax(eta: FloatArray) -> FloatArray:
     return np.asarray(shifted / shifted.sum(axis=2, keepdims=True))
 
 
-def _logistic_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
-    return eta + 4.0 * (Y - _sigmoid(eta))
-
-
-def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
-    return eta + 2.0 * (Y - softmax(eta))
-
-
 LOSSES: dict[str, ConvexLoss] = {
     "squared": ConvexLoss(lambda Y, eta: Y, _square_loss, n_steps=1),
-    "huber": ConvexLoss(_huber_pseudo, _absolute_loss, judges=True),
-    "logistic": ConvexLoss(_logistic_pseudo, _square_loss, _sigmoid),
-    "softmax": ConvexLoss(_softmax_pseudo, _square_loss, softmax),
+    "huber": ConvexLoss(_huber_pseudo, lambda Y, eta: np.abs(Y - eta).sum(axis=2), judges=True),
+    "logistic": ConvexLoss(lambda Y, eta: eta + 4.0 * (Y - _sigmoid(eta)), _square_loss, _sigmoid),
+    "softmax": ConvexLoss(lambda Y, eta: eta + 2.0 * (Y - softmax(eta)), _square_loss, softmax),
 }
 
 
@@ -231,8 +217,7 @@ def _mean_square(s: FloatArray, P: FloatArray) -> FloatArray:
     return np.where(size > 0, size, 1.0)
 
 
-@dataclass(frozen=True)
-class LocalFit:
+class LocalFit(NamedTuple):
     """One fit of each user.
 
     Attributes
@@ -280,8 +265,7 @@ class Basis:
         return self.rows * self.rows
 
 
-@dataclass(frozen=True)
-class RidgePath:
+class RidgePath(NamedTuple):
     """The decomposed features of each user: ridge fits for any penalty cost little after it.
 
     Attributes

@@ -7,7 +7,6 @@ rows, s the standard deviation of the noise on A's diagonal (off the diagonal it
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat
 
 import numpy as np
@@ -27,8 +26,7 @@ def released_count(value: SupportsFloat, noise_scale: float) -> float:
     return max(1.0, float(value), 2 * noise_scale)
 
 
-@dataclass(frozen=True)
-class ReleasedMoment:
+class ReleasedMoment(NamedTuple):
     """A released second moment about a public or released centre.
 
     Attributes

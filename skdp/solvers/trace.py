@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -118,8 +117,7 @@ class TraceFacts(NamedTuple):
         return _Z * math.sqrt(variance * size + self.bias**2)
 
 
-@dataclass(frozen=True)
-class TraceFit:
+class TraceFit(NamedTuple):
     """A public estimate U diag(values) V', or the reason why it is zero."""
 
     U: FloatArray
@@ -266,8 +264,7 @@ def curved_step(
 # -- the descent --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A public estimate U diag(values) V' and an intercept.
 
     `of_start` is the fraction of the noise of the initial estimate that is still in it.

@@ -274,105 +274,87 @@ class _Recorder:
             )
         return self.script[index]
 
-    def read(self, original):
-        def hooked(session, answer, grant):
-            name = grant.bound.name
-            if self._closings.get(grant, 0) >= self._allowed.get(grant, 1):
-                self.transcript.faults.append(f"{name!r} was read after it was opened")
-            opening = self._opening(grant)
-            if opening.loss is None:
-                self.transcript.faults.append(f"{name!r} was read before it was paid for")
-            exact = original(session, answer, grant)
-            opening.exact = opening.exact + exact if opening.n_reads else exact
-            opening.n_reads += 1
-            return exact
+    # Hooks: each is given the method that it replaces, and then what that was called with.
 
-        return hooked
+    def read(self, original, session, answer, grant):
+        name = grant.bound.name
+        if self._closings.get(grant, 0) >= self._allowed.get(grant, 1):
+            self.transcript.faults.append(f"{name!r} was read after it was opened")
+        opening = self._opening(grant)
+        if opening.loss is None:
+            self.transcript.faults.append(f"{name!r} was read before it was paid for")
+        exact = original(session, answer, grant)
+        opening.exact = opening.exact + exact if opening.n_reads else exact
+        opening.n_reads += 1
+        return exact
 
-    def finish(self, original):
-        def hooked(grant, total):
-            answer = original(grant, total)
-            value = self._close(grant, np.array(total), answer.value)
-            return answer._replace(value=np.array(value))
+    def finish(self, original, grant, total):
+        answer = original(grant, total)
+        value = self._close(grant, np.array(total), answer.value)
+        return answer._replace(value=np.array(value))
 
-        return hooked
-
-    def finish_flips(self, original):
+    def finish_flips(self, original, grant, total):
         """Record an array that was flipped: its noise is not added, so there is no total."""
+        answer = original(grant, total)
+        return answer._replace(value=self._close(grant, None, answer.value))
 
-        def hooked(grant, total):
-            answer = original(grant, total)
-            return answer._replace(value=self._close(grant, None, answer.value))
-
-        return hooked
-
-    def stream_sum(self, original):
+    def stream_sum(self, original, stream, exact, node):
         """Record each noisy sum of a stream; in a replay, hand out that of the first data set."""
+        grant = stream._grant
+        opening = self._opening(grant)
+        del self._pending[grant]
+        opening.exact, index = np.array(exact), len(self.transcript)
+        total = original(stream, exact, node)
+        if self.script is not None:
+            total = self._scripted(index, opening.bound).total.copy()
+        opening.total, opening.value = total, grant.decoded(total).value
+        opening.stream = grant
+        self.transcript.openings.append(opening)
+        return total
 
-        def hooked(stream, exact, node):
-            grant = stream._grant
-            opening = self._opening(grant)
-            del self._pending[grant]
-            opening.exact, index = np.array(exact), len(self.transcript)
-            total = original(stream, exact, node)
-            if self.script is not None:
-                total = self._scripted(index, opening.bound).total.copy()
-            opening.total, opening.value = total, grant.decoded(total).value
-            opening.stream = grant
-            self.transcript.openings.append(opening)
-            return total
+    def choose(self, original, session, bounded, share):
+        with self._noise():
+            index = original(session, bounded, share)
+        grant = list(self._pending)[-1]
+        return self._close(grant, None, index)
 
-        return hooked
+    def draw(self, original, grant, *index):
+        if self.script is not None:
+            return grant.nothing()
+        with self._noise():
+            return original(grant, *index)
 
-    def choose(self, original):
-        def hooked(session, bounded, share):
-            with self._noise():
-                index = original(session, bounded, share)
-            grant = list(self._pending)[-1]
-            return self._close(grant, None, index)
-
-        return hooked
-
-    def draw(self, original):
-        def hooked(grant, *index):
-            if self.script is not None:
-                return grant.nothing()
-            with self._noise():
-                return original(grant, *index)
-
-        return hooked
-
-    def words(self, original):
+    def words(self, original, source, *key):
         """Log the words of public starts, and hand out the same ones in a replay."""
+        take = original(source, *key)
+        if self._in_noise:
+            return take
 
-        def hooked(source, *key):
-            take = original(source, *key)
-            if self._in_noise:
-                return take
+        def logged(n):
+            drawn = self._starts.pop(0) if self._starts else take(n)
+            if len(drawn) != n:
+                raise AssertionError("the random start depends on private data")
+            self.transcript.public_words.append(drawn)
+            return drawn
 
-            def logged(n):
-                drawn = self._starts.pop(0) if self._starts else take(n)
-                if len(drawn) != n:
-                    raise AssertionError("the random start depends on private data")
-                self.transcript.public_words.append(drawn)
-                return drawn
+        return logged
 
-            return logged
 
-        return hooked
+def _hooked(hook: Callable[..., Any]):
+    return lambda original: lambda *args, **named: hook(original, *args, **named)
 
 
 @contextmanager
 def _recording(recorder: _Recorder):
     with ExitStack() as stack:
-        stack.enter_context(replaced(PrivacySession, "_read", recorder.read))
-        stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
-        stack.enter_context(replaced(Grant, "finish", recorder.finish))
-        stack.enter_context(replaced(Grant, "draw", recorder.draw))
-        stack.enter_context(replaced(FlipGrant, "finish", recorder.finish_flips))
-        stack.enter_context(replaced(FlipGrant, "draw", recorder.draw))
-        stack.enter_context(replaced(Stream, "_noised", recorder.stream_sum))
-        stack.enter_context(replaced(SystemSource, "words", recorder.words))
+        stack.enter_context(replaced(PrivacySession, "_read", _hooked(recorder.read)))
+        stack.enter_context(replaced(PrivacySession, "choose", _hooked(recorder.choose)))
+        stack.enter_context(replaced(Grant, "finish", _hooked(recorder.finish)))
+        stack.enter_context(replaced(Grant, "draw", _hooked(recorder.draw)))
+        stack.enter_context(replaced(FlipGrant, "finish", _hooked(recorder.finish_flips)))
+        stack.enter_context(replaced(FlipGrant, "draw", _hooked(recorder.draw)))
+        stack.enter_context(replaced(Stream, "_noised", _hooked(recorder.stream_sum)))
+        stack.enter_context(replaced(SystemSource, "words", _hooked(recorder.words)))
         yield recorder.transcript
 
 

@@ -259,7 +259,7 @@ class _Attack:
         self.make_query, self.release, self.public = make_query, release, public
         self.budgets = budgets
         self.report = SensitivityReport(str(release))
-        self._cached: tuple[Any, str, dict] = (None, "", {})
+        self._cached: tuple[Any, str, list[np.ndarray]] = (None, "", [])
 
     def bounded(self, data) -> Bounded:
         query = self.make_query(data)
@@ -300,12 +300,6 @@ class _Attack:
             raise AssertionError(f"{bound.name}: the bound says symmetric, the answer is not")
         return value
 
-    def _answers(self, data, name, claims, bounded) -> list[np.ndarray]:
-        key = id(data)
-        if self._cached[0] is data and self._cached[1] == name:
-            return self._cached[2][key]
-        return [self.answer(bounded, step) for _, step, _ in claims]
-
     def ratio(self, first, second, form: str) -> tuple[float, str, float]:
         """Return the largest (ratio, norm, step) of one pair, and keep the record."""
         to = FORMATS[form]
@@ -314,8 +308,10 @@ class _Attack:
         if a.bound != b.bound:
             raise AssertionError(f"the bound depends on private data: {a.bound} and {b.bound}")
         claims = self.claims(a.bound)
-        before = self._answers(first, form, claims, a)
-        self._cached = (first, form, {id(first): before})
+        data, seen, before = self._cached
+        if data is not first or seen != form:
+            before = [self.answer(a, step) for _, step, _ in claims]
+            self._cached = first, form, before
         best = (0.0, "", 0.0)
         for (norm, step, claimed), x in zip(claims, before, strict=True):
             shift = change(x, self.answer(b, step)).ravel()

@@ -299,9 +299,7 @@ def _steepest(epsilon: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def _law(
-    weights: tuple[tuple[float, tuple[int, ...]], ...],
-) -> tuple[FloatArray, FloatArray, float]:
+def _law(weights: Terms) -> tuple[FloatArray, FloatArray, float]:
     """Return points, masses and the mean beyond them of the sum of weight times product."""
     points, mass, beyond = np.zeros(1), np.ones(1), 0.0
     for weight, degrees in weights:

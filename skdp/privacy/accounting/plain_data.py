@@ -48,7 +48,8 @@ def unpack(data: bytes, *, longest_text: int | None = None) -> Any:
             raise ValueError
         arrays = _Arrays(data, start)
         item = json.loads(data[_LENGTH.size : start], object_hook=arrays.decoded)
-        arrays.check_end()
+        if arrays.at != len(data):
+            raise ValueError
     except _DAMAGE:
         raise ValueError("these bytes are damaged, or of another version.") from None
     return item
@@ -58,7 +59,7 @@ class _Arrays:
     """Reads the arrays in their order."""
 
     def __init__(self, data: bytes, start: int) -> None:
-        self._data, self._at, self._count = data, start, 0
+        self._data, self.at, self._count = data, start, 0
 
     def decoded(self, value: dict[str, Any]) -> Any:
         """Return the array that a JSON object stands for, or the object if it stands for none."""
@@ -69,17 +70,12 @@ class _Arrays:
         if value["__array__"] != self._count or dtype.kind not in _NUMBERS or not plain:
             raise ValueError
         size = math.prod(shape)
-        if size * dtype.itemsize > len(self._data) - self._at:
+        if size * dtype.itemsize > len(self._data) - self.at:
             raise ValueError
-        array = np.frombuffer(self._data, dtype, size, self._at).reshape(shape).copy()
-        self._at += array.nbytes
+        array = np.frombuffer(self._data, dtype, size, self.at).reshape(shape).copy()
+        self.at += array.nbytes
         self._count += 1
         return array
-
-    def check_end(self) -> None:
-        """Raise if bytes are left."""
-        if self._at != len(self._data):
-            raise ValueError
 
 
 # Losses as plain data, for files and messages.

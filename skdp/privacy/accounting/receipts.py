@@ -268,8 +268,7 @@ _PURPOSES = {
     "head_rule_votes": "rule of each user's model",
     **dict.fromkeys(("projected_matrix", "rayleigh_quotient", "projected_gram"), "spectrum"),
     "squared_norm_sum": "total variance",
-    "regression_moments": "regression",
-    "regression_products": "regression",
+    **dict.fromkeys(("regression_moments", "regression_products"), "regression"),
     "target_sums": "mean of the targets",
     "cut_gain": "cuts of entries",
 }

@@ -313,29 +313,17 @@ class Seen(NamedTuple):
         return self.later.plus(Sum.of(self.first))
 
 
-@dataclass(frozen=True)
 class EpsilonDelta:
-    """A budget (epsilon, delta)."""
+    """A budget (epsilon, delta).
 
-    budget: PrivacyBudget
+    No fit has an epsilon above its `ceiling`. Its `delta` is the default one of reports, and of the
+    next fit in `remaining`.
+    """
 
-    def __post_init__(self) -> None:
-        if self.budget.exact:
+    def __init__(self, budget: PrivacyBudget) -> None:
+        if budget.exact:
             raise ValueError("'epsilon' of a PrivacyLedger must be finite. Got inf instead.")
-
-    @property
-    def delta(self) -> float:
-        """The default delta of reports, and of the next fit in `remaining`."""
-        return self.budget.delta
-
-    @property
-    def ceiling(self) -> float:
-        """No fit has a larger epsilon."""
-        return self.budget.epsilon
-
-    @property
-    def _whole(self) -> tuple[float, float]:
-        return self.budget.epsilon, self.budget.delta
+        self.ceiling, self.delta = self._whole = budget.epsilon, budget.delta
 
     def limits(self, fits: int) -> tuple[float, float]:
         """Return the epsilon and delta left for the fits themselves after the sampler's error."""

@@ -100,14 +100,13 @@ _MADE: dict[str, int] = {}  # token -> process
 
 def new_token() -> str:
     """Return the name of a ledger or a reservation that is made here."""
-    token = secrets.token_hex(16)
-    _MADE[token] = os.getpid()
-    return token
+    return adopt(secrets.token_hex(16))
 
 
-def adopt(token: str) -> None:
+def adopt(token: str) -> str:
     """Register the name of a ledger as made by this process; the ledger itself may be older."""
     _MADE[token] = os.getpid()
+    return token
 
 
 def is_ours(token: str) -> bool:

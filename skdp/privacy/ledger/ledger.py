@@ -187,12 +187,10 @@ class PrivacyLedger:
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")
-        book = (
-            Book(terms, note)
-            if path is None
-            else FileBook(os.fspath(path), terms, dataset, note=note)
-        )
-        self._keep(book)
+        if path is None:
+            self._keep(Book(terms, note))
+        else:
+            self._keep(FileBook(os.fspath(path), terms, dataset, note=note))
 
     def _keep(self, book: Book) -> None:
         """Work with a book."""
@@ -204,8 +202,7 @@ class PrivacyLedger:
         self.note = book.note
         self._book = book
         self._refused = self._book.refused
-        self._token = self._book.token
-        adopt(self._token)
+        self._token = adopt(self._book.token)
         self._lock = threading.Lock()
         self._withdraw: Callable[[], None] | None = None
 

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from skdp._limits import NEGLIGIBLE
 from skdp.exceptions import BudgetExceededError, PrivacyError
@@ -255,8 +255,7 @@ def _take(file: sqlite3.Connection, kind: str) -> bool:
     return bool(file.execute(one_less + "NOT NULL", (kind,)).rowcount)
 
 
-@dataclass(frozen=True)
-class ReservationKey:
+class ReservationKey(NamedTuple):
     """The key of a clone or pickle that was made inside ledgers, or of a part of a search.
 
     `ledgers` are those that were open; `reservation` is empty if nothing was paid; `file` exists as
@@ -505,8 +504,7 @@ def settle_charges(charges: Iterable[tuple[_Payer, int]], granted: Losses, state
 # -- payments in advance --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Payment:
+class Payment(NamedTuple):
     """A payment in advance: for a whole search, or for fits of all rows (`fit` is None).
 
     Clones of `parts` (estimators and scorers) draw on it while a method of `caller` runs. Without a

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss, as_text
@@ -180,8 +180,7 @@ def line_as_record(line: Line) -> bytes:
     return json.dumps(line, sort_keys=True).encode()
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One line about a fit: what it looked like from then on (None: it cost nothing)."""
 
     at: str
@@ -208,11 +207,6 @@ class Dataset:
         self.changes.append(change)
         self.last = max(self.last, change.number)
         self.now.put(change.number, change.fit)
-
-    @property
-    def entries(self) -> dict[int, LedgerFit]:
-        """The fits as they stand now."""
-        return self.now.entries
 
     def balance(self) -> Balance:
         """Return what stands there now."""
@@ -406,11 +400,10 @@ class FileBook(Book):
     ) -> None:
         self.path = os.path.realpath(path)
         with opened(self.path, whole=True, create=terms is not None) as (registry, chain):
-            kept = (
-                add_dataset(registry, chain, dataset, terms)
-                if token is None
-                else registry.with_token(token)
-            )
+            if token is None:
+                kept = add_dataset(registry, chain, dataset, terms)
+            else:
+                kept = registry.with_token(token)
         super().__init__(kept.terms, note)
         self.dataset, self.token = kept.name, kept.token
 

@@ -62,11 +62,7 @@ class SystemSource:
     """
 
     __slots__ = ()
-
-    @property
-    def seeded(self) -> bool:
-        """Always False."""
-        return False
+    seeded = False
 
     def words(self, *public_key: KeyPart) -> Words:
         """Return fresh words; the key is checked as a seeded source would, and not used."""
@@ -103,27 +99,22 @@ class SeededSource:
     on how its words are asked for. Every part is tagged by type and prefixed by its length.
     """
 
-    __slots__ = ("_key", "_seeded")
+    __slots__ = ("_key", "seeded")
 
     def __init__(self, seed: int | np.integer | bytes, *context: KeyPart) -> None:
         self._key = _hash(b"seed", _seed(seed), context)
-        self._seeded = True
+        self.seeded = True
 
     @classmethod
     def from_secret(cls, key: str, *, seeded: bool) -> SeededSource:
         """Return the source of a `secret`, `seeded` as it was."""
         source = object.__new__(cls)
-        source._key, source._seeded = bytes.fromhex(key), seeded
+        source._key, source.seeded = bytes.fromhex(key), seeded
         return source
 
     def secret(self) -> str:
         """Return the key as text, for a checkpoint: as secret as the data."""
         return self._key.hex()
-
-    @property
-    def seeded(self) -> bool:
-        """True unless the key came from the operating system."""
-        return self._seeded
 
     def words(self, *public_key: KeyPart) -> Words:
         """Return the words named by ``public_key``, from the beginning of their stream."""
@@ -131,13 +122,11 @@ class SeededSource:
 
     def derive(self, *label: KeyPart) -> SeededSource:
         """Return the child source named by ``label``; no stream is shared with this one."""
-        child = object.__new__(SeededSource)
-        child._key = _hash(b"child", self._key, label)
-        child._seeded = self._seeded
-        return child
+        key = _hash(b"child", self._key, label)
+        return self.from_secret(key.hex(), seeded=self.seeded)
 
     def __repr__(self) -> str:  # the key is as secret as the data
-        return f"SeededSource(seeded={self._seeded})"
+        return f"SeededSource(seeded={self.seeded})"
 
 
 def make_source(random_state: object, *context: KeyPart) -> SystemSource | SeededSource:

@@ -268,20 +268,15 @@ class Keeper:
 
     def snapshot(self, group: StreamGroup) -> bytes:
         """Return the state of a group: acts take room from here on."""
-        state = _snapshot(group)
-        self._used, self._room = 0, 4 * len(state) + BLOCK
-        return state
-
-
-def _snapshot(group: StreamGroup) -> bytes:
-    return pack(
-        {
+        items = {
             "notes": group.notes,
             "session": _session_state(group.session),
             "streams": {name: _stream_state(s) for name, s in group.streams.items()},
             "acts": group.acts,
         }
-    )
+        state = pack(items)
+        self._used, self._room = 0, 4 * len(state) + BLOCK
+        return state
 
 
 def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:

@@ -328,16 +328,13 @@ class Stream:
         self._process = os.getpid()
         self._whole = True
         self._memory = self._new_memory()
-        self._step = self._zero()
+        self._step = self._grant.nothing()
 
     def _new_memory(self) -> _Tree | _SquareRoot:
         if self.schedule.mechanism == "sqrt" and self._grant.step:
             return _SquareRoot(self.schedule)
         levels = self.schedule.levels or self.schedule.horizon.bit_length()
         return _Tree(replace(self.schedule, mechanism="tree", levels=levels))
-
-    def _zero(self) -> Array:
-        return np.zeros(self._grant.bound.shape, np.int64 if self._grant.step else np.float64)
 
     @property
     def left(self) -> int:
@@ -397,7 +394,7 @@ class Stream:
         self._whole = False
         self._memory.close(self.steps + 1, self._step, noised)
         self.steps += 1
-        self._step = self._zero()
+        self._step = self._grant.nothing()
         self._whole = True
 
     # -- the verbs -----------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class World:
                 assert worst <= (ledger.mu or math.inf) * (1 + 1e-12)
             assert Balance(ledger._book.terms, dict(enumerate(ledger.entries))).spent() == spent
         kept = read_registry(ledger.path).choose(None)
-        assert tuple(kept.entries.values()) == ledger.entries
+        assert tuple(kept.now.entries.values()) == ledger.entries
 
 
 ACTS = [*[World.fit] * 5, World.shares, World.search, World.runs, World.process]

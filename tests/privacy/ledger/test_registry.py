@@ -177,7 +177,7 @@ def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
     exported.write_text(read_registry(path).export(), encoding="utf-8")
     read = read_registry(exported)
     assert read.file_hash == patients.file_hash
-    assert tuple(read.choose("patients").entries.values()) == patients.entries
+    assert tuple(read.choose("patients").now.entries.values()) == patients.entries
     state = json.loads(exported.read_text())
     assert state["format"] == "skdp ledger 3"
     state["lines"][2]["fit"]["losses"] = []

@@ -309,7 +309,7 @@ def test_an_interrupted_close_stops_the_stream(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stream, "_zero", interrupted)
+    monkeypatch.setattr(stream._grant, "nothing", interrupted)
     refuses(KeyboardInterrupt, None, stream.open)
     monkeypatch.undo()
     refuses(PrivacyError, "interrupted", stream.open)
