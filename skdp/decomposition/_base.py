@@ -313,6 +313,8 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         return *spectral.screened_subspace(ask, d, k, share, noise), None, ask
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
+    if sums.noise_scale:  # columns of one sign have their mean near the first direction
+        start[:, 0] = spectral.about_common(*sums)
     if session.budget.exact:
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
     else:

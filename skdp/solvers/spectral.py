@@ -30,7 +30,13 @@ from scipy.special import ndtri
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import leading_pairs, orthonormal, symmetric_noise_edge, top_eigenpairs, wigner
+from skdp.solvers.linalg import (
+    leading_pairs,
+    orthonormal,
+    symmetric_noise_edge,
+    top_eigenpairs,
+    wigner,
+)
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, shares_shown
 
@@ -160,7 +166,6 @@ def axes(sizes: FloatArray, k: int) -> FloatArray:
 CLIP_SHARE = 0.03  # of each release, for its clip level
 DIRECTION_LEVEL = 24.0  # deviations of the noise of a moment: how many rows may be shortened
 CORE_SCALE = 3.0
-_LEAST_SUMS = 0.01  # of the budget: less adds nothing to the sums that are known
 
 
 @dataclass(frozen=True)
@@ -230,25 +235,22 @@ def _tangent_product(
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
 ) -> tuple[FloatArray, FloatArray, Any]:
-    """Return the leading k-dimensional subspace of a moment, what shares it shows, and its rows.
+    """Return the leading k directions of a moment, what shares it shows, and its rows.
 
-    With noisy column `sums` their direction, and the columns of the largest, are candidates. More
-    of the budget is for sums where the moment shows little, as far as their total stands clear of
-    its noise: where it does, columns are of one sign, and no direction has less noise.
+    With noisy column `sums` their direction is a candidate for the first one, and the columns of
+    the largest for the others. Sums take more of the budget the less a moment can show, as far as
+    their total stands clear of its noise: where columns are of one sign, no direction has less.
     """
     rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
+    known, clear = [np.zeros((d, 0))], False
     if sums.noise_scale:
-        most = noise.n * math.sqrt(2 * share / d) / noise.psd  # of one direction that holds all
-        part = min(1.0, (_total(sums) / CLEAR) ** 2) / (3 + most)
-        if part > _LEAST_SUMS:
-            sums = averaged(sums, rows.sums(share=part * share))
-            share *= 1 - part
+        most = noise.n * math.sqrt(2 * share / d) / noise.psd  # if one direction held all
+        part = share * min(1.0, (_total(sums) / CLEAR) ** 2) / (3 + most)
+        if part > (noise.clip_norm * noise.rect / sums.noise_scale) ** 2:  # what they had
+            sums, share = averaged(sums, rows.sums(share=part)), share - part
+        mean, clear = about_common(*sums)[:, None], _total(sums) > CLEAR
+        known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][:k]
     block, scale = rows.gram(share=share)
-    known = [np.zeros((d, 0))]
-    if sums.noise_scale:
-        mean = about_common(sums.value, sums.noise_scale)[:, None]
-        known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][: k]
-    clear = _total(sums) > CLEAR if sums.noise_scale else False
     found = max((_found(block, scale, each, k, clear) for each in known), key=itemgetter(0))
     return *found[1:], rows
 
@@ -260,26 +262,27 @@ def _total(sums: Answer) -> float:
 
 def _found(
     block: FloatArray, scale: float, known: FloatArray, k: int, clear: bool
-) -> tuple[float, FloatArray, NDArray[np.bool_]]:
-    """Return what k directions hold of a noisy moment, these, and which of them it shows.
+) -> tuple[float, FloatArray, FloatArray]:
+    """Return what k directions hold of a noisy moment, these, and what share it shows of each.
 
     Some are known from elsewhere, the first one may be clear: products with them have no bias. The
-    others are eigenvectors of what is left, of which some is noise.
+    others are eigenvectors of what is left. A value w at an edge E of the noise stands for a
+    direction that holds sqrt(w^2 - E^2) (as in `wigner`), and any holds as much as chance.
     """
-    d, beyond, V = len(block), float(np.trace(block)) / len(block), orthonormal(known)
+    d, trace, V = len(block), float(np.trace(block)), orthonormal(known)
     held = np.sum(V * (block @ V), axis=0)
-    # Noise alone exceeds the limit once in a hundred.
-    shown = held - beyond > scale * ndtri(1 - 0.01 / max(len(held), 1))
-    shown[:1] |= clear
-    total = max(float(held.sum()), scale * shown[:1].sum())
+    # Noise alone exceeds this once in a hundred.
+    seen = held - trace / d > scale * ndtri(1 - 0.01 / max(len(held), 1))
+    seen[:1] |= clear
+    total = max(float(held.sum()), scale * seen[:1].sum())
+    shown = seen * np.maximum(held - trace / d, scale) / max(trace, scale, 1e-300)
     if rest := k - len(held):
         apart = block - V @ (V.T @ block)
         values, vectors = top_eigenpairs(apart - (apart @ V) @ V.T, rest)
-        # Theirs without the noise, times the squares of their cosines: as `wigner`, without a limit.
-        seen = np.sqrt(np.maximum(values**2 - symmetric_noise_edge(scale, d) ** 2, 0.0))
-        total += float(np.maximum(seen, beyond).sum())
+        ends = np.maximum(values + symmetric_noise_edge(scale, d) * np.array([[1], [-1]]), 0.0)
+        total += float(np.maximum(np.prod(np.sqrt(ends), axis=0), trace / d).sum())
         V = orthonormal(np.column_stack([V, vectors]))
-        shown = np.append(shown, shares_shown(values, beyond * d, scale, d) > 0)
+        shown = np.append(shown, shares_shown(values, trace, scale, d))
     return total, V, shown
 
 
