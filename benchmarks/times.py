@@ -269,6 +269,7 @@ REASONS = {
     "gram": "the moment of clipped rows, about a mean if one was released",
     "augmented_gram": "sums and moments at once, of rows clipped to a given norm",
     "regression_moments": "products of records in the units, clip norm and cut that were told",
+    "regression_products": "products of the same rows with labels",
     "target_sums": "the mean of the targets, of records as the moments weigh them",
 }
 

@@ -367,12 +367,16 @@ class Releases:
         """Release the moments of all columns; of none where no search saw columns nor lengths.
 
         Rows that are far longer than a guess have no weight: even the targets would not be seen.
+        Classes differ by their means: products with codes have most of the budget. Not under
+        replace, where they cost twice as much, as the row of a record may be opposite.
         """
         share, kept = self.shares["regression_moments"] + self.shares.get("sums", 0.0), self.d
         guessed = self.learns and not self.stay_sparse and self.estimator.bounds is None
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
-        return np.arange(kept), self._moments(clip_norm, share)
+        joint = hasattr(self.estimator, "target_bounds") or self.estimator.adjacency == "replace"
+        part = 0.0 if joint else self.estimator._sums
+        return np.arange(kept), self._moments(clip_norm, share, part)
 
     def _with_mean(self, moments, wider, targets):
         """Release the mean of the targets under wider bounds; the moments know their variance."""
@@ -403,14 +407,25 @@ class Releases:
         known["chance"] = found.chance * unit / self.scale.size
         return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
 
-    def _moments(self, clip_norm, share):
-        """Release the moments of records; return them in units of the data."""
+    def _moments(self, clip_norm, share, part=0.0):
+        """Release the moments of records; return them in units of the data.
+
+        Products with codes may have a part of the budget to themselves; the rest is the rows' own.
+        Codes of K classes, of norm t about their mean, next to c = t / (K - 1)^.5 are vectors of
+        norm T = (t^2 + c^2)^.5 along K axes (of two, (-t, c) and (t, c)). So the noise of
+        [X, c]'[V, c], which is U T, is U on the sums of each class: what one record adds to them.
+        """
         scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
         bias = self.estimator._bias * length if self.estimator._releases_sums() else 0.0
+        ask, apart = self.ask.within(clip_norm, scale), None
         target = _TARGET * math.hypot(length, bias)
-        answer = self.ask.within(clip_norm, scale).regression(bias, target, share=share)
+        if part:
+            target = (bias or length) * math.sqrt(max(1, self.q - 1))
+            apart = ask.products(bias, target, share=part * share)
+        of_rows = (0.0, 0.0) if part else (bias, target)
+        answer = ask.regression(*of_rows, share=(1 - part) * share)
         longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
-        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest}
+        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest, "products": apart}
         return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
 
 

@@ -48,10 +48,10 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X together with its label, or all rows of one person
-    (see `privacy_unit`), whatever the data are: a label becomes a unit vector, records with rows
-    longer than `clip_norm` have smaller weights, and their second moments are released once, with
-    noise. Sparse rows, or more than 1500 columns, are treated as in `DPRidge`. Not covered:
-    ``predict`` and ``score`` on private rows.
+    (see `privacy_unit`), whatever the data are: a label becomes a unit vector, rows longer than
+    `clip_norm` are shortened, and their products with labels, and then their second moments, are
+    released once, with noise. Sparse rows, or more than 1500 columns, are treated as in `DPRidge`.
+    Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record whose row is longer has the weight ``(clip_norm / norm)**2``. "auto" spends 20% of
-        the budget on a private centre and scale of each column (at most 1500); shifts and units
-        then do not matter, and `alpha` belongs to scaled columns. A column whose scale was not
-        found takes the likeliest one. Sparse rows of many columns are not centred: only columns
-        with clearly other scales are rescaled, and 5% find the median norm. A number is an upper
-        bound for rows that are scaled already: 5% of the budget lower it to about the median norm,
-        or to what the noise allows above that.
+        A longer row is shortened to it. "auto" spends 20% of the budget on a private centre and
+        scale of each column (at most 1500); shifts and units then do not matter, and `alpha`
+        belongs to scaled columns. A column whose scale was not found takes the likeliest one.
+        Sparse rows of many columns are not centred: only columns with clearly other scales are
+        rescaled, and 5% find the median norm. A number is an upper bound for rows that are scaled
+        already: 5% of the budget lower it to about the median norm, or to what the noise allows
+        above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     privacy_unit : {"row", "group"}, default="row"
@@ -84,7 +84,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         Records with a label outside the list count as zeros.
     class_weight : dict, "balanced" or None, default=None
         Weight of each class, as in `sklearn.linear_model.RidgeClassifier`. It costs no budget,
-        because the one release contains counts and means of the classes. "balanced" gives all
+        because released products contain counts and means of the classes. "balanced" gives all
         classes the same weight. Weights apply to means; second moments remain those of all records.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.

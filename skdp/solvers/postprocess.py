@@ -337,6 +337,8 @@ class NormalEquations(NamedTuple):
         intercept.
     clip_norm : float
         Of the rows.
+    sums_noise : float
+        Deviation of products with the bias column; that with itself has at most sqrt(2) times it.
     share : array of shape (q,) or float
         About which part of what all columns explain those of `scatter` can.
     directions : array of shape (k, q)
@@ -357,6 +359,7 @@ class NormalEquations(NamedTuple):
     weight: float = 0.0
     bias: float = 0.0
     clip_norm: float = math.inf
+    sums_noise: float = 0.0
     share: FloatArray | float = 1.0
     directions: FloatArray = np.zeros((0, 1))
     square: FloatArray | float = 0.0
@@ -371,6 +374,7 @@ def normal_equations(
     bias: float,
     clip_norm: float,
     target_norm: float,
+    products: Answer | None = None,
 ) -> NormalEquations:
     """Read the moments about the means from a released [X, Y, c]'[X, Y, c].
 
@@ -378,21 +382,21 @@ def normal_equations(
     targets of a record there, `noise_scale` belongs to the diagonal.
     The weight of all records is kept above two deviations of its noise, the means inside the balls
     that hold all records.
+    If [X, c]'[Y, c] was released apart (`products`), the moment has no bias and only X'X counts.
     """
-    q = len(target_size)
-    d = len(moment) - q - (1 if bias else 0)
-    A, B = moment[:d, :d], moment[:d, d : d + q] * target_size
-    noise, weight = noise_scale / math.sqrt(2), 0.0
+    q, noise, weight = len(target_size), noise_scale / math.sqrt(2), 0.0
+    d = len(moment) - q - (1 if bias and not products else 0)
+    both = products or Answer(moment[[*range(d), -1], d:], noise)
+    A, B = moment[:d, :d], both.value[:d, :q] * target_size
     mean, target_mean = np.zeros(d), np.zeros(q)
     if bias:
-        weight = max(float(moment[-1, -1]) / bias**2, 2 * noise_scale / bias**2, 1e-300)
-        mean = inside_ball(moment[:d, -1] / (bias * weight), clip_norm)
-        target_mean = moment[d : d + q, -1] / (bias * weight)
-        target_mean = inside_ball(target_mean, target_norm) * target_size
+        weight = max(float(both.value[-1, -1]), math.sqrt(8) * both.noise_scale) / bias**2 or 1e-300
+        mean = inside_ball(both.value[:-1, -1] / (bias * weight), clip_norm)
+        target_mean = inside_ball(both.value[-1, :-1] / (bias * weight), target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    noises = noise, noise * target_size
-    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, clip_norm)
+    noises, of_rows = (noise, both.noise_scale * target_size), (clip_norm, both.noise_scale)
+    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, *of_rows)
 
 
 def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
@@ -597,14 +601,14 @@ def class_moments(released: NormalEquations, codes: FloatArray) -> ClassMoments:
     decode = np.linalg.pinv(np.column_stack([codes, np.ones(len(codes))]))  # (q + 1) x K
     n, bias, clip_norm = released.weight, released.bias, released.clip_norm
     counts = n * np.append(released.target_mean, 1.0) @ decode
-    noises = np.append(released.cross_noise, math.sqrt(2) * released.noise / bias) / bias
+    noises = np.append(released.cross_noise, math.sqrt(2) * released.sums_noise / bias) / bias
     floor = np.maximum(CLEAR * np.sqrt(noises**2 @ decode**2), NEGLIGIBLE * n)
     totals = np.maximum(counts, floor)
     cross = released.cross + n * np.outer(released.row_mean, released.target_mean)
     sums = np.column_stack([cross, n * released.row_mean]) @ decode
     means = np.array([inside_ball(mean, clip_norm) for mean in (sums / totals).T])
     longer = np.maximum(np.linalg.norm(sums / totals, axis=0) / clip_norm, 1.0)
-    noise = np.append(released.cross_noise, released.noise / bias)[:, None] * decode / longer
+    noise = np.append(released.cross_noise, released.sums_noise / bias)[:, None] * decode / longer
     return ClassMoments(codes, totals, means, counts > floor, noise)
 
 

@@ -108,7 +108,7 @@ def evidence(
     together (`pooled`), and next to directions no columns, as scores start from these.
     """
     # The means of the rows have noise too, which comes with those of the targets.
-    noise, of_means = released.noise, released.noise * released.target_mean
+    noise, of_means = released.noise, released.sums_noise * released.target_mean
     units = np.hypot(released.cross_noise, of_means / (released.bias or math.inf))
     if noise == 0.0:
         return np.zeros(len(units)), *np.ones((2, len(units)), dtype=bool)

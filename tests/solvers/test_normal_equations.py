@@ -225,6 +225,26 @@ def test_totals_and_means_are_those_of_the_classes(n_classes, centered):
     assert found.shown.all()
 
 
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_products_apart_say_what_one_moment_says(n_classes):
+    """With the noise of a bound U T, which is that of U, what a record adds, on sums of classes."""
+    X, y = data(n_classes)
+    codes, _ = label_codes(n_classes, centered=True)
+    t, bias = CORNER * math.sqrt(n_classes - 1), np.full((len(X), 1), CORNER)
+    products = np.hstack([X, bias]).T @ np.hstack([t * codes[y], bias])
+    moment = np.pad(X.T @ X, (0, codes.shape[1]))
+    public = {"bias": CORNER, "clip_norm": CLIP, "target_norm": t}
+    unit, together = np.full(codes.shape[1], 1 / t), released(X, codes[y])
+    apart = normal_equations(moment, 0.0, unit, products=Answer(products, 0.0), **public)
+    for one, other in zip(apart, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+    noisy = Answer(products, math.hypot(t, CORNER))
+    noisy = normal_equations(moment, 5.0, unit, products=noisy, **public)
+    noise = class_moments(noisy, codes).noise
+    np.testing.assert_allclose(np.linalg.norm(noise, axis=0), 1.0)
+    assert noisy.noise == 5.0 / math.sqrt(2)
+
+
 @pytest.mark.parametrize("noise", [0.0, 1.0, 3.0, 10.0])
 def test_the_penalty_of_a_flat_solution_does_not_shorten_it(noise):
     """Least squares along what it finds, by the moments without noise, have a slope of about 1."""
