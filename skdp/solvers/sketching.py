@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE
 from skdp.answer import Answer
 from skdp.solvers.linalg import is_small, largest_of_noise, leading_eigenvectors, shrink
 from skdp.solvers.one_shot import LAPLACE_KURTOSIS
@@ -38,18 +38,51 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
-def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
-    """Factor a noisy matrix: leading singular vectors, shrunken values.
+def _about_means(matrix: Answer, others: Factors, start: FloatArray) -> Factors:
+    """Return the leading factors of means of rows and columns, and of what is beside these.
 
-    `start` (n x more than k columns) is public. A large matrix is not decomposed.
+    Their directions are public on one side: n numbers hold the mean of the rows with n squares of
+    the noise, where the first singular value has to exceed (sqrt(m) + sqrt(n))^2 of them. More
+    components of the rest than are asked for count, as the means hold a part of each.
     """
+    M, noise = matrix
+    u, v = (np.full(side, side**-0.5) for side in M.shape)
+    row, column = u @ M, M @ v
+    common = np.atleast_1d(u @ column)
+    apart = column - common * u
+    rest = Answer(M - np.outer(u, row) - np.outer(apart, v), noise)
+    rest_left, sizes, rest_right, _ = _leading(rest, start.shape[1], start)
+    row = _clear(common, noise) * v + _clear(row - common * v, noise)
+    left = np.column_stack([u, _clear(apart, noise), rest_left * sizes])
+    return _joined(left, np.column_stack([row, v, rest_right.T]), others)
+
+
+def _joined(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
+    """Return the k leading factors of left right', filled up with directions of k others."""
+    U, X = np.linalg.qr(np.hstack([left, others.left]))
+    V, Y = np.linalg.qr(np.hstack([right, others.right.T]))
+    r, k = left.shape[1], len(others.values)
+    left, values, right = np.linalg.svd(X[:, :r] @ Y[:, :r].T)
+    values = np.where(values > NEGLIGIBLE * values[0], values, 0.0)[:k]
+    return Factors((U @ left)[:, :k], values, (right @ V.T)[:k], int(np.count_nonzero(values)))
+
+
+def _clear(values: FloatArray, noise_scale: float) -> FloatArray:
+    """Return d noisy numbers without the noise (James and Stein); zeros where noise is likely."""
+    d, square = len(values), float(values @ values)
+    clear = square > (d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale**2
+    return values * (1 - d * noise_scale**2 / square) if clear else 0 * values
+
+
+def _leading(matrix: Answer, k: int, start: FloatArray) -> Factors:
+    """Return leading singular vectors, shrunken values. A large matrix is not decomposed."""
     M = matrix.value
     m, n = M.shape
     if is_small(min(m, n), start.shape[1]):
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
     elif m < n:
-        turned = from_matrix(Answer(M.T, matrix.noise_scale), k, M @ start)
+        turned = _leading(Answer(M.T, matrix.noise_scale), k, M @ start)
         return turned._replace(left=turned.right.T, right=turned.left.T)
     else:
         # The Gram matrix M'M is formed once: the iteration makes about sixty products with it.
@@ -62,38 +95,14 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
     return Factors(left, kept, right, rank)
 
 
-class _Side(NamedTuple):
-    """Singular vectors of a sketch; `rank` of them rise above the noise."""
-
-    vectors: FloatArray
-    rank: int
-
-    @property
-    def kept(self) -> FloatArray:
-        return self.vectors[:, : self.rank]
-
-
-def _side(sketch: FloatArray, scale: float, k: int) -> _Side:
-    """Return the leading left singular vectors of a tall sketch."""
+def _side(sketch: FloatArray, scale: float, k: int) -> tuple[FloatArray, int]:
+    """Return leading left singular vectors of a tall sketch, and how many rise above the noise."""
     vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
     edge = max(noise_edge(scale, sketch.shape), NEGLIGIBLE * float(values[0]))
-    rank = min(2 * k, int(np.count_nonzero(values > edge)))
-    return _Side(vectors[:, : 2 * k], rank)
+    return vectors[:, : 2 * k], min(2 * k, int(np.count_nonzero(values > edge)))
 
 
-def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
-    """Return the k leading factors of U X V', filled up with noise directions if fewer."""
-    left, values, right = np.linalg.svd(X)
-    largest = max(float(values[0]), 1e-300) if values.size else 0.0
-    rank = min(k, int(np.count_nonzero(values > NEGLIGIBLE * largest)))
-    kept = np.zeros(k)
-    kept[:rank] = values[:rank]
-    rows = np.hstack([U.kept @ left, U.vectors[:, U.rank :]])
-    columns = np.hstack([V.kept @ right.T, V.vectors[:, V.rank :]])
-    return Factors(rows[:, :k], kept, columns[:, :k].T, rank)
-
-
-def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) -> Factors:
+def _from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) -> Factors:
     """Solve for A ~ U X V' from Y and Z together, and a separate core C if there is one.
 
     U and V span the singular vectors of Y and Z above the known noise levels. X is computed from C
@@ -102,20 +111,33 @@ def from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) 
     alternating least squares follows.
     """
     (right, left, *core), (F, S, *of_core) = noisy, sides
-    U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
-    if not (U.rank and V.rank):
-        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
+    rows, p = _side(right.value, right.noise_scale, k)
+    columns, q = _side(left.value.T, left.noise_scale, k)
+    U, V = rows[:, :p], columns[:, :q]
+    others = Factors(rows[:, :k], np.zeros(k), columns[:, :k].T, 0)
+    if not (p and q):
+        return others
     if core:
-        before, after = np.linalg.pinv(of_core[0].T @ U.kept), np.linalg.pinv(V.kept.T @ of_core[1])
-        X = before @ core[0].value @ after
-        return _refined(_finish(U, X, V, k), right, left, F, S)
+        X = np.linalg.pinv(of_core[0].T @ U) @ core[0].value @ np.linalg.pinv(V.T @ of_core[1])
+    else:
+        sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
+        SU, VF = S.T @ U, V.T @ F
+        P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
+        R = SU.T @ left.value @ V / sz**2 + U.T @ right.value @ VF.T / sy**2
+        size = max(float(np.trace(P)), float(np.trace(Q)))  # makes numbers near 1
+        X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
+    return _refined(_joined(U @ X, V, others), right, left, F, S)
+
+
+def _common(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Factors) -> Factors:
+    """Return the mean of all entries as the one component, where both sketches together show it."""
+    (right, left, *_), (F, S, *_) = noisy, sides
+    u, v = (np.full(len(side), len(side) ** -0.5) for side in (S, F))
     sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
-    SU, VF = S.T @ U.kept, V.kept.T @ F
-    P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
-    R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
-    size = max(float(np.trace(P)), float(np.trace(Q)))  # scales the equation to numbers near 1
-    X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
-    return _refined(_finish(U, X, V, k), right, left, F, S)
+    a, b = v @ F / sy, u @ S / sz
+    square = float(a @ a + b @ b)
+    common = np.atleast_1d((u @ right.value @ a / sy + b @ left.value @ v / sz) / square)
+    return _joined(_clear(common, square**-0.5) * u[:, None], v[:, None], others)
 
 
 def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
@@ -149,14 +171,7 @@ def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Floa
     V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
     H = _least_squares(z, y, S, F, U, weights)
-    V, values, turn = np.linalg.svd(H, full_matrices=False)
-    U = U @ turn.T
-    return Factors(
-        np.hstack([U, _others(start.left, U)]),
-        np.concatenate([values, start.values[r:]]),
-        np.vstack([V.T, _others(start.right.T, V).T]),
-        r,
-    )
+    return _joined(U, H, start)
 
 
 def _least_squares(
@@ -180,29 +195,27 @@ def _least_squares(
     return np.asarray(W @ turn.T)
 
 
-def _others(columns: FloatArray, kept: FloatArray) -> FloatArray:
-    """Return the later columns of an orthonormal set, made orthogonal to the kept ones."""
-    rest = columns[:, kept.shape[1] :]
-    if rest.shape[1] == 0:
-        return rest
-    return np.asarray(np.linalg.qr(np.hstack([kept, rest]))[0][:, kept.shape[1] :])
-
-
 def factorize(
     noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int, start: FloatArray
 ) -> Factors:
     """Factor what was released: A itself, Y and Z, or these and a core.
 
-    `sides` are what they were multiplied by: nothing, F and S, or these, L and T. Whatever the size
-    of the matrix, numbers of order one are factored, so that no square of them overflows.
+    `sides` are what they were multiplied by: nothing, F and S, or these, L and T. There are two
+    estimates, one by means, as their direction is public. What is shrunk to the least expected
+    squared error has less of it than zeros have by its own square: the longer one is better.
+    `start` (n x more than k columns) is public. Whatever the size of the matrix, numbers of order
+    one are factored, so that no square of them overflows.
     """
     largest = max(float(np.abs(answer.value).max(initial=0.0)) for answer in noisy)
     power = math.frexp(largest)[1]
     scaled = [Answer(np.ldexp(a.value, -power), math.ldexp(a.noise_scale, -power)) for a in noisy]
-    if len(noisy) == 1:
-        factors = from_matrix(scaled[0], k, start)
+    if sides:
+        found = _from_sketches(scaled, sides, k)
+        means = _common(scaled, sides, found)
     else:
-        factors = from_sketches(scaled, sides, k)
+        found = _leading(scaled[0], k, start)
+        means = _about_means(scaled[0], found, start)
+    factors = max(found, means, key=lambda each: float(each.values @ each.values))
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
     return factors._replace(values=values)

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 from functools import partial
 
 import numpy as np
@@ -92,6 +93,28 @@ def test_the_released_rows_and_entries():
     assert np.linalg.norm(A - model.inverse_transform(model.transform(A))) < 0.1 * (
         np.linalg.norm(A)
     )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("method", "name", "bound", "most"), [
+    ("dense", "all", 6.0, 0.4), ("two_sketch", "all", 6.0, 0.5), ("three_sketch", "all", 6.0, 0.5),
+    ("dense", "one side", 3.0, 0.85), ("dense", "both", 3.0, 0.9), ("dense", "centred", 2.0, 0.5),
+    ("two_sketch", "centred", 2.0, 0.6),
+])  # fmt: skip
+def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, turned):
+    """Their noise is that of one number, a row or a column. Without any nothing is lost by it."""
+    rng = np.random.default_rng(5)
+    row, column, k = rng.standard_normal((300, 1)), rng.standard_normal(200), 1 + (name == "both")
+    A = {"all": np.ones((300, 200)), "one side": np.tile(column, (300, 1)), "both": row + column,
+         "centred": 3 * row * column}[name]  # fmt: skip
+    edge = bound * (math.sqrt(300) + math.sqrt(200)) / MU
+    assert (np.linalg.norm(A, 2) < edge) == (name != "centred")
+    A = A.T if turned else A
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UtilityWarning)
+        model = DPLowRankFactorizer(k, method=method, unit_bound=bound).fit(A)
+    assert model.rank_ == k
+    assert np.linalg.norm(A - model.reconstruct()) < most * np.linalg.norm(A)
 
 
 # -- streams ---------------------------------------------------------------------------------------

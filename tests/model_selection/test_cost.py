@@ -248,7 +248,7 @@ def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
     """They are (epsilon, delta)-DP like others, but not for any smaller delta or larger epsilon."""
     model = skdp.DPLowRankFactorizer(2, method=method, epsilon=epsilon)
     cost = search_cost(model, 90, cv=4)
-    (loss,) = model.fit(1e4 * np.eye(60, 40)).privacy_spent_.losses
+    (loss,) = model.fit(1e4 * np.eye(60, 2) @ np.eye(2, 40)).privacy_spent_.losses
     assert loss.kind == ("gaussian" if method == "dense" else "sketch")
     for at in (epsilon, 1.5 * epsilon, 4 * epsilon):
         one = delta_from_losses(cost.candidates[0][1], at)

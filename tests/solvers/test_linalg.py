@@ -115,9 +115,9 @@ def test_without_noise_all_is_read():
 def test_a_large_matrix_has_the_factors_of_a_small_one(monkeypatch, shape):
     left, right = (RNG.standard_normal((side, 2)) for side in shape)
     M, start = left @ right.T * 3 + RNG.standard_normal(shape), RNG.standard_normal((shape[1], 6))
-    small = sketching.from_matrix(Answer(M, 1.0), 3, start)
+    small = sketching.factorize([Answer(M, 1.0)], (), 3, start)
     monkeypatch.setattr(sketching, "is_small", lambda *_: False)
-    large = sketching.from_matrix(Answer(M, 1.0), 3, start)
+    large = sketching.factorize([Answer(M, 1.0)], (), 3, start)
     assert large.rank == small.rank == 2
     products = [(each.left * each.values) @ each.right for each in (small, large)]
     np.testing.assert_allclose(*products, atol=1e-8)
