@@ -369,7 +369,7 @@ class Releases:
         Rows that are far longer than a guess have no weight: even the targets would not be seen.
         """
         share, kept = self.shares["regression_moments"] + self.shares.get("sums", 0.0), self.d
-        guessed = self.learns and not self.stay_sparse and self.estimator.bounds is None
+        guessed = self.learns and not self.stay_sparse
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
         return np.arange(kept), self._moments(clip_norm, share)

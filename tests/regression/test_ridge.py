@@ -408,12 +408,13 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
 
 
-def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label():
+@pytest.mark.parametrize("bounds", [None, (0, 1e5)])
+def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label(bounds):
     """With columns in units of a guess, a third of such fits took the label of a quarter."""
     X = np.random.default_rng(0).lognormal(0, 3, (100, 8))
     y, unseen, wrong = np.arange(100) % 4 == 0, 0, 0
     for seed in range(25):
-        model = DPRidgeClassifier(epsilon=0.4, classes=[False, True])
+        model = DPRidgeClassifier(epsilon=0.4, classes=[False, True], bounds=bounds)
         with seeded_entropy(seed):
             said = " ".join(messages_of(model.fit, X, y))
         if "scale of the rows" in said:
