@@ -304,8 +304,8 @@ class Releases:
         """Return the centre and about the deviation of each column, within public bounds if given.
 
         Noise is the same on all columns, so that they should be equally long. A column that is
-        not found, or looks as wide as even numbers in its bounds, keeps what these say of it. Most
-        columns of sparse rows lie on one side of 0: half as far.
+        not found is as wide as even numbers in its bounds, unless many of its entries are equal.
+        Most columns of sparse rows lie on one side of 0: half as far.
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
@@ -314,10 +314,11 @@ class Releases:
         if self.estimator.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
-        even = public.size / math.sqrt(3)
-        narrow = columns.found & (columns.deviation < even)
-        size = np.where(narrow, columns.deviation, even)
-        center = np.where(narrow, np.clip(columns.center, low, high), public.center)
+        known = columns.found | (columns.filled < 1.0)
+        center = np.where(known, np.clip(columns.center, low, high), public.center)
+        farthest = np.maximum(high - center, center - low)
+        size = np.where(known, columns.deviation, farthest / math.sqrt(3))
+        size = np.minimum(size, farthest)
         low, high = np.maximum((low - center) / size, -cut), np.minimum((high - center) / size, cut)
         return RowScale(center, size, low, high)
 
@@ -371,7 +372,7 @@ class Releases:
         replace, where they cost twice as much, as the row of a record may be opposite.
         """
         share, kept = self.shares["regression_moments"] + self.shares.get("sums", 0.0), self.d
-        guessed = self.learns and not self.stay_sparse and self.estimator.bounds is None
+        guessed = self.learns and not self.stay_sparse
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
         joint = hasattr(self.estimator, "target_bounds") or self.estimator.adjacency == "replace"

@@ -90,6 +90,8 @@ class Columns(NamedTuple):
         scale, at most 1). Columns about 0 whose scale was not found share one value.
     within : array of shape (d,)
         How far from 0 the median was searched for.
+    filled : array of shape (d,)
+        At most about what fraction of entries differs from the centre.
     """
 
     center: FloatArray
@@ -101,6 +103,7 @@ class Columns(NamedTuple):
     placed: NDArray[np.bool_]
     deviation: FloatArray
     within: FloatArray | None = None
+    filled: FloatArray | None = None
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise scale of column sums released with `part` times the share."""
@@ -277,7 +280,7 @@ def _scales_about(
             alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
         known = n, noise / weight, likelihood.enough(weight)
         last = placed[at], deviation[at], seen.within[at]
-        out.append(Columns(center[at], spread[at], found[at], *known, *last))
+        out.append(Columns(center[at], spread[at], found[at], *known, *last, filled[at]))
     return out
 
 
