@@ -29,7 +29,7 @@ def name_of(value):
 
 PLAIN = DPRidgeClassifier(classes=[0, 1], clip_norm=2.0, epsilon=1.0)
 PERSONAL = DPPersonalizedClassifier(1, classes=[0, 1], epsilon=50.0)
-OF_PERSONS = clone(PLAIN).set_params(privacy_unit="group")
+OF_PERSONS = DPRidgeClassifier(classes=[0, 1], clip_norm=2.0, epsilon=10.0, privacy_unit="group")
 MODELS = {"plain": (PLAIN, {}), "personal": (PERSONAL, {"groups": USERS}),
           "of persons": (OF_PERSONS, {"groups": USERS})}  # fmt: skip
 

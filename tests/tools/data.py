@@ -163,7 +163,8 @@ def _row_data(estimator, rng):
         hole = sp.csr_array(S.multiply(np.arange(n)[:, None] % 2))
         empty = sp.csr_array((n, d))
         rows = {"ordinary": S, "empty rows": hole, "empty": empty, "x1e6": 1e6 * S}
-        rows |= _stored_forms(S.toarray())
+        told = np.column_stack([(-1.0) ** np.arange(n), S.toarray()[:, 1:]])  # tells of labels
+        rows |= {"alternating column": sp.csr_array(told)} | _stored_forms(S.toarray())
         families["csr"] = {name: FitData(M, y) for name, M in rows.items()}
     return families
 
