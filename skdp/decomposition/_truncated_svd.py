@@ -93,15 +93,17 @@ class DPTruncatedSVD(
         It is not a feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the Gram matrix. "power" (and "randomized") takes
-        power steps. "screened" starts them at the mean and at the Gram matrix of the columns with
-        the largest sums, for wide non-negative rows. Interactions: "gram" (and "arpack"),
-        "screened" (counts of the items, and a Gram matrix of the most popular ones), "power" (and
-        "randomized"), "one_shot". Entries: "gram" (and "arpack") and "screened" for thin matrices,
-        "alternating" (and "randomized"), "one_shot". Edges: "power", "one_shot". "entry_change" and
-        "frobenius": "alternating", or "one_shot", which adds Laplace or Gaussian noise to the
-        matrix. "edge_change" and "mixed": "power". "spectral": "alternating". With ``delta=0``,
-        units of entries also have "deflation", one component after the other.
+        Row unit: "gram" (and "arpack") releases the Gram matrix; where column sums, of which it
+        takes more if they have one sign, show more of it, they are the first component. "power"
+        (and "randomized") takes power steps, which start at the sums. "screened" starts them at the
+        mean and at the Gram matrix of the columns with the largest sums, for wide non-negative
+        rows. Interactions: "gram" (and "arpack"), "screened" (counts of the items, and a Gram
+        matrix of the most popular ones), "power" (and "randomized"), "one_shot". Entries: "gram"
+        (and "arpack") and "screened" for thin matrices, "alternating" (and "randomized"),
+        "one_shot". Edges: "power", "one_shot". "entry_change" and "frobenius": "alternating", or
+        "one_shot", which adds Laplace or Gaussian noise to the matrix. "edge_change" and "mixed":
+        "power". "spectral": "alternating". With ``delta=0``, units of entries also have
+        "deflation", one component after the other.
         For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
         rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
