@@ -251,7 +251,8 @@ SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 def row_route(name, d, k, sparse, *, centred=True):
     """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn.
 
-    Sums show which columns of sparse rows hold most, but not of rows that may be centred.
+    Sums show which columns of sparse rows hold most, as those of dense ones of one sign, but not of
+    rows that may be centred.
     """
     if name in ("gram", "power", "screened"):
         return name

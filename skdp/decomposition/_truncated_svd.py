@@ -14,12 +14,14 @@ from skdp._inputs import (
     has_cells,
     public_units,
 )
+from skdp._limits import CLEAR
 from skdp.answer import NOTHING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
+from skdp.solvers import spectral
 from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, INTERVAL, offered
 
@@ -96,14 +98,14 @@ class DPTruncatedSVD(
         Row unit: "gram" (and "arpack") releases the Gram matrix; where column sums, of which it
         takes more if they have one sign, show more of it, they are the first component. "power"
         (and "randomized") takes power steps, which start at the sums. "screened" starts them at the
-        mean and at the Gram matrix of the columns with the largest sums, for wide non-negative
-        rows. Interactions: "gram" (and "arpack"), "screened" (counts of the items, and a Gram
-        matrix of the most popular ones), "power" (and "randomized"), "one_shot". Entries: "gram"
-        (and "arpack") and "screened" for thin matrices, "alternating" (and "randomized"),
-        "one_shot". Edges: "power", "one_shot". "entry_change" and "frobenius": "alternating", or
-        "one_shot", which adds Laplace or Gaussian noise to the matrix. "edge_change" and "mixed":
-        "power". "spectral": "alternating". With ``delta=0``, units of entries also have
-        "deflation", one component after the other.
+        mean and at the Gram matrix of the columns with the largest sums, for wide rows that are
+        sparse, or whose released sums show one sign. Interactions: "gram" (and "arpack"),
+        "screened" (counts of the items, and a Gram matrix of the most popular ones), "power" (and
+        "randomized"), "one_shot". Entries: "gram" (and "arpack") and "screened" for thin matrices,
+        "alternating" (and "randomized"), "one_shot". Edges: "power", "one_shot". "entry_change" and
+        "frobenius": "alternating", or "one_shot", which adds Laplace or Gaussian noise to the
+        matrix. "edge_change" and "mixed": "power". "spectral": "alternating". With ``delta=0``,
+        units of entries also have "deflation", one component after the other.
         For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
         rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
@@ -387,10 +389,12 @@ class DPTruncatedSVD(
         # Rows that would be screened have a share of their sums only without noise.
         screened = route == "screened" and not session.budget.exact
         share = shares.get("row_sum", shares["subspace"] / 2)
+        sums = NOTHING if screened else ask.sums(share=share)
+        if self.algorithm == "auto" and sums.noise_scale and spectral.significance(sums) > CLEAR:
+            route = _base.row_route("auto", d, k, True, centred=False)  # sums show what holds most
         V, sums, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
-            n_iter=self.n_iter, n_oversamples=self.n_oversamples,
-            sums=NOTHING if screened else ask.sums(share=share),
+            n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
         )  # fmt: skip
         values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown)
         mean_square = max(float(total.value), total.noise_scale) / n

@@ -245,18 +245,18 @@ def gram_subspace(
     known, clear = [np.zeros((d, 0))], False
     if sums.noise_scale:
         most = noise.n * math.sqrt(2 * share / d) / noise.psd  # if one direction held all
-        part = share * min(1.0, (_total(sums) / CLEAR) ** 2) / (3 + most)
+        part = share * min(1.0, (significance(sums) / CLEAR) ** 2) / (3 + most)
         if part > (noise.clip_norm * noise.rect / sums.noise_scale) ** 2:  # what they had
             sums, share = averaged(sums, rows.sums(share=part)), share - part
-        mean, clear = about_common(*sums)[:, None], _total(sums) > CLEAR
+        mean, clear = about_common(*sums)[:, None], significance(sums) > CLEAR
         known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][:k]
     block, scale = rows.gram(share=share)
     found = max((_found(block, scale, each, k, clear) for each in known), key=itemgetter(0))
     return *found[1:], rows
 
 
-def _total(sums: Answer) -> float:
-    """Return the total of noisy sums, over its noise."""
+def significance(sums: Answer) -> float:
+    """Return the total of noisy sums, over its noise: large where columns are of one sign."""
     return abs(float(sums.value.sum())) / (sums.noise_scale * math.sqrt(len(sums.value)))
 
 

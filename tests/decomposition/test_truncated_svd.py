@@ -375,6 +375,14 @@ def test_user_level_mu(adjacency, floor):
     assert svd.user_level_mu_ >= svd.privacy_spent_.mu
 
 
+def test_wide_dense_rows_are_screened_where_their_sums_show_one_sign(rng):
+    rows = rng.standard_normal((2000, 150))
+    for X, screened in ((rows, False), (np.abs(rows), True)):
+        names = [line.name for line in fit(X).releases_]
+        assert ("tangent_product" in names) is screened
+        assert names.count("row_sum") == 1 + screened
+
+
 # -- receipts ----------------------------------------------------------------------------------
 
 SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "clip_norm": 2}
