@@ -292,6 +292,13 @@ def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch):
     assert common.head_rule_scores_ != model.head_rule_scores_  # votes are about what is fitted
 
 
+def test_predictions_stay_within_public_bounds():
+    X, _, users = SMALL.all
+    bounds = -1.0, 1.5
+    found = seeded(target_bounds=bounds).predict(np.vstack([X, 1e6 * X]), np.tile(users, 2))
+    assert (found.min(), found.max()) == bounds
+
+
 def test_a_fit_that_does_not_see_the_targets_says_so():
     shops = Shops(40)
     with seeded_entropy(24), pytest.warns(UtilityWarning, match="the range of the targets"):
