@@ -68,8 +68,8 @@ def ours(users, epsilon, **params):
         warnings.simplefilter("ignore")
         model = DPPersonalizedRegressor(users.k, epsilon=epsilon, delta=DELTA, **params)
         model.fit(*users.flat())
-    heads = model._private["heads"]
-    return users.risk(heads[:, :-1], heads[:, -1])
+    heads, d = model._private["heads"], users.X.shape[2]
+    return users.risk(heads[:, :d], heads[:, d])
 
 
 def alone(users, epsilon=None):

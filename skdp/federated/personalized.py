@@ -232,7 +232,7 @@ def is_rules(_: Any, value: Argument) -> bool:
     """Rules for fitting heads, one in each row: (outside, penalty, intercept, toward_global)."""
     if not _clients.is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
         return False
-    inside = (value >= 0).all() and (value[:, [0, 3]] <= 1).all()
+    inside = (value >= 0).all() and (value[:, 0] <= 2).all()
     return bool(inside and np.isin(value[:, 3], (0.0, 1.0)).all())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp._inputs import as_columns
-from skdp._validation import Seed, Split, check_option
+from skdp._validation import Seed, Split, check_option, target_bounds
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.regression._scores import ScoredRegressorMixin
 
@@ -147,8 +147,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     target_bounds : pair (low, high) or "auto", default="auto"
-        Public bounds of the targets. "auto" spends a part of the budget on their centre and scale,
-        and warns if these were not found.
+        Public bounds of the targets, to which predictions are cut. "auto" spends a part of the
+        budget on their centre and scale, and warns if these were not found.
     whiten : bool, default=True
         Whether to release a second moment and whiten the scaled features with it. False is for
         features without correlations.
@@ -316,7 +316,8 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         y : ndarray of shape (n_samples,)
             Predictions. Those of a fitted user's head are for that user's eyes.
         """
-        return self._linear(X, groups)[:, 0]
+        predicted, bounds = self._linear(X, groups)[:, 0], target_bounds(self, 1)
+        return predicted if bounds is None else np.clip(predicted, *bounds)
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.

@@ -134,7 +134,7 @@ class UserHead(BaseEstimator):
         head = model._private["heads"][0]
         shape = np.atleast_2d(model.global_coef_).shape
         coef = head[: shape[0] * shape[1]].reshape(shape[::-1]).T
-        intercept = head[shape[0] * shape[1] :]
+        intercept = head[shape[0] * shape[1] :][: shape[0]]
         self.coef_ = coef[0] if model.global_coef_.ndim == 1 else coef
         self.intercept_ = float(intercept[0]) if model.global_coef_.ndim == 1 else intercept
         self._model = model
@@ -478,6 +478,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)
         model, scaling, own = base.model, base.scaling, {}
+        found = bool(np.isfinite(scaling.limit).any())
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.
@@ -487,10 +488,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            if np.isinf(scaling.limit).all():  # no column has shown in which units rows are short
+            if not found:  # no column has shown in which units rows are short
                 model = model._replace(coef=np.zeros_like(model.coef), seen=False)
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
-        rules = all_rules(shared, view)
+        rules = all_rules(shared, view, found)
         if self.head_selection == "private_vote":
             choice, helped = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
@@ -554,13 +555,15 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if users is None:
             return None
         (d, p), scaling = (query.n_features, query.n_outputs), self._scaling()
-        heads, out = self._public_heads(scaling), np.zeros((len(users), (d + 1) * p))
+        ends = 2 * self.head_rule_scores_.own_units  # of columns, beyond which entries are cut
+        heads, out = self._public_heads(scaling), np.zeros((len(users), (d + 1) * p + ends * d))
 
         def local(batch):
             values = heads.fit(batch, self.head_rule_scores_)
-            coef, intercept = np.split(values, [d * p], axis=1)
+            coef, intercept, limits = np.split(values, [d * p, (d + 1) * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            return np.concatenate([coef.reshape(len(coef), -1), intercept], axis=1)
+            limits = limits + np.tile(scaling.center, ends)  # in the scale 1
+            return np.concatenate([coef.reshape(len(coef), -1), intercept, limits], axis=1)
 
         with no_warnings():  # of one user's rows
             for which, values in query.scaled(*scaling).cached_local(local, out.shape[1]):
@@ -640,7 +643,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]
-            theirs, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
+            theirs, intercept, *limits = np.split(own, np.cumsum([d * p, p, d]), axis=1)
             block = X[some].toarray() if sp.issparse(X) else X[some]
-            eta[some] = np.einsum("id,idp->ip", block, theirs) + intercept
+            if limits[1].size:
+                block = np.clip(block, *limits)
+            eta[some] = np.einsum("id,idp->ip", block, theirs.reshape(-1, d, p)) + intercept
         return eta

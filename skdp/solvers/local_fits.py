@@ -415,5 +415,8 @@ class UserBatch(Protocol):
     def y_exponent(self) -> NDArray[np.intc]:
         """Power of two of the targets."""
 
+    def in_own_units(self, centre: bool) -> tuple[UserBatch, FloatArray, FloatArray]:
+        """Return rows in units of their users; see `skdp.solvers.scaling.ScaledUsers`."""
+
     def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""

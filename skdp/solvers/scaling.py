@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.factorisations import exponents, largest_entries, times_powers
-from skdp.solvers.local_fits import Arrays
+from skdp.solvers.local_fits import Arrays, centred, own_means
 
 FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
@@ -96,6 +96,18 @@ class ScaledUsers(NamedTuple):
         name = ("seen", *map(digest, scaling))
         X, x_exponent = batch.keep(name, made, large=True)
         return cls(X, batch.Y, x_exponent, batch.y_exponent, batch, name)
+
+    def in_own_units(self, centre: bool) -> tuple[ScaledUsers, FloatArray, FloatArray]:
+        """Return rows about own means in own deviations, and both (n, 1, d): private to each.
+
+        Without `centre` they are about 0. Constant columns have the unit 1.
+        """
+        rows, means = (centred if centre else np.asarray)(self.X), own_means(self.X) * centre
+        size = np.sqrt(own_means(np.square(rows)))
+        size[size == 0] = 1.0
+        none, name = np.zeros_like(self.x_exponent), ("own units", centre, self.name)
+        seen = self._replace(X=rows / size, x_exponent=none, name=name)
+        return seen, times_powers(means, self.x_exponent), times_powers(size, self.x_exponent)
 
     def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
         """Keep it next to what belongs to the rows as they are."""

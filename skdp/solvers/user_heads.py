@@ -33,6 +33,7 @@ FloatArray = NDArray[np.float64]
 # more is one more to be taken by chance: five penalties lost .02.
 _GRID = (0.1, 1.0)
 _FEWEST_ROWS = 3  # of a head: one left out of two leaves no slope to judge
+_OWN_LIMIT = 3.0  # own deviations: a few rows show no slope beyond
 
 
 class HeadRule(NamedTuple):
@@ -41,7 +42,8 @@ class HeadRule(NamedTuple):
     Attributes
     ----------
     outside : float
-        Prior variance outside the subspace relative to inside: 0 stays in it, 1 ignores it.
+        Prior variance outside the subspace relative to inside: 0 stays in it, 1 ignores it, and 2
+        ignores it with columns in the user's own units.
     penalty : float
         Ridge penalty, in units of the user's mean squared (mapped) row; inf has no coefficients.
     intercept : float
@@ -73,6 +75,11 @@ class Choice(NamedTuple):
     lone: HeadRule = AS_ALL
     scores: float | tuple[float, ...] = 0.0
 
+    @property
+    def own_units(self) -> bool:
+        """Whether any rule sees columns in units of the user."""
+        return any(rule.outside > 1 for rule in self.rules)
+
 
 def outside_variance(shared: Shared) -> float:
     """Ratio of prior variances outside and inside, from the estimated error of the subspace."""
@@ -89,10 +96,11 @@ def fixed_choice(view: View) -> Choice:
     return Choice((HeadRule(0.0, _GRID[0], variance, based),))
 
 
-def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
+def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
     """Return the candidates, the same number whatever was released.
 
-    Users who start from a model of all (`view.base`) are always shrunk towards it.
+    Users who start from a model of all (`view.base`) are always shrunk towards it. Where no column
+    has shown its scale (`found`), rules that ignore the subspace have the user's own units.
     """
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
@@ -102,7 +110,7 @@ def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
         variances = [(math.inf, based)]
     heads = tuple(
         HeadRule(outside, penalty, variance, target)
-        for outside in (outside_variance(shared), 1.0)
+        for outside in (outside_variance(shared), 1.0 if found else 2.0)
         for penalty in _GRID
         for variance, target in variances
     )
@@ -130,12 +138,17 @@ class Heads:
     U: FloatArray
     model: GlobalModel
 
+    def _seen_in_own_units(self, batch: UserBatch) -> Seen:
+        """Rows in own units; what is fitted is the same."""
+        rows = batch.in_own_units(self.view.intercept)[0]
+        return Seen(self.view, rows, self.view.own_residuals(batch))
+
     def _path(self, seen: Seen, outside: float) -> RidgePath:
         """Ridge fits to rows times UU' + sqrt(r) (I - UU'), which carry the prior variances r.
 
         Their products are r XX' + (1 - r) XU (XU)': those of all coordinates, and of a few.
         """
-        if outside == 1.0:
+        if outside >= 1.0:
             return seen.path
         Z = seen.times(self.U)
         return RidgePath.of(Z) if outside == 0 else seen.path.extended(outside, Z)
@@ -146,7 +159,7 @@ class Heads:
             return np.matmul(self.U, path.coefficients(fit))
         found = seen.moments(fit.dual)
         inside = np.matmul(self.U, np.matmul(self.U.T, found))
-        return inside + outside * (found - inside)
+        return inside + min(outside, 1.0) * (found - inside)
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
@@ -174,7 +187,10 @@ class Heads:
             offset = self.view.linear_targets(mean(offset))
         # Without coefficients any path will do.
         kinds = [(x.outside if x.penalty < math.inf else 1.0, x.toward_global) for x in rules]
-        paths = {part: self._path(seen, part) for part in {part for part, _ in kinds}}
+        paths = {
+            part: self._path(self._seen_in_own_units(batch) if part > 1 else seen, part)
+            for part in {part for part, _ in kinds}
+        }
         for kind in set(kinds):
             which, path = [i for i, one in enumerate(kinds) if one == kind], paths[kind[0]]
             for i in which if own else []:
@@ -199,8 +215,10 @@ class Heads:
         Of several each has the weight exp(m/2 gain + score), m the number of rows: the likelihood
         of normal left-out residuals, and of the votes of all users. The best one alone is often so
         by chance. Users with too few rows for a head have no choice.
+
+        If rules have own units, the least and the largest entries that count follow, (n, 2 d).
         """
-        seen = self.view(batch)
+        common = self.view(batch)
         n, m, _ = batch.X.shape
         rules, weights = choice.rules, np.ones((n, 1))
         if m < _FEWEST_ROWS:
@@ -209,20 +227,30 @@ class Heads:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
             weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
-        paths: dict[float, RidgePath] = {}
+        kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
-            if rule.outside not in paths:
-                paths[rule.outside] = self._path(seen, rule.outside)
-            fit = self._fit(batch, seen, paths[rule.outside], rule)
-            out = out + weight[:, None] * self._of_seen_rows(seen, rule, paths[rule.outside], fit)
+            if rule.outside not in kinds:
+                seen = self._seen_in_own_units(batch) if rule.outside > 1 else common
+                kinds[rule.outside] = seen, self._path(seen, rule.outside)
+            seen, path = kinds[rule.outside]
+            fit = self._fit(batch, seen, path, rule)
+            out = out + weight[:, None] * self._of_rows(batch, seen, rule, path, fit)
+        if choice.own_units:
+            _, means, size = batch.in_own_units(self.view.intercept)
+            limits = [(means - _OWN_LIMIT * size)[:, 0], (means + _OWN_LIMIT * size)[:, 0]]
+            out = np.concatenate([out, *limits], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
-    def _of_seen_rows(
-        self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
+    def _of_rows(
+        self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> FloatArray:
-        """Undo own scale and whitener: coefficients and intercepts for rows as they are seen."""
+        """Undo own scale and units, and whitener: coefficients and intercepts for all rows."""
         theta, b = seen.undone(self._coefficients(seen, rule.outside, path, fit), fit.intercept)
         theta = self.view.coefficients(theta)
+        if rule.outside > 1:
+            _, means, size = batch.in_own_units(self.view.intercept)
+            theta = theta / size[:, 0, :, None]
+            b = b - np.matmul(means, theta)[:, 0]
         if self.model.own:
             b = b + seen.own_means
         elif rule.toward_global:

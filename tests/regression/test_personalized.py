@@ -79,7 +79,7 @@ def quiet(function, *args, **kwargs):
 def risk_of(users, **params):
     model = quiet(DPPersonalizedRegressor(**params).fit, *users.all)
     heads = model._private["heads"]
-    return users.risk(heads[:, :-1], heads[:, -1])
+    return users.risk(heads[:, : users.d], heads[:, users.d])
 
 
 SMALL = Users(60, d=5, m=6, seed=3)
@@ -260,6 +260,43 @@ def test_one_row_is_no_head():
         parts /= shops.y[0] + 1e6 - expected[0]
         assert np.ptp(parts) < 1e-9 and np.isclose(parts[0], [0, 1 / 11, 1 / 2]).any()
         assert np.abs(model._private["heads"][1:]).max() < 500
+
+
+@pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
+def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch):
+    """Places and scales of columns do not matter; what is released is not about own units."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(80), 16)
+    X = rng.standard_normal((len(users), 5))
+    y = np.sum(X * rng.standard_normal((80, 5))[users], axis=1)
+    X, labels = X * [1e3, 1.0, 1e-2, 10.0, 0.1] + [2e3, 0.0, 5.0, 0.0, -1.0], kind._y_numeric
+    y, held = y if labels else (y > 0).astype(int), np.arange(len(users)) % 4 == 0
+    data = X[~held], y[~held], users[~held]
+    model = seeded(kind, data)
+    assert np.isinf(model.feature_bounds_).all()  # not one scale was found
+    assert model.score(X[held], y[held], users[held]) > (0.7 if labels else 0.75)
+    # Beyond three own deviations nothing is known: there predictions are those of the nearest row.
+    ones, mine = np.arange(80), np.stack([X[~held][users[~held] == i] for i in range(80)])
+    ends = mine.mean(axis=1) + np.multiply.outer([3, 9], mine.std(axis=1))
+    near, far = (model._linear(rows, ones) for rows in ends)
+    np.testing.assert_allclose(far, near, rtol=1e-9, atol=1e-9)
+    with seeded_entropy(1):
+        head = quiet(kind(epsilon=1.0).fit, *data).make_head().fit(mine[3], data[1][data[2] == 3])
+    assert np.allclose(head.predict(ends[0, 3:4]), head.predict(ends[1, 3:4]))
+    rules = _personalized_base.all_rules
+    monkeypatch.setattr(_personalized_base, "all_rules", lambda *args: rules(*args[:2]))
+    monkeypatch.setattr(kind, "_fitted_heads", lambda *_: None)
+    common = seeded(kind, data)
+    for name in ("components_", "whitening_", "global_coef_", "global_intercept_"):
+        assert np.array_equal(getattr(common, name), getattr(model, name))
+    assert common.head_rule_scores_ != model.head_rule_scores_  # votes are about what is fitted
+
+
+def test_predictions_stay_within_public_bounds():
+    X, _, users = SMALL.all
+    bounds = -1.0, 1.5
+    found = seeded(target_bounds=bounds).predict(np.vstack([X, 1e6 * X]), np.tile(users, 2))
+    assert (found.min(), found.max()) == bounds
 
 
 def test_a_fit_that_does_not_see_the_targets_says_so():
