@@ -59,9 +59,10 @@ def find_targets(found, find, ask, share, rest, given=None):
     radius = found.mean_radius(found.sums_noise(rest / share))
     scale = target_scale(found, radius, given, centered=True)
     known = found._replace(found=found.found | (given is not None))
-    of_mean = ask.within(math.inf, scale), scale, known, None, found.n, scale.center
-    center = scale.center + drawn(*target_mean(*of_mean, rest))
-    center -= 0.0 if given is None else given.nearest
+    of_mean = ask.within(math.inf, scale), scale, known, None, found.n
+    near = 0.0 if given is None else given.nearest
+    about = np.clip(found.center + near, scale.low, scale.high)
+    center = about + drawn(*target_mean(*of_mean, about, rest)) - near
     return found._replace(center=center, needed=needed), share, 0.0
 
 
