@@ -31,7 +31,7 @@ from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 _MODEL = ("regression_moments", "sums")
 
 
-def find_targets(found, find, ask, share, rest):
+def find_targets(found, find, ask, share, rest, given=None):
     """Search until most targets are seen: return them, the share of that search, and what is left.
 
     They were `found` at a first share; `rest` is what the model would have. A model about a centre
@@ -39,20 +39,30 @@ def find_targets(found, find, ask, share, rest):
     hundreds of scales from 0. If records are many enough to be seen it goes on from how far from 0
     the first one saw them, with half of the rest; a model has the other half, if they are seen now.
     Else all that is left goes into it and into the mean about its centre, as far as that stands
-    clear of its noise, which is predicted alone (`ask` is None: models without an intercept, or
-    with public bounds, go on as they are). What it needs is then what the first search needed.
+    clear of its noise, which is predicted alone (`ask` is None: models without an intercept go on
+    as they are). What it needs is then what the first search needed.
+
+    Public bounds that are `given` hold a mean, too: the search takes no more than half, and a model
+    has the other half if targets are seen now. It also has it if records are many, as targets with
+    rare values are not seen, but fill their bounds. Else the mean within the bounds is predicted.
     """
     needed, many = found.needed, found.needed <= found.n
     if not most_undetected(found) or (ask is None and not many):
         return found, share, rest
-    share = (0.5 if many else 0.75) * rest
-    rest = share if many else rest - share
+    half = many or given is not None
+    share = (0.5 if half else 0.75) * rest
+    rest -= share
     found = find(share, far=True, within=found.within if many else None)
-    if many and (ask is None or not most_undetected(found)):
+    anyhow = many and (ask is None or given is not None)
+    if anyhow or (half and not most_undetected(found)):
         return found, share, rest
-    scale = target_scale(found, found.mean_radius(found.sums_noise(rest / share)), centered=True)
-    of_mean = ask.within(math.inf, scale), scale, found, None, found.n
-    center = found.center + drawn(*target_mean(*of_mean, found.center, rest))
+    radius = found.mean_radius(found.sums_noise(rest / share))
+    scale = target_scale(found, radius, given, centered=True)
+    known = found._replace(found=found.found | (given is not None))
+    of_mean = ask.within(math.inf, scale), scale, known, None, found.n
+    near = 0.0 if given is None else given.nearest
+    about = np.clip(found.center + near, scale.low, scale.high)
+    center = about + drawn(*target_mean(*of_mean, about, rest)) - near
     return found._replace(center=center, needed=needed), share, 0.0
 
 
@@ -108,14 +118,14 @@ def target_mean(ask, scale, columns, moments, n, about, share):
     return Answer(scale.center - about + np.clip(unit * sums.value, -half, half), noise)
 
 
-def warn_undetected_targets(estimator, columns, left):
+def warn_undetected_targets(estimator, columns, left, remedy):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
     undetected, outcome, category = _undetected(columns), "and took a guess", PartialSignalWarning
     if not left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
         outcome = "so that every prediction is one released centre"
     base.warn_undetected_columns(estimator, undetected, columns.needed,
-        outcome=outcome, remedy="'target_bounds'", of="targets", category=category,
+        outcome=outcome, remedy=remedy, of="targets", category=category,
     )  # fmt: skip
 
 

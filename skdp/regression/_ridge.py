@@ -65,9 +65,11 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, as numbers or arrays; targets are truncated to them. 8% of the
-        budget find a private centre and scale of each target, within given bounds. A target that is
-        not found takes those of its bounds. With "auto", the search goes on with the budget of the
-        model, perhaps all of it; the fit then predicts the centre alone, and a warning says so.
+        budget find a private centre and scale of each target, within given bounds. If most are not
+        found, the search goes on with half of the budget of the model. A target that is still not
+        found takes those of its bounds; with few records the fit predicts the mean within them
+        alone, and a warning says so. With "auto", the search may take all of that budget; the fit
+        then predicts the centre alone.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`; entries are truncated to them.
         With ``clip_norm="auto"``, centres and scales are found within them; a column that is not
@@ -226,13 +228,16 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         if fit.exact:
             return given or TargetScale.in_ball(math.inf, fit.q), rest, None
         find = partial(find_columns, fit.ask.targets(), fit.q, n=fit.n, centered=centered)
-        alone = fit.ask if centered and given is None else None
+        alone = fit.ask if centered else None
         found = fit.targets or find(share)
-        columns, share, rest = _linear.find_targets(found, find, alone, share, rest)
-        if given is None:
-            _linear.warn_undetected_targets(self, columns, rest)
+        columns, share, rest = _linear.find_targets(found, find, alone, share, rest, given)
+        if given is None or not rest:
+            remedy = "'target_bounds'" if given is None else "'target_bounds' close to them"
+            _linear.warn_undetected_targets(self, columns, rest, remedy)
         if not rest:
-            return _linear.target_scale(columns, columns.spread, centered=True), 0.0, None
+            scale = given or _linear.target_scale(columns, columns.spread, centered=True)
+            center = columns.center + (0.0 if given is None else given.nearest)
+            return scale._replace(center=center), 0.0, None
         left = _linear.left_for_model(shares, rest)
         part = max(left["regression_moments"], shares["target_bounds"]) / share
         radius = columns.radius(fit.d * columns.sums_noise(part), _TARGET_RADIUS)

@@ -126,6 +126,24 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     assert np.median(off) < 1 and without >= 5
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
+@pytest.mark.parametrize("q", [1, 2])
+def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q):
+    """A model within bounds far wider than the targets was worse than any constant in them."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((73, 6)), 10 + rng.standard_normal((73, q))
+    model, alone, off = DPRidge(epsilon=0.5, target_bounds=(2, 20)), 0, []
+    for seed in range(15):
+        with seeded_entropy(seed):
+            said = " ".join(messages_of(model.fit, X, Y))
+        if "is one released centre" in said:
+            alone += "'target_bounds' close to them" in said
+            assert not model.coef_.any() and np.abs(np.subtract(model.intercept_, 11)).max() < 9
+            assert np.array_equal(model.target_bounds_, [[2.0] * q, [20.0] * q])
+        off.append(math.sqrt(np.mean((model.predict(X) - Y.mean(axis=0).squeeze()) ** 2)))
+    assert alone >= 10 and np.median(off) < 1.2 and max(off) < 3
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_few_records_predict_no_worse_than_about_their_mean():

@@ -170,7 +170,7 @@ WAYS = [
     skdp.DPTruncatedSVD(1),
     skdp.DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),
     skdp.DPTruncatedSVD(algorithm="screened", clip_norm=1.0),
-    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0)),
+    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), epsilon=30.0),
     skdp.DPRidgeClassifier(classes=[0, 1], class_weight="balanced"),
     skdp.DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, adjacency="replace"),
     skdp.DPLowRankFactorizer(1, sketch_size=2),

@@ -97,12 +97,17 @@ ESTIMATORS = [
     skdp.DPPersonalizedRegressor(1, adjacency="replace"),
     skdp.DPPersonalizedRegressor(1, epsilon=30.0, loss="absolute"),
     skdp.DPPersonalizedClassifier(classes=[0, 1]),
-    skdp.DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
-    skdp.DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
-    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    # At less, few rows leave nothing for the model.
+    skdp.DPRidge(epsilon=30.0),
+    skdp.DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0), epsilon=30.0),
+    skdp.DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", epsilon=30.0),
     skdp.DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
     skdp.DPRidge(
-        clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", privacy_unit="group"
+        clip_norm=1.0,
+        target_bounds=(-1.0, 2.0),
+        adjacency="replace",
+        privacy_unit="group",
+        epsilon=100.0,
     ),
     skdp.DPRidgeClassifier(classes=[0, 1], privacy_unit="group"),
     skdp.DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
