@@ -95,7 +95,6 @@ MODELS = [DPPCA(1), DPTruncatedSVD(1), DPIncrementalPCA(1), DPStandardScaler(), 
 def test_warnings_point_at_the_line_that_called(model, step):
     """However many wrappers and solvers a fit has below it, and in a pipeline too."""
     model = make_pipeline(clone(model)) if step else clone(model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         model.fit(np.eye(4)[:3], [0, 1, 0])
     assert caught and {one.filename for one in caught} == {__file__}

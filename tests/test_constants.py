@@ -212,8 +212,7 @@ def digest(value, into):
 def outcome(run):
     """Return a hash of what one way gives under fixed noise, its warnings and errors with it."""
     into = hashlib.sha256()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         try:
             with fixed_noise(0, scale_free=True):
                 for result in run():

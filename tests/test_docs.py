@@ -68,8 +68,8 @@ def test_code_of_the_page_runs_and_prints_what_it_says(name, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}
     capsys.readouterr()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # some pages show what warns
+    # some pages show what warns
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         for number, (code, output) in enumerate(zip(blocks, shown, strict=True)):
             exec(compile(code, f"{name}, block {number}", "exec"), namespace)
             printed = capsys.readouterr().out

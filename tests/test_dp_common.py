@@ -13,13 +13,13 @@ from skdp import (
 )
 from skdp.recommend import DPRecommender
 from skdp.testing import seeded_entropy
-from tools import checks
+from tools import fit_checks, null_checks
 from tools.checks import parametrize_with_dp_checks
 from tools.data import settings_of
 from tools.pairs import audits
 from tools.ways import ESTIMATORS, FURTHER
 
-FIRST_CHECKS = {checks.check_pays_first, checks.check_receipt}
+FIRST_CHECKS = {null_checks.check_pays_first, fit_checks.check_receipt}
 FIRST_CLASSES = {DPPCA, DPTruncatedSVD, DPLowRankFactorizer, DPPersonalizedRegressor, DPRecommender}
 
 
@@ -28,14 +28,14 @@ def cases():
     seen = set()
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
-        if check.func is checks.check_null_release:  # in the first tier once for each unit
+        if check.func is null_checks.check_null_release:  # in the first tier once for each unit
             kind = type(estimator), settings_of(estimator).unit
             marks = pytest.mark.deep if kind in seen else pytest.mark.every_way
             seen.add(kind)
         else:
             first = type(estimator) in FIRST_CLASSES and check.func in FIRST_CHECKS
             marks = () if first else pytest.mark.deep
-        if check.func is not checks.check_worst_case_pair:
+        if check.func is not fit_checks.check_worst_case_pair:
             yield pytest.param(estimator, check, id=case.id, marks=marks)
 
 
@@ -45,7 +45,7 @@ def test_keeps_its_promise(estimator, check):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("check", [checks.check_null_release, checks.check_receipt])
+@pytest.mark.parametrize("check", [null_checks.check_null_release, fit_checks.check_receipt])
 @pytest.mark.parametrize(
     "estimator", [e for e in FURTHER if not isinstance(e, DPTraceRegressor)], ids=repr
 )

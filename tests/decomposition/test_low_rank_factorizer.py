@@ -110,8 +110,7 @@ def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, tu
     edge = bound * (math.sqrt(300) + math.sqrt(200)) / MU
     assert (np.linalg.norm(A, 2) < edge) == (name != "centred")
     A = A.T if turned else A
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UtilityWarning)
+    with warnings.catch_warnings(action="error", category=UtilityWarning):
         model = DPLowRankFactorizer(k, method=method, unit_bound=bound).fit(A)
     assert model.rank_ == k
     assert np.linalg.norm(A - model.reconstruct()) < most * np.linalg.norm(A)
@@ -237,10 +236,6 @@ def parts_of(A, p):
     return A * weights / weights.sum(axis=0)
 
 
-def mean_square_error(make, A, count=3):
-    return math.sqrt(np.mean([ratio(make(), A) ** 2 for _ in range(count)]))
-
-
 @pytest.mark.thorough
 def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
     A, p = low_rank(200, 150, 4), 16
@@ -259,7 +254,8 @@ def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
             model.merge(new().update_matrix(part).state_message())
         return model.release()
 
-    one, same, more = (mean_square_error(f, A) for f in (central, secure, independent))
+    ways = (central, secure, independent)
+    one, same, more = (np.sqrt(np.mean([ratio(f(), A) ** 2 for _ in range(3)])) for f in ways)
     assert same == pytest.approx(one, rel=0.05 + 0.1)  # 5%, and 6 sigma of three fits
     assert more / one == pytest.approx(math.sqrt(p), rel=0.15)
 

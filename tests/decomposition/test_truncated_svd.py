@@ -460,10 +460,6 @@ def test_steps_that_a_named_route_does_not_take_are_warned_of(options, ignored):
 SAID = "exceed.? the noise level"
 
 
-def clicks(m=300, n=60, density=0.02):
-    return sp.random(m, n, density=density, random_state=0, data_rvs=np.ones, format="csr")
-
-
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -474,8 +470,9 @@ def clicks(m=300, n=60, density=0.02):
     ids=["interaction", "entry", "factorizer"],
 )
 def test_components_below_the_noise_are_said(estimator):
+    clicks = sp.random(300, 60, density=0.02, random_state=0, data_rvs=np.ones, format="csr")
     with pytest.warns(UtilityWarning, match=SAID):
-        estimator.fit(clicks())
+        estimator.fit(clicks)
 
 
 @pytest.mark.thorough

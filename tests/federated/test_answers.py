@@ -6,14 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp import DPPersonalizedRegressor
+from skdp import DPPersonalizedRegressor, federated
 from skdp.exceptions import PrivacyError
-from skdp.federated import (
-    AggregationConfig,
-    PersonalizedClient,
-    PowerMethodClient,
-    RecommenderClient,
-)
 from skdp.federated._clients import pack, restricted
 from skdp.federated._messages import Call, Request
 from skdp.privacy.gate.bounds import Bounded
@@ -21,7 +15,7 @@ from skdp.testing.sensitivity import mixed_sizes
 from tools.federation import asked, noise_of, request_of
 
 D = 6
-CONFIG = AggregationConfig(4, 1, 1)
+CONFIG = federated.AggregationConfig(4, 1, 1)
 RNG = np.random.default_rng(0)
 X, Y, USERS = RNG.standard_normal((2 * D, D)), RNG.standard_normal(2 * D), np.arange(2 * D) % 3
 MIXED, ZERO, ONE, KEPT = mixed_sizes(D, D), np.zeros(D), np.ones(D), np.arange(3)
@@ -49,7 +43,7 @@ def personal(make_model, rows):
     """Rows beyond X are one more user, with targets of all sizes."""
     more = len(rows) - len(X)
     y = np.append(Y, mixed_sizes(more, 2)[:, 1])
-    return PersonalizedClient(
+    return federated.PersonalizedClient(
         make_model(), rows, y, CONFIG, groups=np.append(USERS, np.full(more, 7))
     )
 
@@ -80,23 +74,25 @@ SIZES = (1e-154, 1e154, 5e-324, 1.7e308)
 ROWS = more_rows(*((first, 1) for first in (0, 3, 7)))
 USER = more_rows((0, 3), (3, 6), (5, 1))
 CLIENTS = {  # name -> (rows -> client, neighbours)
-    "rows": (PowerMethodClient, ROWS),
-    "other rows": (partial(PowerMethodClient, adjacency="replace"), other_rows()),
+    "rows": (federated.PowerMethodClient, ROWS),
+    "other rows": (partial(federated.PowerMethodClient, adjacency="replace"), other_rows()),
     "interactions": (
-        partial(PowerMethodClient, privacy_unit="interaction"), entries(1.0, *SIZES[1:3]),
+        partial(federated.PowerMethodClient, privacy_unit="interaction"), entries(1.0, *SIZES[1:3]),
     ),
-    "entries": (partial(PowerMethodClient, privacy_unit="entry"), entries(*SIZES)),
+    "entries": (partial(federated.PowerMethodClient, privacy_unit="entry"), entries(*SIZES)),
     "edges": (
-        partial(PowerMethodClient, privacy_unit="edge"), entries(*SIZES, symmetric=True),
+        partial(federated.PowerMethodClient, privacy_unit="edge"), entries(*SIZES, symmetric=True),
     ),
-    "changes": (partial(PowerMethodClient, privacy_unit="entry_change"), entries(1.0, 5e-324)),
+    "changes": (
+        partial(federated.PowerMethodClient, privacy_unit="entry_change"), entries(1.0, 5e-324),
+    ),
     "changed edges": (
-        partial(PowerMethodClient, privacy_unit="edge_change"),
+        partial(federated.PowerMethodClient, privacy_unit="edge_change"),
         entries(1.0, 5e-324, symmetric=True),
     ),
-    "histories": (RecommenderClient, ROWS),
+    "histories": (federated.RecommenderClient, ROWS),
     "rated histories": (
-        partial(RecommenderClient, value_cap=2.0, adjacency="replace"), other_rows(),
+        partial(federated.RecommenderClient, value_cap=2.0, adjacency="replace"), other_rows(),
     ),
     "first fit": (partial(personal, partial(DPPersonalizedRegressor, 1)), USER),
 }  # fmt: skip

@@ -106,8 +106,7 @@ def laid_out(table, layout):
 def seen(step, table, read=None):
     """Return what comes out: kind, columns, warnings, and the bytes of each row."""
     step = clone(step)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         out = step.fit_transform(table) if read is None else read(step, table)
     kind = (type(out).__name__, getattr(out, "format", ""), str(out.dtype), out.shape[1])
     if sp.issparse(out):

@@ -7,18 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from skdp.model_selection.selection_laws import (
-    chance_drawn,
-    draw_below,
-    draw_runs,
-    epsilon_from_rdp,
-    ideal_budget,
-    largest_mu,
-    last_chance,
-    plan_selection,
-    random_stopping_epsilon,
-    random_stopping_rdp,
-)
+from skdp.model_selection import selection_laws as laws
 from skdp.privacy import delta_from_mu_epsilon, epsilon_from_mu_delta
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
@@ -30,7 +19,7 @@ ONE = mu_from_epsilon_delta(1.0, 1e-6)  # a run that is exactly (1, 1e-6)-DP
 
 def generating(mean):
     """Return E[t^K] and its derivative."""
-    g = last_chance(mean)
+    g = laws.last_chance(mean)
     return lambda t: g * t / (1 - (1 - g) * t), lambda t: g / (1 - (1 - g) * t) ** 2
 
 
@@ -43,12 +32,12 @@ PUBLISHED = {8: (2.09, 0.53), 16: (2.27, 0.70), 24: (2.37, 0.77), 64: (2.58, 0.9
 
 def test_published_totals_and_chances():
     for mean, (total, chance) in PUBLISHED.items():
-        found = random_stopping_epsilon(ONE, mean, 1e-6)
+        found = laws.random_stopping_epsilon(ONE, mean, 1e-6)
         assert found == pytest.approx(total, abs=0.005)
-        assert chance_drawn(mean, 8) == pytest.approx(chance, abs=0.006)
-        assert chance_drawn(mean, 8) == pytest.approx(1 - generating(mean)[0](7 / 8))
-    assert (1 - 1e-6) * ONE < largest_mu(mean, found, 1e-6) <= ONE
-    assert random_stopping_epsilon(ONE, 1000, 1e-6) == pytest.approx(3.09, abs=0.005)
+        assert laws.chance_drawn(mean, 8) == pytest.approx(chance, abs=0.006)
+        assert laws.chance_drawn(mean, 8) == pytest.approx(1 - generating(mean)[0](7 / 8))
+    assert (1 - 1e-6) * ONE < laws.largest_mu(mean, found, 1e-6) <= ONE
+    assert laws.random_stopping_epsilon(ONE, 1000, 1e-6) == pytest.approx(3.09, abs=0.005)
 
 
 # -- exact laws ----------------------------------------------------------------------------------
@@ -89,7 +78,7 @@ def exact_delta(mu, mean, epsilon):
 @pytest.mark.parametrize(("mu", "mean"), [(0.1, 8), (0.3, 30), (1.0, 3), (2.0, 100)])
 def test_bound_is_above_the_exact_divergence(mu, mean, sign):
     for order in (1.5, 2.0, 4.0, 8.0):
-        bound = random_stopping_rdp(mu, mean, order)
+        bound = laws.random_stopping_rdp(mu, mean, order)
         assert exact_renyi(sign * mu, mean, order) <= bound * (1 + 1e-9)
 
 
@@ -97,7 +86,7 @@ def test_bound_is_above_the_exact_divergence(mu, mean, sign):
 @pytest.mark.parametrize(("mu", "mean"), [(0.3, 8), (0.5, 64)])
 def test_total_covers_the_exact_loss(mu, mean):
     for delta in (1e-3, 1e-5):
-        epsilon = random_stopping_epsilon(mu, mean, delta)
+        epsilon = laws.random_stopping_epsilon(mu, mean, delta)
         reached = max(exact_delta(s * mu, mean, epsilon) for s in (1, -1))
         assert reached <= delta
         if mean == 8:  # and is no wild overestimate
@@ -128,7 +117,7 @@ def test_pure_factor_is_the_theorem_and_is_reached():
 
 def test_conversion_is_near_the_gaussian():
     for mu in (0.1, 1.0):
-        epsilon = epsilon_from_rdp(lambda order, mu=mu: order * mu * mu / 2, 1e-6)
+        epsilon = laws.epsilon_from_rdp(lambda order, mu=mu: order * mu * mu / 2, 1e-6)
         exact = epsilon_from_mu_delta(mu, 1e-6)
         assert exact <= epsilon < 1.1 * exact
 
@@ -138,14 +127,14 @@ def test_conversion_is_near_the_gaussian():
 
 @pytest.mark.deep
 def test_plan_changes_with_the_number_of_candidates():
-    assert [plan_selection(1, 1e-6, n).strategy for n in (1, 4, 8, 100)] == [
+    assert [laws.plan_selection(1, 1e-6, n).strategy for n in (1, 4, 8, 100)] == [
         "compose", "compose", "compose", "random_stopping",
     ]  # fmt: skip
-    few, many = (plan_selection(1, 1e-6, n, strategy="compose") for n in (8, 100))
+    few, many = (laws.plan_selection(1, 1e-6, n, strategy="compose") for n in (8, 100))
     assert epsilon_from_mu_delta(few.run.value, 1e-6) == pytest.approx(0.328, abs=6e-4)
     assert few.losses == (Loss("gaussian", pytest.approx(ONE)),)
     assert many.run.value == pytest.approx(ONE / 10)
-    auto = plan_selection(1, 1e-6, 100)
+    auto = laws.plan_selection(1, 1e-6, 100)
     assert (auto.strategy, auto.chance) == ("random_stopping", pytest.approx(0.5, abs=0.01))
     assert auto.run.value > 3.5 * many.run.value
 
@@ -153,18 +142,18 @@ def test_plan_changes_with_the_number_of_candidates():
 @pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [100.0, 0.01, 1.0, 8.0])
 def test_plan_keeps_its_total(epsilon):
-    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping")
+    plan = laws.plan_selection(epsilon, 1e-6, 20, strategy="random_stopping")
     assert plan.losses == (Loss("pure", epsilon), Loss("delta", 1e-6))
     assert accounting.epsilon_from_losses(plan.losses, 1e-6) == epsilon
-    limit, left = ideal_budget(epsilon, 1e-6, 20, 2)
+    limit, left = laws.ideal_budget(epsilon, 1e-6, 20, 2)
     assert limit == min(epsilon, math.log(1e-6 / (80 * SAMPLER_DISTANCE) - 1))
     assert left <= 1e-6 - (1 + math.exp(limit)) * 40 * SAMPLER_DISTANCE
-    assert random_stopping_epsilon(plan.run.value, 20, left) <= limit <= epsilon
+    assert laws.random_stopping_epsilon(plan.run.value, 20, left) <= limit <= epsilon
 
 
 def test_pure_plans():
-    assert plan_selection(3, 0, 8, strategy="random_stopping").run.value == 1
-    assert plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
+    assert laws.plan_selection(3, 0, 8, strategy="random_stopping").run.value == 1
+    assert laws.plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +166,7 @@ def test_pure_plans():
 )
 def test_bad_plans(delta, options, match):
     with pytest.raises(ValueError, match=match):
-        plan_selection(1, delta, 100, **options)
+        laws.plan_selection(1, delta, 100, **options)
 
 
 # -- a loss for any (epsilon, delta) -------------------------------------------------------------
@@ -215,9 +204,9 @@ def test_pair_dominates_a_gaussian_mechanism():
 
 @pytest.mark.parametrize("mean", [1.5, 6.0])
 def test_number_of_runs_follows_its_law(mean):
-    n, chance = 4000, last_chance(mean)
+    n, chance = 4000, laws.last_chance(mean)
     words = SeededSource(0, "law").words("runs")
-    drawn = np.array([draw_runs(words, mean) for _ in range(n)])
+    drawn = np.array([laws.draw_runs(words, mean) for _ in range(n)])
     expected = n * chance * (1 - chance) ** np.arange(-1.0, 199)
     seen = np.bincount(np.minimum(drawn, 199), minlength=200)
     kept = (expected > 20) & (np.arange(200) > 0)
@@ -231,8 +220,8 @@ def test_number_of_runs_follows_its_law(mean):
     "mean", [1 + 1e-12, 1.0001, 8.0, 1e4, pytest.param(1e6, marks=pytest.mark.deep)]
 )
 def test_any_mean_can_be_drawn(mean):
-    assert 1 / last_chance(mean) == pytest.approx(mean, rel=1e-9)
-    assert draw_runs(SeededSource(1, "law").words("runs"), mean) >= 1
+    assert 1 / laws.last_chance(mean) == pytest.approx(mean, rel=1e-9)
+    assert laws.draw_runs(SeededSource(1, "law").words("runs"), mean) >= 1
 
 
 def test_a_run_is_the_last_for_exactly_so_many_words():
@@ -240,12 +229,12 @@ def test_a_run_is_the_last_for_exactly_so_many_words():
     last = round(2**53 / 3)
     for first, runs in ((last - 1, 1), (last, 2)):
         script = iter([(first << 11) + 2047, 0])
-        assert draw_runs(lambda n, script=script: np.array([next(script)], np.uint64), 3.0) == runs
+        assert laws.draw_runs(lambda n, s=script: np.array([next(s)], np.uint64), 3.0) == runs
 
 
 def test_draw_below_is_uniform_and_rejects():
     words = SeededSource(0, "below").words("x")
-    seen = np.bincount([draw_below(words, 5) for _ in range(5000)], minlength=5)
+    seen = np.bincount([laws.draw_below(words, 5) for _ in range(5000)], minlength=5)
     assert np.all(np.abs(seen - 1000) < 6 * math.sqrt(800))
     script = iter([2**64 - 1, 7])
-    assert draw_below(lambda n: np.array([next(script)], np.uint64), 5) == 2
+    assert laws.draw_below(lambda n: np.array([next(script)], np.uint64), 5) == 2

@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data import views
 from skdp.data.blocks import dense
 from skdp.data.units import GroupForm, groups_of, in_memory
-from skdp.data.views import (
-    Groups,
-    Mapped,
-    RecordForm,
-    RowScale,
-    TargetScale,
-    kept_columns,
-    with_bias,
-)
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
@@ -25,8 +17,8 @@ from skdp.regression._ridge_classifier import label_codes
 from skdp.testing import check_sensitivity
 
 C = 1.7
-BOX = TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
-BALL = TargetScale.in_ball(2.0, 1)
+BOX = views.TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
+BALL = views.TargetScale.in_ball(2.0, 1)
 # name -> (scale, bias column, target norm): t below and above the length of a row
 CASES = {
     "box": (BOX, 0.5, 1.0),
@@ -40,7 +32,7 @@ CASES = {
 
 def query_of(X, y, scale=BALL, adjacency="add_remove", *, ids=None, clip_norm=C):
     """A query of single records, or of those of groups with these ids."""
-    form = RecordForm(np.asarray, y.shape[1])
+    form = views.RecordForm(np.asarray, y.shape[1])
     if ids is None:
         records = in_memory(X, y=y).joined(form)
     else:
@@ -156,7 +148,7 @@ def test_opposite_targets_longer_than_their_rows(release):
     """In the corner of their box they are longer than the ball: they are cut to it."""
     X, y = np.full((1, 3), C / math.sqrt(3)), np.full((1, 2), 1e12)
     pair = [
-        getattr(query_of(X, Y, TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
+        getattr(query_of(X, Y, views.TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
         for Y in (y, -y)
     ]
     step = pair[0].bound.l2 / 2e8
@@ -170,7 +162,7 @@ def test_products_with_codes_of_classes_reach_their_bound(n_classes, adjacency):
     """At the scale of a fit, by records of all classes with short, long and opposite rows."""
     codes, c = label_codes(n_classes, centered=True)[0], 0.6 * C
     t, q, x = c * math.sqrt(n_classes - 1), codes.shape[1], np.full((1, 3), C / math.sqrt(3))
-    scale, best = TargetScale.in_ball(1.0, q), 0.0
+    scale, best = views.TargetScale.in_ball(1.0, q), 0.0
     records = [(size * x, code[None]) for size in (-1e3, -1, 0.2, 1) for code in codes[:2]]
     none = np.zeros((0, 3)), np.zeros((0, q))
     others = records if adjacency == "replace" else [none]
@@ -242,7 +234,7 @@ def test_products_are_those_of_plain_rows(n_targets, by_group):
     """Long ones shortened, next to whole targets; sparse and dense, alone and in groups of one."""
     rng = np.random.default_rng(4)
     X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
-    scale, answers, half = TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), 0.5)
+    scale, answers, half = views.TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), 0.5)
     ids = np.arange(30) if by_group else None
     if by_group:
         Z = shortened(np.hstack([X, half]), math.hypot(C, 0.5))
@@ -262,8 +254,8 @@ def test_products_are_those_of_plain_rows(n_targets, by_group):
 def test_wide_groups_stay_sparse():
     """Rows of words of one person, as arrays, would take 80 GB."""
     X = sp.csr_array((np.full(200, 0.1), (np.arange(100).repeat(2), np.arange(200))), (100, 10**8))
-    batch = Groups(X, 50, {"y": np.ones((100, 1))})
-    rows = with_bias(batch, 0.5).rows
+    batch = views.Groups(X, 50, {"y": np.ones((100, 1))})
+    rows = views.with_bias(batch, 0.5).rows
     assert sp.issparse(rows) and rows.shape == (100, 10**8 + 1)
     entries = rows.tocoo()  # to look a column up takes an array of all columns
     last = entries.col == 10**8
@@ -276,13 +268,13 @@ def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form):
     rng = np.random.default_rng(2)
     X = rng.standard_normal((300, 40)) * (rng.random((300, 40)) < 0.6)
     y, kept = rng.standard_normal((300, 1)), np.array([1, 4])
-    kept = Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
+    kept = views.Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
     query = query_of(form(X), y).selected(kept)
-    alone = [kept_columns(form(X[i : i + 1]), kept) for i in range(len(X))]
+    alone = [views.kept_columns(form(X[i : i + 1]), kept) for i in range(len(X))]
     np.testing.assert_array_equal(
-        dense(kept_columns(form(X), kept)), np.vstack([dense(row) for row in alone])
+        dense(views.kept_columns(form(X), kept)), np.vstack([dense(row) for row in alone])
     )
-    cuts = [RowScale(np.zeros(40), np.ones(40), -cut, cut) for cut in (0.5, 9.0)]
+    cuts = [views.RowScale(np.zeros(40), np.ones(40), -cut, cut) for cut in (0.5, 9.0)]
 
     def asked(q):
         gains = q.gains(cuts, (kept.directions, np.zeros(3)))
@@ -314,7 +306,8 @@ def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units():
     X, y = 3 * rng.standard_normal((60, 4)), rng.standard_normal((60, 1))
     X[5, 2], y[6, 0], X[7] = np.nan, np.inf, 1e3
     units = [
-        RowScale(np.full(4, c), np.full(4, size), -6.0, 6.0) for c, size in ((0.5, 2.0), (0.0, 0.1))
+        views.RowScale(np.full(4, c), np.full(4, size), -6.0, 6.0)
+        for c, size in ((0.5, 2.0), (0.0, 0.1))
     ]
     step = 1e-8
 
@@ -342,7 +335,7 @@ def test_a_long_record_is_weighted_down_as_a_whole():
     rng = np.random.default_rng(3)
     X = rng.standard_normal((50, 3)) * 10.0 ** rng.uniform(-1, 2, (50, 1))
     y = X @ [1.0, -2.0, 0.5] + 3.0
-    scale = TargetScale.in_ball(np.abs(y).max() * 2, 1)
+    scale = views.TargetScale.in_ball(np.abs(y).max() * 2, 1)
     Z = np.column_stack([X, y])
     M = make_query(scale, "add_remove")(Z).regression(1.0, 1.0).answer(0.0)
     kept = [0, 1, 2, 4]
@@ -370,7 +363,7 @@ def test_kept_columns_are_clipped_again(adjacency, form):
     np.testing.assert_array_equal(bad, rest)
 
 
-CUTS = [RowScale(np.zeros(3), np.ones(3), -cut, cut) for cut in (0.1, 9.0)]
+CUTS = [views.RowScale(np.zeros(3), np.ones(3), -cut, cut) for cut in (0.1, 9.0)]
 MODEL = np.array([[1.0], [0.5], [0.0]]), np.zeros(1)
 QUESTIONS = {
     "products": lambda q: q.products(0.5, 1.0),
@@ -403,9 +396,9 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
     def query(first, second):
         x, t = np.vstack([first, *[X] * (each - 1)]), np.vstack([second, *[y] * (each - 1)])
         ids = None if each == 1 else np.zeros(each)
-        whole = query_of(make(x), t, TargetScale.in_ball(1.0, 1), ids=ids, clip_norm=3.0)
+        whole = query_of(make(x), t, views.TargetScale.in_ball(1.0, 1), ids=ids, clip_norm=3.0)
         places = np.array([0, 2])
-        directions = Mapped(places[:1], np.array([[1.0], [0.0], [-0.5]]), np.array([0.25]))
+        directions = views.Mapped(places[:1], np.array([[1.0], [0.0], [-0.5]]), np.array([0.25]))
         return whole.selected(directions if kept == "directions" else places)
 
     assert QUESTIONS[ask](query(X, y)).answer(1e-8).any()
@@ -423,9 +416,11 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, each, kept, sparse):
 )
 def test_units_that_may_make_no_number_are_looked_at(center, size, high):
     """Rows are looked at before they are put into units, and after it where those may spoil one."""
-    unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), -1.0, np.array([1.0, high]))
+    unit = views.RowScale(
+        np.array([0.5, center]), np.array([1.0, size]), -1.0, np.array([1.0, high])
+    )
     assert not unit.keeps_finite
-    assert RowScale(unit.center[:1], unit.size[:1], -1.0, unit.high[:1]).keeps_finite
+    assert views.RowScale(unit.center[:1], unit.size[:1], -1.0, unit.high[:1]).keeps_finite
 
 
 PLACES = {

@@ -38,16 +38,13 @@ class Ranks:
         return SimpleNamespace(value=exact + scale * self.rng.standard_normal(d), noise_scale=scale)
 
 
-def rows_of(kind, n, rng):
-    return {
-        "normal": lambda: np.linalg.norm(rng.standard_normal((n, 8)), axis=1),
-        "cauchy": lambda: np.abs(rng.standard_cauchy(n)),
-        "lognormal": lambda: np.exp(2 * rng.standard_normal(n)),
-        "discrete": lambda: rng.integers(1, 6, n).astype(float),
-        "mostly zero": lambda: np.abs(rng.standard_normal(n)) * (rng.random(n) < 0.1),
-    }[kind]()
-
-
+ROWS = {
+    "normal": lambda n, rng: np.linalg.norm(rng.standard_normal((n, 8)), axis=1),
+    "cauchy": lambda n, rng: np.abs(rng.standard_cauchy(n)),
+    "lognormal": lambda n, rng: np.exp(2 * rng.standard_normal(n)),
+    "discrete": lambda n, rng: rng.integers(1, 6, n).astype(float),
+    "mostly zero": lambda n, rng: np.abs(rng.standard_normal(n)) * (rng.random(n) < 0.1),
+}
 ENOUGH = {"normal": 400, "cauchy": 400, "lognormal": 800, "discrete": 400, "mostly zero": 5000}
 
 
@@ -62,7 +59,7 @@ def test_scales_are_found_or_doubt_is_shown(kind):
     for n in (50, 200, 1000, ENOUGH[kind]):
         doubts = 0
         for _ in range(60):
-            numbers = rows_of(kind, n, rng) * 2.0 ** rng.uniform(-40, 40)
+            numbers = ROWS[kind](n, rng) * 2.0 ** rng.uniform(-40, 40)
             kept = numbers[numbers > 0]
             level, found, *_ = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
             off = math.log2(level / np.median(kept)) - 0.5 if kept.size else 0.0

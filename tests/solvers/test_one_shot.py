@@ -8,16 +8,6 @@ import scipy.sparse as sp
 
 from skdp.solvers import linalg, one_shot
 from skdp.solvers.linalg import leading_pairs
-from skdp.solvers.one_shot import (
-    FlippedMatrix,
-    flip_deviation,
-    flip_probability,
-    graph_of_pairs,
-    history_pairs,
-    pair_deviation,
-    singular_triplets,
-    symmetric_pairs,
-)
 
 RNG = np.random.default_rng(0)
 
@@ -32,8 +22,8 @@ def test_pairs_become_a_graph(n):
     A = np.triu(RNG.random((n, n)) < 0.5, 1) * 1.0
     A[0, 1] = 1.0
     row = sp.csr_array(A[np.triu_indices(n, 1)][None])
-    assert np.array_equal(graph_of_pairs(row, n).toarray(), A + A.T)
-    assert graph_of_pairs(sp.csr_array(row.shape), n).nnz == 0
+    assert np.array_equal(one_shot.graph_of_pairs(row, n).toarray(), A + A.T)
+    assert one_shot.graph_of_pairs(sp.csr_array(row.shape), n).nnz == 0
 
 
 @pytest.mark.parametrize("loops", [True, False])
@@ -41,11 +31,13 @@ def test_products_are_those_of_the_unbiased_matrix(loops):
     Y = (RNG.random((9, 9)) < 0.4) * 1.0
     if not loops:
         np.fill_diagonal(Y, 0.0)
-    p = flip_probability(flip_deviation(1.0))
+    p = one_shot.flip_probability(one_shot.flip_deviation(1.0))
     B = 3.0 * (Y - p) / (1 - 2 * p)
     if not loops:
         np.fill_diagonal(B, 0.0)
-    ask = FlippedMatrix(sp.csr_array(Y), flip_deviation(1.0), high=3.0, loops=loops)
+    ask = one_shot.FlippedMatrix(
+        sp.csr_array(Y), one_shot.flip_deviation(1.0), high=3.0, loops=loops
+    )
     X = RNG.standard_normal((9, 2))
     assert np.allclose(ask.right(X, share=0.1).value, B @ X)
     assert np.allclose(ask.left(X, share=0.1).value, B.T @ X)
@@ -54,7 +46,8 @@ def test_products_are_those_of_the_unbiased_matrix(loops):
 def test_noise_is_as_claimed():
     R, X = (RNG.random((300, 80)) < 0.2) * 1.0, RNG.standard_normal((80, 3))
     answers = [
-        FlippedMatrix(flipped(R), flip_deviation(1.0)).right(X, share=1.0) for _ in range(20)
+        one_shot.FlippedMatrix(flipped(R), one_shot.flip_deviation(1.0)).right(X, share=1.0)
+        for _ in range(20)
     ]
     errors = np.array([answer.value - R @ X for answer in answers])
     assert np.abs(errors.mean()) < 6 * errors.std() / math.sqrt(errors.size)
@@ -68,7 +61,7 @@ def spiked(n, values):
     return (Q * values) @ Q.T + 0.5 * (noise + noise.T), Q
 
 
-class Known(FlippedMatrix):
+class Known(one_shot.FlippedMatrix):
     def __init__(self, A, noise_scale):
         self.A, self.noise_scale = A, noise_scale
 
@@ -79,15 +72,15 @@ class Known(FlippedMatrix):
 def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     n, values = 400, np.array([60.0, -40.0, 25.0])
     A, Q = spiked(n, values)
-    found, V = symmetric_pairs(Known(A, 0.5), n, 4)
+    found, V = one_shot.symmetric_pairs(Known(A, 0.5), n, 4)
     assert found[:3] == pytest.approx(values, abs=3.0)  # the edge is 20, the noise of a value .7
     assert found[3] == 0.0  # inside the edge
     assert abs(Q[:, 0] @ V[:, 0]) > 0.97
     monkeypatch.setattr(linalg, "_SMALL", 10)
-    iterated, W = symmetric_pairs(Known(A, 0.5), n, 4)
+    iterated, W = one_shot.symmetric_pairs(Known(A, 0.5), n, 4)
     assert np.allclose(iterated, found, rtol=1e-3)
     assert np.allclose(np.abs(np.sum(V * W, axis=0))[:3], 1.0, atol=1e-3)
-    zero, V = symmetric_pairs(Known(np.zeros((n, n)), 0.0), n, 2)
+    zero, V = one_shot.symmetric_pairs(Known(np.zeros((n, n)), 0.0), n, 2)
     assert np.array_equal(zero, [0, 0])
     assert V.shape == (n, 2)
 
@@ -101,7 +94,7 @@ def test_the_negative_end_of_the_noise_is_no_signal(own):
         spikes = np.linalg.qr(rng.standard_normal((n, 3)))[0]
         A = (noise + noise.T) / math.sqrt(2)
         A += (spikes * [60.0, 50.0, -90.0]) @ spikes.T * math.sqrt(1 + own)
-        values, V = symmetric_pairs(Known(A, 1.0), n, 9)
+        values, V = one_shot.symmetric_pairs(Known(A, 1.0), n, 9)
         assert values[0] < 0
         assert np.linalg.norm(V[:, :3].T @ spikes) ** 2 > 2.5
         wrong.append(np.count_nonzero(np.sum(V * (A @ V), axis=0)[1:] < 0))
@@ -115,16 +108,16 @@ def test_triplets_of_flipped_cells(shape, small, monkeypatch):
     monkeypatch.setattr(linalg, "_SMALL", small)
     left, right = (RNG.integers(0, 3, size) for size in shape)
     R = (RNG.random(shape) < np.where(left[:, None] == right, 0.7, 0.1)) * 1.0
-    exact = FlippedMatrix(sp.csr_array(R), 0.0)
-    U, values, V = singular_triplets(exact, 3)
+    exact = one_shot.FlippedMatrix(sp.csr_array(R), 0.0)
+    U, values, V = one_shot.singular_triplets(exact, 3)
     assert np.allclose((U.T @ R @ V), np.diag(values), atol=1e-3)
     assert np.allclose(values, np.linalg.svd(R, compute_uv=False)[:3], rtol=1e-4)
     assert exact.square_sum() == R.sum()
-    noisy = FlippedMatrix(flipped(R), flip_deviation(1.0))
-    W, found, Z = singular_triplets(noisy, 5)
+    noisy = one_shot.FlippedMatrix(flipped(R), one_shot.flip_deviation(1.0))
+    W, found, Z = one_shot.singular_triplets(noisy, 5)
     assert found[:3] == pytest.approx(values, abs=0.1 * values[0])
-    nothing = FlippedMatrix(flipped(np.zeros(shape)), flip_deviation(1.0))
-    assert np.array_equal(singular_triplets(nothing, 4)[1], np.zeros(4))
+    nothing = one_shot.FlippedMatrix(flipped(np.zeros(shape)), one_shot.flip_deviation(1.0))
+    assert np.array_equal(one_shot.singular_triplets(nothing, 4)[1], np.zeros(4))
     assert np.linalg.norm(Z[:, :3].T @ V) ** 2 > 2.0
     assert W.shape == (shape[0], 5)
     assert noisy.square_sum() == pytest.approx(R.sum(), abs=6 * math.sqrt(R.size))
@@ -135,26 +128,27 @@ def test_coins_are_noise_of_known_size():
     x = 3 * np.outer(RNG.uniform(0.5, 0.9, 200), RNG.uniform(0.5, 0.9, 100))
     Y = flipped((RNG.random(x.shape) < x / 3) * 1.0, 3.0)
     spread = float((x * (3 - x)).mean()) / 9
-    scale = flip_deviation(3.0)
-    plain = FlippedMatrix(Y, scale, high=3.0)
-    known = FlippedMatrix(Y, scale, high=3.0, spread=spread)
+    scale = one_shot.flip_deviation(3.0)
+    plain = one_shot.FlippedMatrix(Y, scale, high=3.0)
+    known = one_shot.FlippedMatrix(Y, scale, high=3.0, spread=spread)
     truth = float((x**2).sum())
     assert known.square_sum() == pytest.approx(truth, rel=0.1)
     assert plain.square_sum() > 1.5 * truth
     seen = known.right(np.eye(100), share=1.0)
     assert np.std(seen.value - x) == pytest.approx(seen.noise_scale, rel=0.03)
     exact = np.linalg.svd(x, compute_uv=False)
-    assert singular_triplets(known, 3)[1] == pytest.approx(exact[:3], abs=0.06 * exact[0])
-    assert singular_triplets(plain, 3)[1][1] > 0.08 * exact[0]  # noise that nobody took off
+    assert one_shot.singular_triplets(known, 3)[1] == pytest.approx(exact[:3], abs=0.06 * exact[0])
+    # noise that nobody took off
+    assert one_shot.singular_triplets(plain, 3)[1][1] > 0.08 * exact[0]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
 def test_probability_and_deviation_belong_together(epsilon):
     p = 1 / (1 + math.exp(epsilon))
-    s = flip_deviation(epsilon)
+    s = one_shot.flip_deviation(epsilon)
     assert s == pytest.approx(math.sqrt(p * (1 - p)) / (1 - 2 * p))
-    assert flip_probability(s) == pytest.approx(p, rel=1e-6, abs=0)
-    assert flip_deviation(math.inf) == pytest.approx(0.0, abs=1e-200)
+    assert one_shot.flip_probability(s) == pytest.approx(p, rel=1e-6, abs=0)
+    assert one_shot.flip_deviation(math.inf) == pytest.approx(0.0, abs=1e-200)
 
 
 @pytest.mark.thorough
@@ -162,12 +156,12 @@ def test_pairs_have_the_claimed_deviation():
     rng, m, epsilon = np.random.default_rng(0), 400, 1.0
     R = np.zeros((m, 2))
     R[:100] = 1.0
-    p, s = 1 / (1 + math.e), flip_deviation(epsilon)
+    p, s = 1 / (1 + math.e), one_shot.flip_deviation(epsilon)
     B = [(flipped(R, epsilon, rng).toarray() - p) / (1 - 2 * p) for _ in range(2000)]
     pairs = np.array([b[:, 0] @ b[:, 1] for b in B])
     assert abs(pairs.mean() - 100) < 6 * pairs.std() / math.sqrt(2000)
     # The deviation of a product of cells that are ones is s^2 + 1 + 1, which this leaves out.
-    assert pairs.std() == pytest.approx(pair_deviation(s, m, 100), rel=0.06)
+    assert pairs.std() == pytest.approx(one_shot.pair_deviation(s, m, 100), rel=0.06)
 
 
 def blocks(m, n, rng):
@@ -178,8 +172,8 @@ def blocks(m, n, rng):
 def test_the_operator_is_the_dense_moment(monkeypatch):
     rng = np.random.default_rng(2)
     R = blocks(2000, 80, rng)
-    Y, s = flipped(R, math.log(9), rng), flip_deviation(math.log(9))
-    moment = history_pairs(Y, s, 8.0)
+    Y, s = flipped(R, math.log(9), rng), one_shot.flip_deviation(math.log(9))
+    moment = one_shot.history_pairs(Y, s, 8.0)
     assert len(moment.shrink(*leading_pairs(moment.off, 4)).values) >= 3
     dense, v = one_shot._weighted_moment(Y, s, 8.0).value, rng.standard_normal(80)
     monkeypatch.setattr(one_shot, "MOST_DENSE", 10)
@@ -206,7 +200,7 @@ def test_the_noise_of_counts_is_not_that_of_pairs(epsilon, least):
     captured = []
     for _ in range(4):
         Y = flipped(R, epsilon, rng)
-        V = one_shot.normalised_pairs(Y, flip_deviation(epsilon), 5, k).vectors
+        V = one_shot.normalised_pairs(Y, one_shot.flip_deviation(epsilon), 5, k).vectors
         captured.append(np.sum((X @ V) ** 2) / best)
     assert np.mean(captured) > least
 
@@ -214,7 +208,7 @@ def test_the_noise_of_counts_is_not_that_of_pairs(epsilon, least):
 def test_two_cells_have_a_spectrum():
     for seed in range(8):
         Y = flipped(np.zeros((1, 2)), 0.1, np.random.default_rng(seed))
-        found = one_shot.normalised_pairs(Y, flip_deviation(0.1), None, 1)
+        found = one_shot.normalised_pairs(Y, one_shot.flip_deviation(0.1), None, 1)
         assert np.all(found.squares >= 0)
 
 
@@ -232,7 +226,7 @@ def test_normalised_pairs_are_those_of_the_normalised_rows():
     assert exact.noise_scale == 0.0
     epsilon = 6.0
     Y = flipped(R, epsilon, rng)
-    found = one_shot.normalised_pairs(Y, flip_deviation(epsilon), floor, 5)
+    found = one_shot.normalised_pairs(Y, one_shot.flip_deviation(epsilon), floor, 5)
     assert found.squares[:3] == pytest.approx(exact.squares, rel=0.05)
     assert found.squares.shape == (5,)
     assert (np.diff(found.squares) <= 0).all()
@@ -244,6 +238,6 @@ def test_normalised_pairs_are_those_of_the_normalised_rows():
 def test_what_is_inside_the_edge_counts_as_nothing():
     rng = np.random.default_rng(4)
     Y = sp.csr_array((rng.random((300, 40)) < 0.5) * 1.0)
-    found = one_shot.normalised_pairs(Y, flip_deviation(0.05), 5.0, 3)
+    found = one_shot.normalised_pairs(Y, one_shot.flip_deviation(0.05), 5.0, 3)
     assert np.array_equal(found.squares, np.zeros(3))
     assert np.allclose(found.vectors.T @ found.vectors, np.eye(3))

@@ -17,12 +17,6 @@ def rows(seed=0, n=N):
     return rng, X
 
 
-def line(rng, X):
-    """Targets that each user has by a model of its own."""
-    coef = 1 + np.repeat(rng.standard_normal((len(X) // M, D)), M, axis=0)
-    return np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(len(X))
-
-
 def test_far_entries_are_folded():
     """A little beyond the limit they are large, far beyond it small, and predictions fold too."""
     scaling = Scaling(
@@ -73,7 +67,9 @@ def test_targets_are_found_by_enough_users():
 def test_users_as_they_are_seen_keep_what_their_rows_say():
     """Also of rows whose difference from it overflows; each user from its own rows alone."""
     rng, X = rows(n=20)
-    y = line(rng, X)
+    # targets that each user has by a model of its own
+    coef = 1 + np.repeat(rng.standard_normal((len(X) // M, D)), M, axis=0)
+    y = np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(len(X))
     X[5 * M : 6 * M] *= 8e307 * np.where(np.arange(M) % 2, 1.0, -1.0)[:, None]
     center = np.array([1.7e308, 0.0, 1e3, -1.0])
     source = UserRows(X, y[:, None], np.repeat(np.arange(20), M), True)

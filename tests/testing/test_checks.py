@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
-from tools import checks
+from tools import checks, fit_checks
 from tools.checks import parametrize_with_dp_checks
 from tools.data import CONTRASTS, null_release_data
 from tools.outcomes import difference, documented_attributes, outcome
@@ -49,9 +49,9 @@ def test_receipts_of_searches_bound_each_run(strategy):
     model = DPPCA(1, clip_norm=1.0)
     settings = {"strategy": strategy, "epsilon": 15.0}
     grid = {"center": ["private", "none"]}
-    checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
+    fit_checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
     with pytest.raises(AssertionError, match="its plan says"):
-        checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))
+        fit_checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))
 
 
 @pytest.mark.parametrize("unit", sorted(CONTRASTS))

@@ -12,15 +12,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression
 
-from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD, federated
 from skdp.decomposition import randomize_row
-from skdp.federated import (
-    AggregationConfig,
-    FederatedPowerMethod,
-    PowerMethodClient,
-    RecommenderClient,
-    UnmaskedAggregator,
-)
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.recommend import DPRecommender
 from skdp.testing import fixed_noise, null_release
@@ -29,7 +22,7 @@ from tools.outcomes import difference, fitted_attributes
 RNG = np.random.default_rng(0)
 X, Y, GROUPS = RNG.standard_normal((40, 4)), RNG.standard_normal(40), np.arange(40) % 8
 MODEL = LinearRegression().fit(RNG.standard_normal((30, 4)), RNG.standard_normal(30))  # public
-CONFIG = AggregationConfig(4, 1, 1)
+CONFIG = federated.AggregationConfig(4, 1, 1)
 SEEDS = range(8)
 SAME_SIZE = {
     "ordinary": (X, Y, GROUPS),
@@ -89,7 +82,7 @@ def reported(**sketch):
 
 def recorded(fit, clients):
     """Fit over clients and return the requests that they got."""
-    requests, sums = [], UnmaskedAggregator([client.respond for client in clients])
+    requests, sums = [], federated.UnmaskedAggregator([client.respond for client in clients])
 
     def aggregator(request, size):
         requests.append(bytes(request))
@@ -107,16 +100,16 @@ def answers(client, requests):
 
 def over_clients(client, rows, estimator):
     """Return what a client says to the requests that a fit of these rows over four sends."""
-    server = FederatedPowerMethod(estimator, CONFIG)
+    server = federated.FederatedPowerMethod(estimator, CONFIG)
     parts = [client(part) for part in np.array_split(rows, 4)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a few rows show nothing, and say so
+    # a few rows show nothing, and say so
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
     return lambda X, y, groups: answers(client(X), requests)
 
 
-power_client = partial(PowerMethodClient, config=CONFIG, epsilon=1.0, delta=1e-6)
-recommender_client = partial(RecommenderClient, config=CONFIG, epsilon=8.0)
+power_client = partial(federated.PowerMethodClient, config=CONFIG, epsilon=1.0, delta=1e-6)
+recommender_client = partial(federated.RecommenderClient, config=CONFIG, epsilon=8.0)
 # By name: what users like is asked for too, however little of it 1,600 rows would show.
 FEDERATED = {
     "power method": (power_client, X, DPTruncatedSVD(2, algorithm="power", clip_norm=1.0)),

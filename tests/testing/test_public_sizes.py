@@ -18,7 +18,7 @@ from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise
 from skdp.testing._transcripts import fresh, replaced
-from tools import checks, data
+from tools import data, fit_checks, null_checks
 from tools.fit_checks import ordinary
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -190,9 +190,9 @@ IN_BLOCKS = [
 ]  # fmt: skip
 # Those that follow private values; parameters, inputs and refusals are asked without small sizes.
 KEPT = [
-    checks.check_null_release, checks.check_receipt, checks.check_worst_case_pair,
-    checks.check_bad_rows, checks.check_pays_first, checks.check_company,
-    checks.check_storage_form, checks.check_tiny_epsilon,
+    null_checks.check_null_release, fit_checks.check_receipt, fit_checks.check_worst_case_pair,
+    null_checks.check_bad_rows, null_checks.check_pays_first, fit_checks.check_company,
+    fit_checks.check_storage_form, null_checks.check_tiny_epsilon,
 ]  # fmt: skip
 
 

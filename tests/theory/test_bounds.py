@@ -7,16 +7,6 @@ import pytest
 
 from skdp import DPTraceRegressor, DPTruncatedSVD, theory
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.theory import (
-    independent_sensitivity,
-    power_error_bound,
-    power_steps,
-    prior_sensitivity,
-    recovery_bound,
-    sensitivity_ratio,
-    start_bounds,
-    subspace_coherence,
-)
 from tools.canaries import canary_report, coherence_canary, score_attack
 from tools.outcomes import refuses
 
@@ -52,7 +42,7 @@ def test_start_without_privacy_follows_u1_and_e1(n, d, r, rng):
     """The spectral start without noise: a third to the whole of u1 and e1."""
     M, X, y = records(rng, n, d, r, 0.5)
     U, s, V = start(X, y, d, r)
-    bounds = start_bounds(n, (d, d), r, epsilon=math.inf, noise_sd=0.5)
+    bounds = theory.start_bounds(n, (d, d), r, epsilon=math.inf, noise_sd=0.5)
     assert bounds.u2 == bounds.e2 == 0
     true = np.linalg.svd(M)[0][:, :r]
     assert 0.3 < gap_of(U, true) / bounds.u1 < 1.0
@@ -68,7 +58,7 @@ def test_noise_of_the_printed_start_follows_u2_and_e2(n, d, r):
     size, epsilon = math.sqrt(r) + 0.5, 1.0
     change = size * math.sqrt(r) * math.log(n) / n * math.sqrt(2 * d)
     sd = math.sqrt(18 * math.log(3.75 / DELTA)) * change / epsilon
-    bounds = start_bounds(n, (d, d), r, epsilon=epsilon, delta=DELTA, noise_sd=0.5)
+    bounds = theory.start_bounds(n, (d, d), r, epsilon=epsilon, delta=DELTA, noise_sd=0.5)
 
     def noisy(Q):
         noise = np.triu(sd * rng.standard_normal((d, d)))
@@ -90,7 +80,7 @@ def power(A, k, p, n_iter, epsilon, rng, accounting):
     X, rows, prior = orthonormal(rng, len(A), p), [], []
     for _ in range(n_iter):
         rows.append(np.linalg.norm(X, axis=1).max())
-        prior.append(prior_sensitivity(X.T))
+        prior.append(theory.prior_sensitivity(X.T))
         scale = math.sqrt(4 * n_iter * math.log(1 / DELTA)) / epsilon * accounting(rows, prior)
         X = np.linalg.qr(A @ X + scale * rng.standard_normal(X.shape))[0]
     return X, rows, prior
@@ -104,7 +94,7 @@ def test_power_bounds_follow_simulation(n, which):
     rng, k, p, steps, ratios = np.random.default_rng(4), 2, 6, 6, []
     U = orthonormal(rng, n, k)
     mu0 = np.abs(np.linalg.svd(U @ U.T)[0]).max()
-    fixed = independent_sensitivity(n, p, mu0)
+    fixed = theory.independent_sensitivity(n, p, mu0)
     assert fixed <= 1
     choose = {
         "rows": lambda rows, prior: rows[-1],
@@ -115,7 +105,7 @@ def test_power_bounds_follow_simulation(n, which):
         X, rows, prior = power(gap * U @ U.T, k, p, steps, epsilon, rng, choose)
         error = np.linalg.norm(U - X @ (X.T @ U), 2)
         values = {"rows": rows, "prior": prior, "independent": fixed}[which]
-        bound = power_error_bound(n, gap, values, epsilon=epsilon, n_iter=steps)
+        bound = theory.power_error_bound(n, gap, values, epsilon=epsilon, n_iter=steps)
         assert bound < 1
         ratios.append(error / bound)
     assert 0.2 < min(ratios) <= max(ratios) < 2
@@ -129,24 +119,25 @@ def test_ratio_of_a_random_start(n, k):
     rng, measured = np.random.default_rng(5), []
     for _ in range(5):
         Q = orthonormal(rng, n, k)
-        measured.append(prior_sensitivity(Q.T) / subspace_coherence(Q.T).mu1)
-    assert 1.2 < np.mean(measured) / sensitivity_ratio(n, k) < 2.0
+        measured.append(theory.prior_sensitivity(Q.T) / theory.subspace_coherence(Q.T).mu1)
+    assert 1.2 < np.mean(measured) / theory.sensitivity_ratio(n, k) < 2.0
 
 
 def test_coherence_of_a_subspace():
     rng = np.random.default_rng(6)
     V = orthonormal(rng, 50, 3).T
-    found = subspace_coherence(V)
+    found = theory.subspace_coherence(V)
     assert found.mu0 == np.abs(V).max()
     assert found.relative == pytest.approx(50 / 3 * found.mu1**2)
     assert 1 <= found.relative <= 50 / 3
-    assert subspace_coherence(np.eye(3, 50)).relative == pytest.approx(50 / 3)
-    assert subspace_coherence(np.eye(50)).mu1 == pytest.approx(1)  # all eigenvectors: always 1
+    assert theory.subspace_coherence(np.eye(3, 50)).relative == pytest.approx(50 / 3)
+    # all eigenvectors: always 1
+    assert theory.subspace_coherence(np.eye(50)).mu1 == pytest.approx(1)
     # a product with one changed entry moves by at most mu1
     E = np.zeros((50, 50))
     E[4, np.argmax(np.linalg.norm(V, axis=0))] = 1.0
     assert np.linalg.norm(E @ V.T) == pytest.approx(found.mu1)
-    refuses(ValueError, "orthonormal", subspace_coherence, [[1.0, 1.0]])
+    refuses(ValueError, "orthonormal", theory.subspace_coherence, [[1.0, 1.0]])
 
 
 @pytest.mark.parametrize("gap", [1.0, 0.5, 0.2])
@@ -157,11 +148,11 @@ def test_predicted_steps_are_enough(gap, value):
     U = orthonormal(rng, n, 2)
     A = value * (np.outer(U[:, 0], U[:, 0]) + (1 - gap) * np.outer(U[:, 1], U[:, 1]))
     x = np.ones(n) / math.sqrt(n)
-    for _ in range(power_steps(value, gap=gap)):
+    for _ in range(theory.power_steps(value, gap=gap)):
         x = A @ x + 0.3 / math.sqrt(n) * rng.standard_normal(n)
         x /= np.linalg.norm(x)
     assert np.linalg.norm(A @ x) > 0.9 * value
-    assert power_steps(1.0) == 1 and power_steps(1e9, gap=1e-9) == 1000
+    assert theory.power_steps(1.0) == 1 and theory.power_steps(1e9, gap=1e-9) == 1000
 
 
 # -- canaries --------------------------------------------------------------------------------------
@@ -172,7 +163,7 @@ def test_recovery_bound_is_attained_by_one_gaussian_number():
     bits = rng.integers(0, 2, 100_000)
     seen = changes * bits + rng.standard_normal(len(bits)) / mu
     right = np.mean((seen > changes / 2) == bits)
-    assert right == pytest.approx(recovery_bound(mu, changes), abs=0.006)
+    assert right == pytest.approx(theory.recovery_bound(mu, changes), abs=0.006)
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
@@ -214,7 +205,7 @@ def test_score_attack_tells_records_of_a_plain_fit_and_not_of_a_private_one():
         private.append(score_attack(model.coef_, *halves, M))
     report = canary_report(private, model.privacy_spent_.mu, 2).check()
     assert abs(report.success - 0.5) < 0.05 < report.bound - 0.5
-    allowed = recovery_bound(mu_from_epsilon_delta(0.5, DELTA), 2)
+    allowed = theory.recovery_bound(mu_from_epsilon_delta(0.5, DELTA), 2)
     assert np.mean(plain) > allowed + 0.02  # five standard errors: the attack sees plain fits
 
 

@@ -14,38 +14,19 @@ from typing import Any
 
 from sklearn.base import clone
 
-from tools.fit_checks import (
-    check_bad_budgets,
-    check_company,
-    check_documented_attributes,
-    check_input_unmodified,
-    check_joblib,
-    check_noise_calibration,
-    check_pickle_and_clone,
-    check_receipt,
-    check_scaling,
-    check_seeded_noise,
-    check_storage_form,
-    check_system_entropy,
-    check_worst_case_pair,
-)
-from tools.null_checks import (
-    check_bad_rows,
-    check_failed_fit,
-    check_null_release,
-    check_null_release_can_fail,
-    check_pays_first,
-    check_tiny_epsilon,
-)
+from tools import fit_checks, null_checks
 
 Check = Callable[[str, Any], None]
 
 CHECKS: tuple[Check, ...] = (
-    check_null_release, check_null_release_can_fail, check_bad_rows, check_pays_first,
-    check_receipt, check_noise_calibration, check_worst_case_pair, check_system_entropy,
-    check_seeded_noise, check_bad_budgets, check_failed_fit, check_documented_attributes,
-    check_pickle_and_clone, check_joblib, check_input_unmodified, check_scaling, check_tiny_epsilon,
-    check_company, check_storage_form,
+    null_checks.check_null_release, null_checks.check_null_release_can_fail,
+    null_checks.check_bad_rows, null_checks.check_pays_first, fit_checks.check_receipt,
+    fit_checks.check_noise_calibration, fit_checks.check_worst_case_pair,
+    fit_checks.check_system_entropy, fit_checks.check_seeded_noise, fit_checks.check_bad_budgets,
+    null_checks.check_failed_fit, fit_checks.check_documented_attributes,
+    fit_checks.check_pickle_and_clone, fit_checks.check_joblib, fit_checks.check_input_unmodified,
+    fit_checks.check_scaling, null_checks.check_tiny_epsilon, fit_checks.check_company,
+    fit_checks.check_storage_form,
 )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ def fitted_attributes(estimator) -> dict[str, Any]:
 def outcome(estimator, data) -> Outcome:
     """Fit and return everything that can be seen of it."""
     failure = None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         try:
             data.fit(estimator)
         except Exception as error:
@@ -146,7 +145,6 @@ def refuses(error, match, call, *args, **params):
 
 def messages_of(fit, *data, **fit_params) -> list[str]:
     """Call a method and return what its warnings say."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         fit(*data, **fit_params)
     return [str(warning.message) for warning in caught]

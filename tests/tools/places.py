@@ -5,14 +5,7 @@ import itertools
 import numpy as np
 import scipy.sparse as sp
 
-from skdp import (
-    DPPCA,
-    DPIncrementalPCA,
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
 
@@ -28,46 +21,48 @@ CHUNKS = (300, 6, 594)
 ENDS = list(itertools.pairwise(np.cumsum([0, *CHUNKS])))
 
 DENSE = {
-    "pca": DPPCA(2, clip_norm=20.0),
-    "pca-auto-clip": DPPCA(2),
-    "pca-replace": DPPCA(2, adjacency="replace"),
-    "pca-spectrum": DPPCA(),
-    "pca-power": DPPCA(2, svd_solver="power"),
-    "pca-public-centre": DPPCA(2, center=np.linspace(-1, 1, D), clip_norm=9.0),
-    "pca-not-centred": DPPCA(2, center="none", adjacency="replace", clip_norm=9.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-power": DPTruncatedSVD(2, algorithm="power", adjacency="replace"),
+    "pca": skdp.DPPCA(2, clip_norm=20.0),
+    "pca-auto-clip": skdp.DPPCA(2),
+    "pca-replace": skdp.DPPCA(2, adjacency="replace"),
+    "pca-spectrum": skdp.DPPCA(),
+    "pca-power": skdp.DPPCA(2, svd_solver="power"),
+    "pca-public-centre": skdp.DPPCA(2, center=np.linspace(-1, 1, D), clip_norm=9.0),
+    "pca-not-centred": skdp.DPPCA(2, center="none", adjacency="replace", clip_norm=9.0),
+    "svd": skdp.DPTruncatedSVD(2),
+    "svd-power": skdp.DPTruncatedSVD(2, algorithm="power", adjacency="replace"),
 }
 SPARSE = {
-    "pca": DPPCA(2),
-    "pca-spectrum": DPPCA(),
-    "pca-replace": DPPCA(2, adjacency="replace", clip_norm=1.0),
-    "svd": DPTruncatedSVD(2),
-    "svd-screened": DPTruncatedSVD(2, algorithm="screened"),
-    "svd-screened-replace": DPTruncatedSVD(2, algorithm="screened", adjacency="replace"),
-    "increments": DPIncrementalPCA(2),
+    "pca": skdp.DPPCA(2),
+    "pca-spectrum": skdp.DPPCA(),
+    "pca-replace": skdp.DPPCA(2, adjacency="replace", clip_norm=1.0),
+    "svd": skdp.DPTruncatedSVD(2),
+    "svd-screened": skdp.DPTruncatedSVD(2, algorithm="screened"),
+    "svd-screened-replace": skdp.DPTruncatedSVD(2, algorithm="screened", adjacency="replace"),
+    "increments": skdp.DPIncrementalPCA(2),
 }
 USERS = {
-    "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
+    "regressor": (skdp.DPPersonalizedRegressor(2, epsilon=8.0), Y),
     "regressor-replace": (
-        DPPersonalizedRegressor(2, epsilon=8.0, head_selection="private_vote", adjacency="replace"),
+        skdp.DPPersonalizedRegressor(
+            2, epsilon=8.0, head_selection="private_vote", adjacency="replace"
+        ),
         Y,
     ),
     "classifier": (
-        DPPersonalizedClassifier(2, classes=[-1, 1], epsilon=8.0),
+        skdp.DPPersonalizedClassifier(2, classes=[-1, 1], epsilon=8.0),
         np.where(Y > 0, 1, -1),
     ),
 }
 
 GROUP = {"privacy_unit": "group", "epsilon": 4.0}
 PERSONS = [
-    DPPCA(2, **GROUP),
-    DPPCA(2, clip_norm=3.0, svd_solver="power", **GROUP),
-    DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
-    DPRidge(adjacency="replace", **GROUP),
-    DPTruncatedSVD(2, **GROUP),
-    DPTruncatedSVD(2, adjacency="replace", algorithm="screened", **GROUP),
-    DPIncrementalPCA(2, adjacency="replace", **GROUP),
+    skdp.DPPCA(2, **GROUP),
+    skdp.DPPCA(2, clip_norm=3.0, svd_solver="power", **GROUP),
+    skdp.DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
+    skdp.DPRidge(adjacency="replace", **GROUP),
+    skdp.DPTruncatedSVD(2, **GROUP),
+    skdp.DPTruncatedSVD(2, adjacency="replace", algorithm="screened", **GROUP),
+    skdp.DPIncrementalPCA(2, adjacency="replace", **GROUP),
     DPStandardScaler(**GROUP),
     DPStandardScaler(bounds=(-3.0, 3.0), adjacency="replace", **GROUP),
 ]

@@ -8,16 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from skdp import (
-    DPPCA,
-    DPLowRankFactorizer,
-    DPPersonalizedRegressor,
-    DPRidge,
-    DPScoreDensity,
-    DPSpectralEmbedding,
-    DPTraceRegressor,
-    DPTruncatedSVD,
-)
+import skdp
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.accounting.receipts import aligned, cautions
@@ -30,20 +21,20 @@ X = np.random.default_rng(0).standard_normal((400, 3))
 def test_a_usual_promise_needs_no_caution():
     assert cautions(10.0, 1e-6, "row", 10_000) == ()
     assert cautions(math.inf, 0.0, "row") == ()  # that is said as what it is
-    assert "Caution" not in str(DPPCA(1).plan(400, 3))
+    assert "Caution" not in str(skdp.DPPCA(1).plan(400, 3))
 
 
 def test_a_large_epsilon_is_said_by_plans_cards_and_fits():
-    pca = DPPCA(1, epsilon=100.0, clip_norm=1.0)
+    pca = skdp.DPPCA(1, epsilon=100.0, clip_norm=1.0)
     assert "e^100 times as likely with one row" in str(pca.plan(400, 3))
     assert "e^100 times as likely" in str(pca.fit(X).privacy_report())
     with pytest.warns(PrivacyWarning, match="gives almost no protection"):
-        DPPCA(1, epsilon=1e6, clip_norm=4.0).fit(X)
+        skdp.DPPCA(1, epsilon=1e6, clip_norm=4.0).fit(X)
 
 
 def test_a_large_delta_is_said_where_the_number_of_rows_is_public():
-    assert "delta=0.01 is too large, at least 1/400" in str(DPPCA(1, delta=0.01).plan(400, 3))
-    assert not DPPCA(1, delta=0.001).plan(400, 3).cautions
+    assert "delta=0.01 is too large, at least 1/400" in str(skdp.DPPCA(1, delta=0.01).plan(400, 3))
+    assert not skdp.DPPCA(1, delta=0.001).plan(400, 3).cautions
 
 
 def _graph():
@@ -55,31 +46,34 @@ PERSONS = np.arange(400) // 20
 ROWS = {"adjacency": "replace", "clip_norm": 4.0}
 BOUNDS = ROWS | {"privacy_unit": "group"}
 COUNTED = [
-    (DPPCA(1, **ROWS), (X,), "1/400: .* random row"),
-    (DPRidge(**ROWS, target_bounds=(-1, 1)), (X, X[:, 0]), "1/400: .* random row"),
-    (DPPCA(1, **BOUNDS), (X, None, PERSONS), "1/20: .* random group"),
-    (DPRidge(**BOUNDS, target_bounds=(-1, 1)), (X, X[:, 0], PERSONS), "1/20: .* random group"),
+    (skdp.DPPCA(1, **ROWS), (X,), "1/400: .* random row"),
+    (skdp.DPRidge(**ROWS, target_bounds=(-1, 1)), (X, X[:, 0]), "1/400: .* random row"),
+    (skdp.DPPCA(1, **BOUNDS), (X, None, PERSONS), "1/20: .* random group"),
+    (skdp.DPRidge(**BOUNDS, target_bounds=(-1, 1)), (X, X[:, 0], PERSONS), "1/20: .* random group"),
     (
         DPStandardScaler(privacy_unit="group", adjacency="replace", bounds=(-1, 1)),
         (X, None, PERSONS), "1/20: .* random group",
     ),
     (
-        DPPersonalizedRegressor(1, adjacency="replace"),
+        skdp.DPPersonalizedRegressor(1, adjacency="replace"),
         (X, X[:, 0], PERSONS), "1/20: .* random group",
     ),
-    (DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* random label"),
+    (skdp.DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* random label"),
     (
-        DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
+        skdp.DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
         (_graph(),), "1/40: .* random cell",
     ),
-    (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* random pair of nodes"),
+    (skdp.DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* random pair of nodes"),
     (
-        DPLowRankFactorizer(1, privacy_unit="entry", method="two_sketch"),
+        skdp.DPLowRankFactorizer(1, privacy_unit="entry", method="two_sketch"),
         (X,), "1/400: .* random cell",
     ),
-    (DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"), (X,), "1/400: .* random row"),
+    (
+        skdp.DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"),
+        (X,), "1/400: .* random row",
+    ),
     (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* random row"),
-    (DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* random row"),
+    (skdp.DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* random row"),
 ]  # fmt: skip
 
 
@@ -99,23 +93,26 @@ def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
 def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
     graph, spent = _graph(), []
     for estimator, data in [
-        (DPPCA(1, delta=0.006, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
-        (DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"), (graph,)),
-        (DPLowRankFactorizer(1, delta=0.006, privacy_unit="frobenius"), (X,)),
-        (DPLowRankFactorizer(1, delta=0.06, privacy_unit="entry"), (X,)),
+        (skdp.DPPCA(1, delta=0.006, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
+        (
+            skdp.DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"),
+            (graph,),
+        ),
+        (skdp.DPLowRankFactorizer(1, delta=0.006, privacy_unit="frobenius"), (X,)),
+        (skdp.DPLowRankFactorizer(1, delta=0.06, privacy_unit="entry"), (X,)),
     ]:
         assert not any("at least 1/" in text for text in messages_of(estimator.fit, *data))
         spent.append(estimator.privacy_spent_.delta)
     assert spent == [0.006, 0.0, 0.006, 0.0]
     with pytest.warns(PrivacyWarning, match="1/100: .* random row"):
-        DPPCA(1, delta=0.5, clip_norm=1.0).fit(X)
+        skdp.DPPCA(1, delta=0.5, clip_norm=1.0).fit(X)
 
 
 def test_a_receipt_in_print_says_what_it_is_of():
     """One of ten fits of a search has the receipt of one fit."""
     X = np.random.default_rng(0).standard_normal((3000, 3))
     search = GridSearchCV(
-        DPRidge(clip_norm=1.0, target_bounds=(-1, 1)), {"alpha": [1.0, 9.0]}, cv=2
+        skdp.DPRidge(clip_norm=1.0, target_bounds=(-1, 1)), {"alpha": [1.0, 9.0]}, cv=2
     )
     spent = search.fit(X, X[:, 0]).best_estimator_.privacy_spent_
     assert str(spent) == "(ε=1, δ=1e-06) row, by this fit alone"
@@ -124,7 +121,7 @@ def test_a_receipt_in_print_says_what_it_is_of():
 
 
 def test_a_report_says_what_the_budget_was_for():
-    report = DPPCA(1).fit(np.random.default_rng(0).standard_normal((3000, 3)) * [4, 1, 1])
+    report = skdp.DPPCA(1).fit(np.random.default_rng(0).standard_normal((3000, 3)) * [4, 1, 1])
     report = report.privacy_report()
     rows = [line for line in str(report).splitlines() if "%" in line]
     assert len({entry.name for entry in report.ledger}) > len(rows) > 3

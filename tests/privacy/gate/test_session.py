@@ -459,8 +459,7 @@ def test_a_text_of_our_own_about_rows_passes():
 
 def test_warnings_are_away_until_the_last_has_read():
     # Two threads leave in any order; here, in one, that mixes up numpy's state of the thread.
-    with np.errstate(), warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with np.errstate(), warnings.catch_warnings(record=True, action="always") as told:
         first, last = gate.no_warnings(), gate.no_warnings()
         first.__enter__()
         last.__enter__()

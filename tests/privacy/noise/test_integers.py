@@ -380,10 +380,8 @@ def test_ties_of_the_laplace_are_refined_as_long_as_it_takes(place, depth):
 
 
 def test_digits_of_the_laplace_fall_into_place():
-    def pick(value):  # fraction 0: the cell keeps its own value
-        return value << 1
-
-    digits = [pick(d) for d in (5, 1, 7, 2, 9, 3)]  # low, middle, top of the two geometrics
+    # low, middle, top of the two geometrics; fraction 0: the cell keeps its own value
+    digits = [d << 1 for d in (5, 1, 7, 2, 9, 3)]
     drawn = noise.integer_laplace(Script(*[0] * 16, *digits), (1,))
     assert drawn[0] == (5 - 1) + (7 - 2) * 4096 + (9 - 3) * 4096**2
 

@@ -41,8 +41,8 @@ def test_child_and_parent_draw_different_words_after_a_fork():
     words = make_source(None).words("gram")
     words(10)  # a generator with a buffer would now hold words that both processes use
     reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the BLAS has threads
+    # the BLAS has threads
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         child = os.fork()
     if child == 0:
         os.write(writer, words(8).tobytes())
