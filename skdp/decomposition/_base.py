@@ -1,6 +1,6 @@
 """What decompositions share: the linear map, routes for row units, centring, the model behind PCA.
 
-A route is chosen from public shapes and parameters only.
+A route is chosen from public shapes and parameters, and from released numbers, only.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def with_learnt(shares, learnt):
 
 # What the spectral estimators share: routes for row units, and fits for the other units.
 #
-# A route is chosen from public shapes and parameters only.
+# A route is chosen from public shapes and parameters, and from released numbers, only.
 
 
 _ENOUGH = 0.75  # of all squares: what is missed beside it is no reason to warn
@@ -303,9 +303,9 @@ def usual_extra(k):
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples, sums=NOTHING):
     """Return the leading subspace (d x k) by a route.
 
-    With it, column sums (given, or released by the route), which directions a whole moment shows
-    (None where there is no such moment), and the rows to ask what it holds: those that a whole
-    moment was of.
+    With it, column sums (given, or released by the route), what shares a whole moment shows (None
+    where there is no such moment), and the rows to ask what it holds: those that a whole moment was
+    of.
     """
     if route == "gram":
         V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise, sums)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -184,8 +185,9 @@ class _MatrixQuery(PrivateQuery):
         self.shape: tuple[int, int] = A.shape
         self.n_features = self.shape[1]
 
+    @abstractmethod
     def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
-        raise NotImplementedError
+        """Return a product with its bound."""
 
     def right(self, X: FloatArray) -> Bounded:
         """Return A X: see the table of the module."""
