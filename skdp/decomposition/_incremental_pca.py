@@ -49,7 +49,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
     if n_is_public:
         shares.pop("count", None)
     if clip_norm == "auto":
-        return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.11} if starts else {}))
+        return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.25} if starts else {}))
     return shares
 
 
@@ -179,7 +179,7 @@ class DPIncrementalPCA(
         Largest norm of a row, after a public `center` is subtracted. `fit` treats it as `DPPCA`
         does. `partial_fit`: "auto" spends 7% of the budget on the median norm of the first batch; a
         warning says if it was not found. With ``center="private"`` and dense rows far from 0, up to
-        11% more find their centre, about which all later rows are clipped. A number costs no
+        25% more find their centre, about which all later rows are clipped. A number costs no
         budget.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch

@@ -181,7 +181,7 @@ def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency):
         assert pca.privacy_spent_.epsilon == 2.0
         assert "row_sum" in shares
         moments[name] = shares["augmented_gram"]
-    assert 0.82 - 1e-9 <= moments["far"] < moments["near"] <= 0.93 + 1e-9
+    assert 0.68 - 1e-9 <= moments["far"] < moments["near"] <= 0.93 + 1e-9
 
 
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
@@ -236,8 +236,9 @@ def test_worst_unit_of_a_start(adjacency, unit):
     assert {"norm_centered_rank", "norm_count_above", "row_sum", "augmented_gram"} <= worst.keys()
     assert ("count" in worst) == (adjacency == "add_remove")
     assert all(0.95 < reached <= 1 + 1e-9 for reached in worst.values()), worst
-    # No pair is the worst of all at once where rows give way: opposite rows have one moment.
-    assert (0.95 if adjacency == "add_remove" else 0.9) < max(ratios) <= 1 + 1e-9
+    # No pair is the worst of all at once where rows give way: opposite rows have one moment, and
+    # others do not move the sums of the start, a quarter of the budget, by twice their length.
+    assert (0.95 if adjacency == "add_remove" else 0.85) < max(ratios) <= 1 + 1e-9
 
 
 def test_number_of_releases_is_a_limit():
