@@ -43,7 +43,8 @@ class Layout:
     Attributes
     ----------
     method : {"dense", "two_sketch", "three_sketch"}
-        What is released: A; A F and S'A; or these and S'A T.
+        What is released: A (for the unit "row" with the sum of its rows); A F and S'A; or these
+        and S'A T.
     shape : tuple of int
         Shape of A.
     sketch_size, core_size : int
@@ -65,14 +66,26 @@ class Layout:
     n_components: int
 
     @property
-    def shares(self):
+    def with_sum(self):
+        """Whether the sum of the rows is released next to A."""
+        return self.method == "dense" and self.unit.kind.by_rows
+
+    def shares(self, mu):
         """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
 
         k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1). A core is seen by
         few numbers, from many: 2% are enough, and 10% cost 3% of the error of an exact rank.
+        The sum of m rows has as much noise as each row of A, so that it shows their mean where A
+        shows nothing: it takes more, the less singular values of rows within their bound can exceed
+        the noise of A at the whole budget.
         """
-        if self.method == "dense":
+        if not self.with_sum and self.method == "dense":
             return [1.0]
+        if self.with_sum:
+            m, n = map(math.sqrt, self.shape)
+            noise, most = self.unit.change * (m + n), mu * self.unit.clip_norm * m
+            of_sum = min(max(0.02, noise**2 / (noise**2 + most**2)), 0.8)
+            return [1.0 - of_sum, of_sum]
         sizes = zip(self.shape, (self.sketch_size, self.core_size), strict=True)
         m, n = (math.sqrt(side * t / max(t - self.n_components - 1, t / 4)) for side, t in sizes)
         of_core = [0.02] if self.method == "three_sketch" else []
@@ -161,7 +174,9 @@ def draw_maps(layout, kind, source, row_offset=0):
     Rows of S are drawn for the rows of A that start at `row_offset`: each server has its own.
     """
     if layout.method == "dense":
-        return [SketchMap("full_matrix", layout.shape)]
+        ones = IntegerSketch("ones", 1, 1.0, np.ones((layout.shape[0], 1), np.int64))
+        sums = [SketchMap("row_sum", layout.shape, ones)] if layout.with_sum else []
+        return [SketchMap("full_matrix", layout.shape), *sums]
     m, n = layout.shape
     F = draw_sketch(source, "right", kind, n, layout.sketch_size)
     S = draw_sketch(source, f"left {row_offset}", kind, m, layout.core_size)
@@ -217,7 +232,7 @@ def known_sides(maps_by_rows):
     The sketches of the rows of each server come in the order of the rows.
     """
     first = maps_by_rows[0]
-    if len(first) == 1:
+    if first[0].right is None:
         return ()
     right = [sketch.right.real() for sketch in first if sketch.right is not None]
     left = [np.vstack([maps[i].left.real() for maps in maps_by_rows]) for i in range(1, len(first))]
@@ -515,8 +530,9 @@ def begin(estimator, session, shape):
         group = _for_many_releases(estimator, session, layout, maps, bounds, source)
     else:
         grants = grant_sketches(
-            session, bounds, layout.shares, parties=server.n_honest_servers or 0,
-            shared=estimator._server is not None, note=", noise first",
+            session, bounds, layout.shares(session.budget.mu),
+            parties=server.n_honest_servers or 0, shared=estimator._server is not None,
+            note=", noise first",
         )  # fmt: skip
         notes = {"rows_seen": 0, "params": estimator._plain_params()}
         group = NoisyGroup(session, grants, notes)
@@ -539,7 +555,8 @@ def _for_many_releases(estimator, session, layout, maps, bounds, source):
         "names": list(getattr(estimator, "feature_names_in_", ())),
     }
     options = {"mechanism": estimator.mechanism, "window": estimator.window}
-    return estimator._start_stream(session, bounds, layout.shares, notes, **options)
+    shares = layout.shares(session.budget.mu)
+    return estimator._start_stream(session, bounds, shares, notes, **options)
 
 
 def resumed(estimator, group):

@@ -68,7 +68,8 @@ class DPLowRankFactorizer(
         "rank_one": the norm of the largest change; "row": the largest norm of a row; None is 1.
     method : {"auto", "two_sketch", "three_sketch", "dense"}, default="auto"
         What is released: sketches of rows and columns, a third sketch of both, or A itself
-        ("dense"). "auto" takes "dense", which has less error, up to 20 million entries.
+        ("dense"; for the unit "row" with the sum of its rows). "auto" takes "dense", which has
+        less error, up to 20 million entries.
     sketch : {"gaussian", "srht", "sparse", "isometry"}, default="gaussian"
         Kind of sketch. "sparse" makes updates fast.
     sensitivity_mode : {"random", "oblivious", "worst_case"}, default="random"
@@ -221,10 +222,11 @@ class DPLowRankFactorizer(
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
         maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
+        shares = layout.shares(session.budget.mu)
         if layout.method == "dense":
-            paid = [session.grant(*bounds, *layout.shares)]
+            paid = [session.grant(*each) for each in zip(bounds, shares, strict=True)]
         else:
-            paid = grant_sketches(session, bounds, layout.shares)
+            paid = grant_sketches(session, bounds, shares)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(paid, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))

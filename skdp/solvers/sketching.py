@@ -38,21 +38,24 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
-def _about_means(matrix: Answer, others: Factors, start: FloatArray) -> Factors:
+def _about_means(matrix: Answer, others: Factors, start: FloatArray, *sums: Answer) -> Factors:
     """Return the leading factors of means of rows and columns, and of what is beside these.
 
     Their directions are public on one side: n numbers hold the mean of the rows with n squares of
     the noise, where the first singular value has to exceed (sqrt(m) + sqrt(n))^2 of them. More
-    components of the rest than are asked for count, as the means hold a part of each.
+    components of the rest than are asked for count, as the means hold a part of each. A sum of the
+    rows that was released alone has less noise than that of the released rows.
     """
     M, noise = matrix
     u, v = (np.full(side, side**-0.5) for side in M.shape)
-    row, column = u @ M, M @ v
-    common = np.atleast_1d(u @ column)
+    row, column, of_row = u @ M, M @ v, noise
+    for (total,), noise_scale in sums:
+        row, of_row = u[0] * total, u[0] * noise_scale
+    common = np.atleast_1d(row @ v)
     apart = column - common * u
     rest = Answer(M - np.outer(u, row) - np.outer(apart, v), noise)
     rest_left, sizes, rest_right, _ = _leading(rest, start.shape[1], start)
-    row = _clear(common, noise) * v + _clear(row - common * v, noise)
+    row = _clear(common, of_row) * v + _clear(row - common * v, of_row)
     left = np.column_stack([u, _clear(apart, noise), rest_left * sizes])
     return _joined(left, np.column_stack([row, v, rest_right.T]), others)
 
@@ -214,7 +217,7 @@ def factorize(
         means = _common(scaled, sides, found)
     else:
         found = _leading(scaled[0], k, start)
-        means = _about_means(scaled[0], found, start)
+        means = _about_means(scaled[0], found, start, *scaled[1:])
     factors = max(found, means, key=lambda each: float(each.values @ each.values))
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)

@@ -116,6 +116,20 @@ def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, tu
     assert np.linalg.norm(A - model.reconstruct()) < most * np.linalg.norm(A)
 
 
+def test_the_sum_of_rows_shows_their_mean_where_no_row_shows_anything():
+    rng = np.random.default_rng(5)
+    A = np.tile(rng.standard_normal(20), (400, 1)) + 0.1 * rng.standard_normal((400, 20))
+    shape, lost = {"matrix_shape": A.shape, "privacy_unit": "row", "adjacency": "zero_out"}, []
+    for epsilon in (1.0, 10.0, 30.0):
+        model = DPLowRankFactorizer(1, epsilon=epsilon, unit_bound=6.0, **shape).partial_fit(A)
+        released = model.release().releases_
+        lost.append(np.linalg.norm(A - model.reconstruct()) / np.linalg.norm(A))
+    assert lost[0] < 0.6 and lost[1] < 0.15 and lost[2] < 0.11
+    # The more the rows may show, the less their sum takes.
+    assert [line.name for line in released] == ["full_matrix", "row_sum"]
+    assert released[0].noise_scale < released[1].noise_scale
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "unit_bound": (-3.0, 3.0)}
@@ -152,7 +166,7 @@ def test_a_running_state_is_not_copied():
 
 def test_rows_arrive_in_blocks():
     A = low_rank(60, 40, 2, values=[900.0, 500.0])
-    params = {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 400.0}
+    params = {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 250.0}
     model = DPLowRankFactorizer(2, matrix_shape=(60, 40), epsilon=60.0, **params)
     for block in (A[:25], sp.csr_array(A[25:26]), A[26:]):
         model.partial_fit(block)

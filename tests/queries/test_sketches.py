@@ -33,9 +33,9 @@ SHAPE = (7, 6)
 LOW, HIGH = -0.5, 2.0
 
 
-def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
+def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0, unit="entry"):
     gate = new_session(source=SeededSource(seed))
-    plan = Layout(method, shape, t, v, None, False, 2)
+    plan = Layout(method, shape, t, v, SketchUnit(unit), False, 2)
     return draw_maps(plan, kind, SketchSource.of(gate, seed))
 
 
@@ -94,7 +94,7 @@ def largest_ratio(unit, sketch, pairs, mu=0.2):
 @pytest.mark.parametrize(("name", "adjacency", "kind"), CASES)
 def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
     unit, rng = unit_of(name, adjacency), np.random.default_rng(0)
-    for sketch in maps_of(kind) + maps_of(kind, "dense"):
+    for sketch in maps_of(kind) + maps_of(kind, "dense", unit=name):
         ratio = largest_ratio(unit, sketch, neighbours(name, adjacency, sketch, rng))
         assert ratio <= 1 + 1e-9
         # In C = S'A T both sides are at their worst; the row unit meets S by one row.
