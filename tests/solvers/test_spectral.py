@@ -141,6 +141,14 @@ def test_directions_that_hold_no_more_than_chance_are_rarely_shown(rng):
     assert found <= 6
 
 
+def test_a_direction_holds_what_any_does_and_shows_no_more_than_all():
+    flat, known = 50.0 * np.eye(40), np.eye(40)[:, :12]
+    for first in (known, known[:, :0]):
+        held, _, shown = spectral._found(flat, 5.0, first, 12, False)
+        assert held == pytest.approx(12 * 50) and not shown.any()
+    assert spectral._found(-flat, 5.0, known[:, :1], 1, True)[2] == 1  # noise made their total
+
+
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
     alike = spectral.about_common(5.0 + rng.standard_normal(1000), 1.0)
     assert alike @ np.full(1000, 1000**-0.5) > 0.999

@@ -217,3 +217,32 @@ def test_these_take_another_way(estimator):
 def test_keeps_its_promise_beyond_every_size(estimator, check):
     with small_sizes():
         check(type(estimator).__name__, estimator)
+
+
+# What takes more columns, rows or budget than other ways have, and a line of what it releases.
+LARGER = {
+    "one sign": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=30.0), 101, 40, "tangent_product"),
+    "hidden sign": (skdp.DPTruncatedSVD(1, clip_norm=3.0, epsilon=0.1), 101, 40, "gram"),
+    "sparse columns": (skdp.DPRidge(epsilon=30.0), 101, 40, "regression_moments"),
+    "two cuts": (skdp.DPRidge(epsilon=1000.0), 5, 100, "cut_gain"),
+    "graded entries": (
+        skdp.DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", epsilon=10.0, delta=0.0),
+        5, 40, "full_matrix",
+    ),
+    "learnt design": (
+        skdp.DPTraceRegressor(
+            1, matrix_shape=(2, 2), fit_intercept=False, epsilon=100.0, max_iter=2,
+            shrink_singular_values=False,
+        ), 5, 40, "measurement_covariance_moments",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", LARGER)
+@pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
+def test_keeps_its_promise_in_a_larger_way(way, check):
+    estimator, columns, rows, line = LARGER[way]
+    with replaced(data, "COLUMNS", lambda _: columns), replaced(data, "ROWS", lambda _: rows):
+        assert line in lines(estimator)
+        check(type(estimator).__name__, estimator)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils import get_tags
 
 from skdp._inputs import bound_of
+from skdp.solvers.spectral import FEWEST_KEPT
 from skdp.testing.audit import FitData
 from skdp.testing.sensitivity import _csr_with_duplicates, _csr_with_zeros, mixed_sizes
 
@@ -31,7 +32,7 @@ STORED: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
-ROWS = 40  # of test data, or twice the features
+ROWS, COLUMNS = 40, 5  # of test data at least; twice as many rows as columns
 
 
 class Settings(NamedTuple):
@@ -48,7 +49,7 @@ def settings_of(estimator) -> Settings:
     k = getattr(estimator, "n_components", None) or getattr(estimator, "rank", None)
     k = k if isinstance(k, int) and not isinstance(k, bool) else 1
     shape = getattr(estimator, "matrix_shape", None)
-    d = math.prod(shape) if shape is not None else max(5, k + 2)
+    d = math.prod(shape) if shape is not None else max(COLUMNS, k + 2)
     unit = getattr(estimator, "privacy_unit", "row")
     adjacency = getattr(estimator, "adjacency", "add_remove")
     return Settings(unit, adjacency, d, max(ROWS, 2 * d))
@@ -139,10 +140,16 @@ def _stored_forms(X):
     return forms
 
 
+def normal_rows(rng, n, d):
+    """Rows about 0; those that may be screened have one sign, which their sums show."""
+    X = rng.standard_normal((n, d))
+    return np.abs(X) if d > FEWEST_KEPT else X
+
+
 @register_data("row")
 def _row_data(estimator, rng):
     _, adjacency, d, n = settings_of(estimator)
-    X = rng.standard_normal((n, d)) * np.linspace(2.0, 0.2, d)
+    X = normal_rows(rng, n, d) * np.linspace(2.0, 0.2, d)
     matrices = _in_units(X) | {
         "x1e150": 1e150 * X, "x1e-200": 1e-200 * X, "largest floats": np.full_like(X, 1.7e308),
         "smallest floats": np.full_like(X, 5e-324), "rank one": np.outer(X[:, 0], X[0]),

@@ -16,7 +16,7 @@ from skdp.regression._personalized_base import PersonalizedBase
 from skdp.testing import record_transcript
 from skdp.testing.audit import FitData, TranscriptReport, as_fit, transcript_audit
 from skdp.testing.sensitivity import unit_vector
-from tools.data import entry_bounds_of, settings_of, takes_labels
+from tools.data import entry_bounds_of, normal_rows, settings_of, takes_labels
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -117,7 +117,7 @@ def _row_bases(estimator):
     yield origin, np.tile(origin + _HUGE / math.sqrt(d), (_MANY, 1))
     if fixed is None:
         rng = np.random.default_rng(0)
-        yield np.zeros(settings.n_features), rng.standard_normal((30, settings.n_features))
+        yield np.zeros(settings.n_features), normal_rows(rng, 30, settings.n_features)
 
 
 @register_pairs("row")
