@@ -43,8 +43,7 @@ class Layout:
     Attributes
     ----------
     method : {"dense", "two_sketch", "three_sketch"}
-        What is released: A (for the unit "row" with the sum of its rows); A F and S'A; or these
-        and S'A T.
+        What is released: A (see `with_sum`); A F and S'A; or these and S'A T.
     shape : tuple of int
         Shape of A.
     sketch_size, core_size : int
@@ -66,25 +65,34 @@ class Layout:
     n_components: int
 
     @property
-    def with_sum(self):
-        """Whether the sum of the rows is released next to A."""
-        return self.method == "dense" and self.unit.kind.by_rows
+    def most(self):
+        """Largest Frobenius norm of A within its bounds; infinite without any."""
+        return math.sqrt(self.shape[0]) * self.unit.longest_row(self.shape[1])
 
-    def shares(self, mu):
+    @property
+    def with_sum(self):
+        """Whether the sum of the rows is released next to A: entries of one sign have a mean."""
+        unit = self.unit
+        one_sign = unit.bounded and unit.low * unit.high >= 0
+        return self.method == "dense" and (unit.kind.by_rows or one_sign)
+
+    def shares(self, budget):
         """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
 
         k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1). A core is seen by
         few numbers, from many: 2% are enough, and 10% cost 3% of the error of an exact rank.
         The sum of m rows has as much noise as each row of A, so that it shows their mean where A
-        shows nothing: it takes more, the less singular values of rows within their bound can exceed
-        the noise of A at the whole budget.
+        shows nothing. Its noise is to that of A as the largest singular value within the bounds to
+        the edge of the noise of A at the whole budget.
         """
         if not self.with_sum and self.method == "dense":
             return [1.0]
         if self.with_sum:
-            m, n = map(math.sqrt, self.shape)
-            noise, most = self.unit.change * (m + n), mu * self.unit.clip_norm * m
-            of_sum = min(max(0.02, noise**2 / (noise**2 + most**2)), 0.8)
+            pure = budget.pure
+            noise = self.unit.change * sum(map(math.sqrt, self.shape))
+            most = self.most * (budget.pure_epsilon / math.sqrt(2) if pure else budget.mu)
+            squares = (noise, most) if pure else (noise**2, most**2)
+            of_sum = min(max(0.02, squares[0] / sum(squares)), 0.8)
             return [1.0 - of_sum, of_sum]
         sizes = zip(self.shape, (self.sketch_size, self.core_size), strict=True)
         m, n = (math.sqrt(side * t / max(t - self.n_components - 1, t / 4)) for side, t in sizes)
@@ -530,7 +538,7 @@ def begin(estimator, session, shape):
         group = _for_many_releases(estimator, session, layout, maps, bounds, source)
     else:
         grants = grant_sketches(
-            session, bounds, layout.shares(session.budget.mu),
+            session, bounds, layout.shares(session.budget),
             parties=server.n_honest_servers or 0, shared=estimator._server is not None,
             note=", noise first",
         )  # fmt: skip
@@ -555,7 +563,7 @@ def _for_many_releases(estimator, session, layout, maps, bounds, source):
         "names": list(getattr(estimator, "feature_names_in_", ())),
     }
     options = {"mechanism": estimator.mechanism, "window": estimator.window}
-    shares = layout.shares(session.budget.mu)
+    shares = layout.shares(session.budget)
     return estimator._start_stream(session, bounds, shares, notes, **options)
 
 
@@ -615,7 +623,8 @@ def random_start(session, layout):
 
 def factored(layout, noisy, maps_by_rows, start):
     """Factor released sketches: the fitted attributes. All of it is free."""
-    factors = factorize(noisy, known_sides(maps_by_rows), layout.n_components, start)
+    sides = known_sides(maps_by_rows)
+    factors = factorize(noisy, sides, layout.n_components, start, layout.most)
     components = fix_signs(np.ascontiguousarray(factors.right))
     turned = np.einsum("ij,ij->i", components, factors.right) < 0
     dense = layout.method == "dense"

@@ -68,8 +68,8 @@ class DPLowRankFactorizer(
         "rank_one": the norm of the largest change; "row": the largest norm of a row; None is 1.
     method : {"auto", "two_sketch", "three_sketch", "dense"}, default="auto"
         What is released: sketches of rows and columns, a third sketch of both, or A itself
-        ("dense"; for the unit "row" with the sum of its rows). "auto" takes "dense", which has
-        less error, up to 20 million entries.
+        ("dense"; for rows, and for entries of one sign, with the sum of the rows). "auto" takes
+        "dense", which has less error, up to 20 million entries.
     sketch : {"gaussian", "srht", "sparse", "isometry"}, default="gaussian"
         Kind of sketch. "sparse" makes updates fast.
     sensitivity_mode : {"random", "oblivious", "worst_case"}, default="random"
@@ -222,7 +222,7 @@ class DPLowRankFactorizer(
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
         maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        shares = layout.shares(session.budget.mu)
+        shares = layout.shares(session.budget)
         if layout.method == "dense":
             paid = [session.grant(*each) for each in zip(bounds, shares, strict=True)]
         else:

@@ -100,6 +100,11 @@ class SketchUnit(MatrixUnit):
         """Whether the change is one entry, or a sum of entries bounded in absolute value."""
         return self.kind.single or (self.stream and not self.kind.by_rows)
 
+    def longest_row(self, n: int) -> float:
+        """Return the norm that a row of n entries may have; infinite if it has no bound."""
+        farthest = math.sqrt(n) * max(abs(self.low), abs(self.high))
+        return self.clip_norm if self.kind.by_rows else farthest
+
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
         """Return the bound of one sketch; with `random`, Gaussian factors are secret and random.
 
@@ -114,13 +119,14 @@ class SketchUnit(MatrixUnit):
                 degrees.append(side.size)
             else:
                 factor *= side.largest_row() if single else side.spectral()
+        summed = sketch.left is None or sketch.left.kind == "ones"  # an entry changes one number
         slack = 0.0 if one_row else _TRUNCATION * math.sqrt(math.prod(sketch.shape))
         bound = Bound(
             sketch.name,
             sketch.out_shape,
             self.change * factor,
             slack=slack * sketch.scale * factor,
-            l1=self.change if self.single and sketch.left is sketch.right is None else None,
+            l1=self.change * factor if self.single and sketch.right is None and summed else None,
             l1_slack=0.0,
             law=SketchLaw(tuple(degrees)) if degrees else None,
         )

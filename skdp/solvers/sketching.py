@@ -38,7 +38,9 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
-def _about_means(matrix: Answer, others: Factors, start: FloatArray, *sums: Answer) -> Factors:
+def _about_means(
+    matrix: Answer, others: Factors, start: FloatArray, most: float, *sums: Answer
+) -> Factors:
     """Return the leading factors of means of rows and columns, and of what is beside these.
 
     Their directions are public on one side: n numbers hold the mean of the rows with n squares of
@@ -49,14 +51,17 @@ def _about_means(matrix: Answer, others: Factors, start: FloatArray, *sums: Answ
     M, noise = matrix
     u, v = (np.full(side, side**-0.5) for side in M.shape)
     row, column, of_row = u @ M, M @ v, noise
-    for (total,), noise_scale in sums:
-        row, of_row = u[0] * total, u[0] * noise_scale
+    for (total,), noise_scale in sums:  # the mean of both, weighted by their squared noise
+        both = noise, u[0] * noise_scale
+        of_sum = noise**2 / max(both[0] ** 2 + both[1] ** 2, 1e-300)
+        of_row = math.sqrt(of_sum) * both[1]
+        row = of_sum * u[0] * total + (1 - of_sum) * row
     common = np.atleast_1d(row @ v)
     apart = column - common * u
     rest = Answer(M - np.outer(u, row) - np.outer(apart, v), noise)
-    rest_left, sizes, rest_right, _ = _leading(rest, start.shape[1], start)
-    row = _clear(common, of_row) * v + _clear(row - common * v, of_row)
-    left = np.column_stack([u, _clear(apart, noise), rest_left * sizes])
+    rest_left, sizes, rest_right, _ = _leading(rest, start.shape[1], start, most)
+    row = _clear(common, of_row, most) * v + _clear(row - common * v, of_row, most)
+    left = np.column_stack([u, _clear(apart, noise, most), rest_left * sizes])
     return _joined(left, np.column_stack([row, v, rest_right.T]), others)
 
 
@@ -70,22 +75,25 @@ def _joined(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
     return Factors((U @ left)[:, :k], values, (right @ V.T)[:k], int(np.count_nonzero(values)))
 
 
-def _clear(values: FloatArray, noise_scale: float) -> FloatArray:
+def _clear(values: FloatArray, noise_scale: float, most: float = math.inf) -> FloatArray:
     """Return d noisy numbers without the noise (James and Stein); zeros where noise is likely."""
     d, square = len(values), float(values @ values)
-    clear = square > (d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale**2
+    clear = min(square, most**2) > (d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale**2
     return values * (1 - d * noise_scale**2 / square) if clear else 0 * values
 
 
-def _leading(matrix: Answer, k: int, start: FloatArray) -> Factors:
-    """Return leading singular vectors, shrunken values. A large matrix is not decomposed."""
+def _leading(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
+    """Return leading singular vectors, shrunken values. A large matrix is not decomposed.
+
+    Nothing shows where no matrix may have values as large as those of noise.
+    """
     M = matrix.value
     m, n = M.shape
     if is_small(min(m, n), start.shape[1]):
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
     elif m < n:
-        turned = _leading(Answer(M.T, matrix.noise_scale), k, M @ start)
+        turned = _leading(Answer(M.T, matrix.noise_scale), k, M @ start, most)
         return turned._replace(left=turned.right.T, right=turned.left.T)
     else:
         # The Gram matrix M'M is formed once: the iteration makes about sixty products with it.
@@ -93,7 +101,9 @@ def _leading(matrix: Answer, k: int, start: FloatArray) -> Factors:
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
     edge = noise_edge(matrix.noise_scale, (m, n))
-    kept = np.where(values > edge, shrink(values, matrix.noise_scale, (m, n)), 0.0)
+    kept = np.where(
+        np.minimum(values, most) > edge, shrink(values, matrix.noise_scale, (m, n)), 0.0
+    )
     rank = int(np.count_nonzero(kept > NEGLIGIBLE * max(float(kept[0]), 1e-300)))
     return Factors(left, kept, right, rank)
 
@@ -199,9 +209,10 @@ def _least_squares(
 
 
 def factorize(
-    noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int, start: FloatArray
-) -> Factors:
-    """Factor what was released: A itself, Y and Z, or these and a core.
+    noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int, start: FloatArray,
+    most: float = math.inf,
+) -> Factors:  # fmt: skip
+    """Factor what was released: A itself (of public norm at most `most`), Y and Z, or a core, too.
 
     `sides` are what they were multiplied by: nothing, F and S, or these, L and T. There are two
     estimates, one by means, as their direction is public. What is shrunk to the least expected
@@ -216,8 +227,9 @@ def factorize(
         found = _from_sketches(scaled, sides, k)
         means = _common(scaled, sides, found)
     else:
-        found = _leading(scaled[0], k, start)
-        means = _about_means(scaled[0], found, start, *scaled[1:])
+        most = math.ldexp(most, -power)
+        found = _leading(scaled[0], k, start, most)
+        means = _about_means(scaled[0], found, start, most, *scaled[1:])
     factors = max(found, means, key=lambda each: float(each.values @ each.values))
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
