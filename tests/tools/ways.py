@@ -90,6 +90,7 @@ ESTIMATORS = [
     skdp.DPLowRankFactorizer(privacy_unit="row", adjacency="replace", sketch_size=4, **WORST_CASE),
     skdp.DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
     skdp.DPLowRankFactorizer(privacy_unit="entry", unit_bound=(-0.5, 2.0)),
+    skdp.DPLowRankFactorizer(privacy_unit="entry", adjacency="replace", unit_bound=(0.0, 2.0)),
     skdp.DPLowRankFactorizer(method="two_sketch", sketch="sparse", sketch_size=5, **BETWEEN),
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
