@@ -646,8 +646,8 @@ def has_cells(estimator):
     return unit_of(estimator).bound is INTERVAL and bound_of(estimator)[0] == 0
 
 
-def check_unit_bound(estimator, low=0.0, high=math.inf):
-    """Check that the bound is of the kind that the unit has; norms lie in (low, high)."""
+def check_unit_bound(estimator):
+    """Check that the bound is of the kind that the unit has; its square must not overflow."""
     unit, given = estimator.privacy_unit, estimator.unit_bound
     bound = estimator._protects.bound
     if given is None:
@@ -666,7 +666,7 @@ def check_unit_bound(estimator, low=0.0, high=math.inf):
     if bound is DEGREE:
         check_int(estimator, "unit_bound", 1)
     else:
-        check_real(estimator, "unit_bound", low, high)
+        check_real(estimator, "unit_bound", 1e-60, 1e60)
 
 
 def public_units(estimator, shape, session):

@@ -147,15 +147,16 @@ def check_bounds(estimator, name):
     """Return public bounds (low, high) of an entry, which hold 0."""
     value = getattr(estimator, name)
     expected = (
-        "a pair of floats (low, high) with low <= 0 <= high and low < high, one for all entries "
-        "(columns of unlike ranges: map them by PublicScaler(bounds=[(low, high), ...]) first)"
+        "a pair of floats (low, high) with low <= 0 <= high, of which the larger in magnitude is "
+        "between 1e-60 and 1e60, one for all entries (columns of unlike ranges: map them by "
+        "PublicScaler(bounds=[(low, high), ...]) first)"
     )
     try:
         low, high = value
     except (TypeError, ValueError):
         _fail(estimator, name, expected, value)
     real = _is_real(low) and _is_real(high)
-    if not (real and -math.inf < low <= 0 <= high < math.inf and low < high):
+    if not (real and low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
         _fail(estimator, name, expected, value)
     return float(low), float(high)
 

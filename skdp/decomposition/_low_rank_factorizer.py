@@ -283,7 +283,7 @@ class DPLowRankFactorizer(
                 "left_singular_vectors_ has one row for each row of X, so their number is public. "
                 "Got 'add_remove'."
             )
-        _inputs.check_unit_bound(self, 1e-60, 1e60)
+        _inputs.check_unit_bound(self)
         check_option(self, "method", _METHODS)
         check_option(self, "sketch", _SKETCHES)
         check_option(self, "sensitivity_mode", ("random", "oblivious", "worst_case"))
