@@ -52,9 +52,8 @@ def _about_means(
     u, v = (np.full(side, side**-0.5) for side in M.shape)
     row, column, of_row = u @ M, M @ v, noise
     for (total,), noise_scale in sums:  # the mean of both, weighted by their squared noise
-        both = noise, u[0] * noise_scale
-        of_sum = noise**2 / max(both[0] ** 2 + both[1] ** 2, 1e-300)
-        of_row = math.sqrt(of_sum) * both[1]
+        of_sum = noise**2 / max(noise**2 + (u[0] * noise_scale) ** 2, 1e-300)
+        of_row = math.sqrt(of_sum) * u[0] * noise_scale
         row = of_sum * u[0] * total + (1 - of_sum) * row
     common = np.atleast_1d(row @ v)
     apart = column - common * u
