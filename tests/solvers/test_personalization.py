@@ -132,7 +132,6 @@ def choice_of(rule):
     return heads.Choice((rule,))
 
 
-@pytest.mark.deep
 def test_election_needs_a_clear_gain_or_a_clear_loss():
     U, theta, batch = users()
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
