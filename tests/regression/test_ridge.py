@@ -547,7 +547,7 @@ def test_fits_that_lose_more_than_half_say_so():
     assert len(lost) > 30 and lost.count(False) <= 6
 
 
-@pytest.mark.deep
+@pytest.mark.thorough
 @pytest.mark.parametrize("public", [{"clip_norm": 2.0}, {}, {"bounds": (-3.0, 4.0)}], ids=str)
 def test_a_released_number_of_rows_says_how_far_rows_and_targets_count(public):
     """The budget lets 40 records go through all releases, those of the model included."""
