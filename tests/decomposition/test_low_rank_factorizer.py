@@ -101,6 +101,7 @@ def test_the_released_rows_and_entries():
     ("dense", "one side", 3.0, 0.85), ("dense", "both", 3.0, 0.9), ("dense", "centred", 2.0, 0.5),
     ("two_sketch", "centred", 2.0, 0.6),
 ])  # fmt: skip
+@pytest.mark.deep
 def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, turned):
     """Their noise is that of one number, a row or a column. Without any nothing is lost by it."""
     rng = np.random.default_rng(5)

@@ -475,7 +475,7 @@ def test_components_below_the_noise_are_said(estimator):
         estimator.fit(clicks)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("unit", "algorithm"),
     [
@@ -501,6 +501,7 @@ def test_a_matrix_of_zeros_shows_nothing(unit, algorithm):
     assert claims <= 6
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", ["edge", "edge_change", "mixed"])
 def test_a_graph_that_noise_hides_shows_the_mean_of_its_nodes(unit, rng):
     """Its leading direction is near the mean, which has hardly any noise."""

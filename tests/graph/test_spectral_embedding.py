@@ -184,7 +184,7 @@ def groups_of(sizes, inside, outside):
     return np.triu(rng.random(chance.shape) < chance, 1).astype(float), labels
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("case", UNEQUAL)
 @pytest.mark.parametrize("epsilon", [math.inf, 3.0, 100.0])
 def test_groups_of_unequal_size_are_found(case, epsilon):

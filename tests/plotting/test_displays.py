@@ -17,6 +17,7 @@ from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.testing import seeded_entropy
 
 matplotlib = pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.deep
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
 
 
@@ -53,7 +54,6 @@ def model(name):
         return MODELS[name]()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_spectrum(name, canvas, tmp_path):
     estimator = model(name)
@@ -89,7 +89,6 @@ NOISE = {
 }
 
 
-@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", NOISE)
 def test_pure_noise_has_no_component(name):
@@ -154,7 +153,6 @@ ZEROS = np.zeros((60, 40))
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])
 def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, monkeypatch):
@@ -180,7 +178,6 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-@pytest.mark.deep
 @pytest.mark.parametrize("n_releases", [0, 6])
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_the_edge_of_a_factorizer_separates_signal_from_noise(method, n_releases, rng):

@@ -7,6 +7,7 @@ from skdp import DPScoreDensity
 from skdp.exceptions import PrivacyWarning
 from skdp.plotting import ScoreDisplay
 
+pytestmark = pytest.mark.deep
 LIMITS = ((-4.0, 6.0), (-4.0, 6.0))
 
 

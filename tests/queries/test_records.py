@@ -145,6 +145,7 @@ def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, bias):
     assert 0.997 <= worst_of(make, factors(7, 60), targets(60), unit, adjacency) <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 @pytest.mark.parametrize("form", CONTRIBUTING)
 def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):

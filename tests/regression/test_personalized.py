@@ -262,6 +262,7 @@ def test_one_row_is_no_head():
         assert np.abs(model._private["heads"][1:]).max() < 500
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
 def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch):
     """Places and scales of columns do not matter; what is released is not about own units."""

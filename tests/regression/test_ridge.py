@@ -126,6 +126,7 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     assert np.median(off) < 1 and without >= 5
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("q", [1, 2])
 def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q):
@@ -406,6 +407,7 @@ def topics(n, d, n_classes, seed):
     return normalize(X), labels
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize(("n_classes", "least"), [(2, 0.76), (4, 0.43)])
 def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
@@ -439,6 +441,7 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("bounds", [None, (0, 1e5)])
 def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label(bounds):
     """With columns in units of a guess, a third of such fits took the label of a quarter."""

@@ -103,6 +103,7 @@ def test_few_records_are_said_to_be_few():
         model.fit(X, y)
 
 
+@pytest.mark.deep
 def test_outliers_do_little():
     X, y, M = sample(6000)
     y[:60] = 1e6
@@ -217,7 +218,7 @@ def released_means(column, y, d, model, rng):
     return 3 + np.clip(sums / np.maximum(counts, 1), -2, 2)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("params", "epsilon"),
     [
@@ -339,7 +340,7 @@ def pixels(n, seed=0):
     return X, y + 0.2 * y.std() * rng.standard_normal(n)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 10.0])
 def test_pictures_are_seen_about_their_mean(epsilon):
     """Steps that are too long for their covariance are taken back."""

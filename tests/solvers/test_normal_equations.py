@@ -154,6 +154,7 @@ def test_hopeless_moments_stay_finite():
 # -- columns -------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_what_the_noise_of_an_intercept_takes_is_known(rng):
     """Over draws of the noise: the squares that a wrong mean adds, and nothing without a bias."""
     n, bias, noise = 400, 2.0, 60.0
@@ -289,6 +290,7 @@ def test_noise_of_weighted_products_is_as_said():
     assert squares == pytest.approx(1.0, abs=6 * np.sqrt(2 / 400))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, weighted, rng):

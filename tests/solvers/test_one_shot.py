@@ -85,6 +85,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     assert V.shape == (n, 2)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("own", [0.0, 1.0])
 def test_the_negative_end_of_the_noise_is_no_signal(own):
     """Nor where the matrix has noise next to the released one; what stands out there is."""
@@ -184,6 +185,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     np.testing.assert_allclose(one_shot._weighted_moment(Y, s, 8.0).value, dense, rtol=1e-9)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("epsilon", "least"), [(2.0, 0.95), (3.0, 0.95), (10.0, 0.9999)])
 def test_the_noise_of_counts_is_not_that_of_pairs(epsilon, least):
     """Where few columns are popular, counts of flips scatter by more than pairs do, or by less.

@@ -157,6 +157,7 @@ def test_what_a_sample_shows_by_chance_is_left_out(seed):
     assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
 
 
+@pytest.mark.deep
 def test_chance_ends_where_pairs_of_independent_items_do():
     """Of items from 1 in 2 to 1 in 40."""
     n, p, rng = 20_000, 0.5 / np.sqrt(np.arange(1, 401)), np.random.default_rng(0)

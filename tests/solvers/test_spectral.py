@@ -75,7 +75,7 @@ def test_columns_of_both_signs_are_found_too(rng):
     assert loss(W, V) < 0.05
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])
 def test_screening_is_never_far_below_the_most_popular_columns(scale, rng):
     """Columns without a factor in common: popularity is all there is."""
@@ -89,7 +89,7 @@ def test_screening_is_never_far_below_the_most_popular_columns(scale, rng):
     assert kept > (0.85 if scale == 20.0 else 0.93) * popular  # single fits at 20: .92 +- .06
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("scale", [15.0, 5.0, 1.5])
 def test_where_popularity_is_flat_the_mean_is_found(scale, rng):
     """No column stands out: the most popular ones alone hold next to nothing."""
@@ -105,6 +105,7 @@ def test_where_popularity_is_flat_the_mean_is_found(scale, rng):
     assert np.mean(lost) < np.mean(popular) - 0.3
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("scale", [20.0, 3.0])
 def test_a_moment_that_hides_the_mean_leaves_more_for_sums(scale, rng):
     """Sums of one sign take part of the budget, and show one direction more."""
@@ -129,6 +130,7 @@ def test_sums_of_both_signs_leave_the_budget_to_the_moment(rng):
     assert loss(X, V) < 0.05 and shown.all()
 
 
+@pytest.mark.deep
 def test_directions_that_hold_no_more_than_chance_are_rarely_shown(rng):
     """Known ones and those of the moment alike, of rows that are alike in all directions."""
     W = rng.standard_normal((1500, 40))
@@ -258,6 +260,7 @@ def test_moments_of_any_size_are_read(n, size, rng):
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("power", "read", "most", "part"),
     [(0.0, 700, 1e9, 0.2444), (-0.8, 300, 1e9, 0.2444), (0.0, 700, 5e4, 0.1017)],

@@ -142,6 +142,7 @@ def test_shrinkage_kills_noise_and_keeps_signal():
     assert np.array_equal(trace.shrink(values, 0.0, (60, 40)), values)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shape", [(1, 1), (15, 1), (8, 8), (60, 5), (40, 30)])
 def test_noise_goes_beyond_its_edge_once_in_a_hundred_matrices(shape):
     """4000 matrices: five deviations of that count are 31. The edge itself is 4 to 20% of them."""
