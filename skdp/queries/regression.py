@@ -300,7 +300,7 @@ class _MomentOfGroups(_MomentOfBlock):
         """Return the moment of rows, targets and biases in units, each norm checked exactly."""
         rows, good = self._rows(block)
         records = block._replace(rows=rows)
-        if self.bias:
+        if self.bias or self.part == "products":  # these have a place for it
             records = views.with_bias(records, self.bias)
             records = records._replace(rows=blocks.where_rows(good, records.rows))
         length = math.hypot(self.clip_norm, self.bias)

@@ -478,7 +478,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)
         model, scaling, own = base.model, base.scaling, {}
-        found = bool(np.isfinite(scaling.limit).any())
+        found = np.isfinite(scaling.limit)
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.
@@ -488,10 +488,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            if not found:  # no column has shown in which units rows are short
+            if not found.any():  # no column has shown in which units rows are short
                 model = model._replace(coef=np.zeros_like(model.coef), seen=False)
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
-        rules = all_rules(shared, view, found)
+        rules = all_rules(shared, view, bool(found.all()))
         if self.head_selection == "private_vote":
             choice, helped = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":
@@ -562,7 +562,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             values = heads.fit(batch, self.head_rule_scores_)
             coef, intercept, limits = np.split(values, [d * p, (d + 1) * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            limits = limits + np.tile(scaling.center, ends)  # in the scale 1
+            limits = limits * np.tile(scaling.scale, ends) + np.tile(scaling.center, ends)
             return np.concatenate([coef.reshape(len(coef), -1), intercept, limits], axis=1)
 
         with no_warnings():  # of one user's rows

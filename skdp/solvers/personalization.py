@@ -394,12 +394,11 @@ def scaling_of(columns: Columns) -> Scaling:
     rest on a centre: both are left alone where they may as well be noise.
     """
     found = columns.found & (2 * columns.n >= columns.needed)  # fewer users show no scale
-    some = found.any()
-    common, limit = (np.median(columns.spread[found]), FARTHEST) if some else (1.0, math.inf)
+    common = np.median(columns.spread[found]) if found.any() else 1.0
     apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
     scale = np.where(apart, columns.spread, common)
     center = np.where(np.abs(columns.center) > scale, columns.center, 0.0)
-    return Scaling(center, scale, np.full(len(found), limit))
+    return Scaling(center, scale, np.where(found, FARTHEST, math.inf))
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ def fixed_choice(view: View) -> Choice:
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
     """Return the candidates, the same number whatever was released.
 
-    Users who start from a model of all (`view.base`) are always shrunk towards it. Where no column
-    has shown its scale (`found`), rules that ignore the subspace have the user's own units.
+    Users who start from a model of all (`view.base`) are always shrunk towards it. Unless all
+    columns have shown their scales (`found`), rules that ignore the subspace have own units.
     """
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]

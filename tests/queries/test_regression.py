@@ -229,22 +229,22 @@ def shortened(rows, length):
 
 
 @pytest.mark.parametrize("by_group", [False, True])
-@pytest.mark.parametrize("n_targets", [1, 3])
-def test_products_are_those_of_plain_rows(n_targets, by_group):
+@pytest.mark.parametrize(("n_targets", "bias"), [(1, 0.5), (3, 0.5), (3, 0.0)])
+def test_products_are_those_of_plain_rows(n_targets, bias, by_group):
     """Long ones shortened, next to whole targets; sparse and dense, alone and in groups of one."""
     rng = np.random.default_rng(4)
     X, y = rng.standard_normal((30, 3)), rng.standard_normal((30, n_targets)) / 9
-    scale, answers, half = views.TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), 0.5)
+    scale, answers, last = views.TargetScale.in_ball(1.0, n_targets), [], np.full((30, 1), bias)
     ids = np.arange(30) if by_group else None
     if by_group:
-        Z = shortened(np.hstack([X, half]), math.hypot(C, 0.5))
+        Z = shortened(np.hstack([X, last]), math.hypot(C, bias))
     else:
-        Z = np.hstack([shortened(X, C), half])
-    V = np.hstack([0.75 * y, half])
+        Z = np.hstack([shortened(X, C), last])
+    V = np.hstack([0.75 * y, last])
     for form in (np.asarray, sp.csr_array):
         query = query_of(form(X), y, scale, ids=ids)
-        answers.append(query.products(0.5, 0.75).answer(1e-9))
-        np.testing.assert_allclose(query.products(0.5, 0.75).answer(0.0), Z.T @ V, atol=1e-12)
+        answers.append(query.products(bias, 0.75).answer(1e-9))
+        np.testing.assert_allclose(query.products(bias, 0.75).answer(0.0), Z.T @ V, atol=1e-12)
         weighted = query.regression(0.5, 0.75).answer(0.0)[3:-1, -1] / (0.5 * 0.75)
         np.testing.assert_allclose(query.target_sums(0.5).answer(0.0), weighted, rtol=1e-5)
     np.testing.assert_array_equal(*answers)

@@ -293,6 +293,17 @@ def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch):
     assert common.head_rule_scores_ != model.head_rule_scores_  # votes are about what is fitted
 
 
+def test_users_have_own_units_unless_all_columns_have_shown_theirs():
+    """The common scale of some columns is wrong for others: more budget loses nothing."""
+    rng, users = np.random.default_rng(0), np.repeat(np.arange(30), 40)
+    X, coef = rng.standard_normal((1200, 4)), rng.standard_normal((30, 4))[users]
+    y = np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(1200)
+    X, held = X * [1.0, 10.0, 1e2, 1e3], np.arange(1200) % 2 == 0
+    model = seeded(DPPersonalizedRegressor, (X[~held], y[~held], users[~held]), epsilon=10.0)
+    assert 0 < np.count_nonzero(np.isfinite(model.feature_bounds_[1])) < 4
+    assert model.score(X[held], y[held], users[held]) > 0.9
+
+
 def test_predictions_stay_within_public_bounds():
     X, _, users = SMALL.all
     bounds = -1.0, 1.5
