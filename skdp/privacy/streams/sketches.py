@@ -200,7 +200,9 @@ def grant_sketches(
         if any(loss.kind == "sketch" for loss in losses):
             session.observer.unplanned(accounting.compose(losses), shared=shared)
         units = [1] * len(bounds) if units is None else units
-        lines = zip(bounds, shares, losses, units, strict=True)
+        # A budget may be too small for the steps of one sketch: then nothing is paid.
+        steps = [_step(session, *pair, parties) for pair in zip(bounds, losses, strict=True)]
+        lines = zip(bounds, shares, losses, units, steps, strict=True)
         return tuple(_grant(session, *line, parties, note) for line in lines)
 
 
@@ -224,26 +226,33 @@ def _losses(
     return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
 
 
+def _sigma(parties: int) -> float:
+    """Return the noise in steps: that of the sum, if parties draw a part each."""
+    return math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA if parties else noise.EFFECTIVE_SIGMA
+
+
+def _step(session: PrivacySession, bound: Bound, loss: Loss, parties: int) -> float:
+    sigma = float(loss.value) * _sigma(parties) / noise.EFFECTIVE_SIGMA
+    return 0.0 if session.budget.exact else gaussian_step(bound, sigma)
+
+
 def _grant(
     session: PrivacySession,
     bound: Bound,
     share: float,
     loss: Loss,
     unit: int,
+    step: float,
     parties: int,
     note: str,
 ) -> Grant:
     share = session.affordable(bound, share)
-    sigma, levels = noise.EFFECTIVE_SIGMA, noise.LEVELS
     mechanism = "none (epsilon is infinite)" if session.budget.exact else "gaussian"
     if parties:
-        sigma, levels = math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA, noise.PART_LEVELS
         mechanism += f", one of {parties} parts"
         session.charge_draws(int(parties * bound.size * _PART_COST))
-    step = 0.0
-    if not session.budget.exact:
-        step = gaussian_step(bound, float(loss.value) * sigma / noise.EFFECTIVE_SIGMA)
-    scale = step * sigma
+    scale = step * _sigma(parties)
+    levels = noise.PART_LEVELS if parties else noise.LEVELS
     grant = Grant(session, bound, mechanism + note, step, scale, levels)
     line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale / unit, loss)
     session.pay(line, share, draws=bound.size)

@@ -67,6 +67,12 @@ def test_shares_are_positive_and_within_the_budget(shares):
         assert gate.ledger == ()
 
 
+def test_a_budget_too_small_for_the_second_sketch_pays_for_none():
+    gate, rough = session(), Bound("rough", (3, 2), 1.0, slack=1e15)
+    refuses(ValueError, "'rough'", grant_sketches, gate, [BOUNDS[0], rough], [0.5, 0.5])
+    assert gate.ledger == () and gate.spending.draws == 0
+
+
 def test_sketches_of_known_norm_are_gaussian():
     gate = session()
     bounds = [Bound(name, (3, 2), 1.0) for name in "ab"]
