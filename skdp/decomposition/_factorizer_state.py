@@ -67,14 +67,18 @@ class Layout:
     @property
     def most(self):
         """Largest Frobenius norm of A within its bounds; infinite without any."""
-        return math.sqrt(self.shape[0]) * self.unit.longest_row(self.shape[1])
+        (m, n), unit = self.shape, self.unit
+        row = unit.clip_norm if unit.kind.by_rows else math.sqrt(n) * max(-unit.low, unit.high)
+        return math.sqrt(m) * row
 
     @property
     def with_sum(self):
-        """Whether the sum of the rows is released next to A: entries of one sign have a mean."""
+        """Whether the sum of the rows is released next to the rest.
+
+        One row, or entry, moves it by its own change. Entries of one sign have a mean.
+        """
         unit = self.unit
-        one_sign = unit.bounded and unit.low * unit.high >= 0
-        return self.method == "dense" and (unit.kind.by_rows or one_sign)
+        return unit.kind.by_rows or (unit.bounded and unit.low * unit.high >= 0)
 
     def shares(self, budget):
         """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
@@ -85,21 +89,21 @@ class Layout:
         shows nothing. Its noise is to that of A as the largest singular value within the bounds to
         the edge of the noise of A at the whole budget.
         """
-        if not self.with_sum and self.method == "dense":
-            return [1.0]
+        of_sum = []
         if self.with_sum:
-            pure = budget.pure
-            noise = self.unit.change * sum(map(math.sqrt, self.shape))
-            most = self.most * (budget.pure_epsilon / math.sqrt(2) if pure else budget.mu)
-            squares = (noise, most) if pure else (noise**2, most**2)
-            of_sum = min(max(0.02, squares[0] / sum(squares)), 0.8)
-            return [1.0 - of_sum, of_sum]
+            edge = self.unit.change * sum(map(math.sqrt, self.shape))
+            largest = self.most * (budget.pure_epsilon / math.sqrt(2) if budget.pure else budget.mu)
+            over = (largest / edge) ** (1 if budget.pure else 2)
+            of_sum = [min(max(0.02, 1 / (1 + over)), 0.8)]
+        rest = 1.0 - sum(of_sum)
+        if self.method == "dense":
+            return [rest, *of_sum]
         sizes = zip(self.shape, (self.sketch_size, self.core_size), strict=True)
         m, n = (math.sqrt(side * t / max(t - self.n_components - 1, t / 4)) for side, t in sizes)
-        of_core = [0.02] if self.method == "three_sketch" else []
-        rest = 1.0 - sum(of_core)
+        of_core = [0.02 * rest] if self.method == "three_sketch" else []
+        rest -= sum(of_core)
         first = rest * m / (m + n)
-        return [first, rest - first, *of_core]
+        return [first, rest - first, *of_core, *of_sum]
 
 
 def sizes(estimator, shape, *, stream):
@@ -181,9 +185,9 @@ def draw_maps(layout, kind, source, row_offset=0):
 
     Rows of S are drawn for the rows of A that start at `row_offset`: each server has its own.
     """
+    ones = IntegerSketch("ones", 1, 1.0, np.ones((layout.shape[0], 1), np.int64))
+    sums = [SketchMap("row_sum", layout.shape, ones)] if layout.with_sum else []
     if layout.method == "dense":
-        ones = IntegerSketch("ones", 1, 1.0, np.ones((layout.shape[0], 1), np.int64))
-        sums = [SketchMap("row_sum", layout.shape, ones)] if layout.with_sum else []
         return [SketchMap("full_matrix", layout.shape), *sums]
     m, n = layout.shape
     F = draw_sketch(source, "right", kind, n, layout.sketch_size)
@@ -196,7 +200,7 @@ def draw_maps(layout, kind, source, row_offset=0):
         S = draw_sketch(source, f"core, left {row_offset}", kind, m, layout.core_size, coarse=True)
         T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
         maps.append(SketchMap("core_sketch", layout.shape, S, T))
-    return maps
+    return maps + sums
 
 
 def draw_sketch(source, name, kind, n, size, *, coarse=False):
@@ -239,12 +243,10 @@ def known_sides(maps_by_rows):
 
     The sketches of the rows of each server come in the order of the rows.
     """
-    first = maps_by_rows[0]
-    if first[0].right is None:
-        return ()
+    first = [sketch for sketch in maps_by_rows[0] if sketch.name != "row_sum"]
     right = [sketch.right.real() for sketch in first if sketch.right is not None]
     left = [np.vstack([maps[i].left.real() for maps in maps_by_rows]) for i in range(1, len(first))]
-    return right[0], *left, *right[1:]
+    return tuple(right[:1] + left + right[1:])
 
 
 # Noisy states of servers: as messages, merged, and what they cost together. All is public.

@@ -100,11 +100,6 @@ class SketchUnit(MatrixUnit):
         """Whether the change is one entry, or a sum of entries bounded in absolute value."""
         return self.kind.single or (self.stream and not self.kind.by_rows)
 
-    def longest_row(self, n: int) -> float:
-        """Return the norm that a row of n entries may have; infinite if it has no bound."""
-        farthest = math.sqrt(n) * max(abs(self.low), abs(self.high))
-        return self.clip_norm if self.kind.by_rows else farthest
-
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
         """Return the bound of one sketch; with `random`, Gaussian factors are secret and random.
 

@@ -129,7 +129,7 @@ def _from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int)
     others = Factors(rows[:, :k], np.zeros(k), columns[:, :k].T, 0)
     if not (p and q):
         return others
-    if core:
+    if of_core:
         X = np.linalg.pinv(of_core[0].T @ U) @ core[0].value @ np.linalg.pinv(V.T @ of_core[1])
     else:
         sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
@@ -141,15 +141,31 @@ def _from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int)
     return _refined(_joined(U @ X, V, others), right, left, F, S)
 
 
-def _common(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Factors) -> Factors:
-    """Return the mean of all entries as the one component, where both sketches together show it."""
-    (right, left, *_), (F, S, *_) = noisy, sides
+def _about_sum(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Factors) -> Factors:
+    """Return the mean of the rows and what is beside it, if noise hides some of A and not that.
+
+    The sum of the rows, which follows the sketches, shows it. Without one S'A does, with what is
+    beside the mean as further noise, and for the mean of all entries A F, too.
+    """
+    (right, left, *_), (F, S, *of_core) = noisy, sides
     u, v = (np.full(len(side), len(side) ** -0.5) for side in (S, F))
-    sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
-    a, b = v @ F / sy, u @ S / sz
-    square = float(a @ a + b @ b)
-    common = np.atleast_1d((u @ right.value @ a / sy + b @ left.value @ v / sz) / square)
-    return _joined(_clear(common, square**-0.5) * u[:, None], v[:, None], others)
+    a, b = v @ F, u @ S
+    row = b @ left.value / (b @ b)
+    noise = _with_rest(left, np.outer(b, row), 1).noise_scale / float(np.linalg.norm(b))
+    of_right = right.noise_scale / float(np.linalg.norm(a))
+    by_right = noise**2 / max(noise**2 + of_right**2, 1e-300)
+    for (total,), noise_scale in noisy[1 + len(sides) // 2 :]:
+        row, noise, by_right = u[0] * total, u[0] * noise_scale, 0.0
+    common = row @ v + by_right * (u @ right.value @ a / (a @ a) - row @ v)
+    along = _clear(np.atleast_1d(common), noise * math.sqrt(1 - by_right)) * v
+    row = along + _clear(row - (row @ v) * v, noise)
+    if not row.any() or left.noise_scale == 0.0:
+        return others
+    of_mean = [(u, row @ F), (b, row), *([(u @ of_core[0], row @ of_core[1])] if of_core else [])]
+    apart = [s._replace(value=s.value - np.outer(*x)) for s, x in zip(noisy, of_mean, strict=False)]
+    rest = _from_sketches(apart, sides, len(others.values))
+    means = np.column_stack([u, rest.left * rest.values])
+    return _joined(means, np.column_stack([row, rest.right.T]), others)
 
 
 def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
@@ -215,16 +231,17 @@ def factorize(
 
     `sides` are what they were multiplied by: nothing, F and S, or these, L and T. There are two
     estimates, one by means, as their direction is public. What is shrunk to the least expected
-    squared error has less of it than zeros have by its own square: the longer one is better.
+    squared error has less of it than zeros have by its own square: the longer one is better. (What
+    sketches say about a sum of the rows that was released is better than what they say alone.)
     `start` (n x more than k columns) is public. Whatever the size of the matrix, numbers of order
     one are factored, so that no square of them overflows.
     """
-    largest = max(float(np.abs(answer.value).max(initial=0.0)) for answer in noisy)
-    power = math.frexp(largest)[1]
+    power = math.frexp(max(float(np.abs(a.value).max(initial=0.0)) for a in noisy))[1]
     scaled = [Answer(np.ldexp(a.value, -power), math.ldexp(a.noise_scale, -power)) for a in noisy]
     if sides:
         found = _from_sketches(scaled, sides, k)
-        means = _common(scaled, sides, found)
+        means = _about_sum(scaled, sides, found)
+        found = means if len(scaled) > 1 + len(sides) // 2 else found
     else:
         most = math.ldexp(most, -power)
         found = _leading(scaled[0], k, start, most)

@@ -201,7 +201,9 @@ def grant_sketches(
             session.observer.unplanned(accounting.compose(losses), shared=shared)
         units = [1] * len(bounds) if units is None else units
         # A budget may be too small for the steps of one sketch: then nothing is paid.
-        steps = [_step(session, *pair, parties) for pair in zip(bounds, losses, strict=True)]
+        each, size = zip(bounds, losses, strict=True), _sigma(parties) / noise.EFFECTIVE_SIGMA
+        exact = session.budget.exact
+        steps = [0.0 if exact else gaussian_step(b, float(of.value) * size) for b, of in each]
         lines = zip(bounds, shares, losses, units, steps, strict=True)
         return tuple(_grant(session, *line, parties, note) for line in lines)
 
@@ -229,11 +231,6 @@ def _losses(
 def _sigma(parties: int) -> float:
     """Return the noise in steps: that of the sum, if parties draw a part each."""
     return math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA if parties else noise.EFFECTIVE_SIGMA
-
-
-def _step(session: PrivacySession, bound: Bound, loss: Loss, parties: int) -> float:
-    sigma = float(loss.value) * _sigma(parties) / noise.EFFECTIVE_SIGMA
-    return 0.0 if session.budget.exact else gaussian_step(bound, sigma)
 
 
 def _grant(
