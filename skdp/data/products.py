@@ -117,7 +117,7 @@ class IntegerSketch:
     ----------
     kind : str
         "gaussian" (entries smaller in convex order than N(0, 1/size) once scaled), "sparse",
-        "srht" or "isometry".
+        "srht", "isometry" or "ones" (the sum of the rows).
     scale : float
         Root mean square norm of a row.
     matrix : ndarray of shape (n, size), or None for "sparse"

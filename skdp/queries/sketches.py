@@ -17,7 +17,8 @@ Neighbours and the change of z (in units), by privacy unit:
 2**52 that moves a step by up to 1/4.) Updates of an entry under "replace": alpha is twice the
 largest absolute value, not high - low: the two neighbours may have theirs at different times.
 
-Of one entry, or a sum of absolute values, that is the l1 norm too: A may have Laplace noise.
+Of one entry, or a sum of absolute values, that is the l1 norm too: A, and the sum of its rows, may
+have Laplace noise.
 
 An update d counts as trunc(d/u): truncated toward zero, it is no larger than d, so what one unit
 adds up to D in absolute values stays below D/u (rounding to nearest would not: 0.6 u counts as u).

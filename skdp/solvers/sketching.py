@@ -21,6 +21,7 @@ from skdp.solvers.linalg import is_small, largest_of_noise, leading_eigenvectors
 from skdp.solvers.one_shot import LAPLACE_KURTOSIS
 
 FloatArray = NDArray[np.float64]
+Sides = Sequence[FloatArray]
 
 
 class Factors(NamedTuple):
@@ -77,7 +78,7 @@ def _joined(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
 def _clear(values: FloatArray, noise_scale: float, most: float = math.inf) -> FloatArray:
     """Return d noisy numbers without the noise (James and Stein); zeros where noise is likely."""
     d, square = len(values), float(values @ values)
-    clear = min(square, most**2) > (d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale**2
+    clear = min(math.sqrt(square), most) > math.sqrt(d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale
     return values * (1 - d * noise_scale**2 / square) if clear else 0 * values
 
 
@@ -100,9 +101,8 @@ def _leading(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
     edge = noise_edge(matrix.noise_scale, (m, n))
-    kept = np.where(
-        np.minimum(values, most) > edge, shrink(values, matrix.noise_scale, (m, n)), 0.0
-    )
+    shrunk = shrink(values, matrix.noise_scale, (m, n))
+    kept = np.where(np.minimum(values, most) > edge, shrunk, 0.0)
     rank = int(np.count_nonzero(kept > NEGLIGIBLE * max(float(kept[0]), 1e-300)))
     return Factors(left, kept, right, rank)
 
@@ -114,7 +114,7 @@ def _side(sketch: FloatArray, scale: float, k: int) -> tuple[FloatArray, int]:
     return vectors[:, : 2 * k], min(2 * k, int(np.count_nonzero(values > edge)))
 
 
-def _from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int) -> Factors:
+def _from_sketches(noisy: Sequence[Answer], sides: Sides, k: int) -> Factors:
     """Solve for A ~ U X V' from Y and Z together, and a separate core C if there is one.
 
     U and V span the singular vectors of Y and Z above the known noise levels. X is computed from C
@@ -141,7 +141,7 @@ def _from_sketches(noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int)
     return _refined(_joined(U @ X, V, others), right, left, F, S)
 
 
-def _about_sum(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Factors) -> Factors:
+def _about_sum(noisy: Sequence[Answer], sides: Sides, others: Factors, most: float) -> Factors:
     """Return the mean of the rows and what is beside it, if noise hides some of A and not that.
 
     The sum of the rows, which follows the sketches, shows it. Without one S'A does, with what is
@@ -150,6 +150,8 @@ def _about_sum(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Fac
     (right, left, *_), (F, S, *of_core) = noisy, sides
     u, v = (np.full(len(side), len(side) ** -0.5) for side in (S, F))
     a, b = v @ F, u @ S
+    if left.noise_scale == 0.0 or not (a.any() and b.any()):  # narrow sketches may not see a mean
+        return others
     row = b @ left.value / (b @ b)
     noise = _with_rest(left, np.outer(b, row), 1).noise_scale / float(np.linalg.norm(b))
     of_right = right.noise_scale / float(np.linalg.norm(a))
@@ -157,9 +159,9 @@ def _about_sum(noisy: Sequence[Answer], sides: Sequence[FloatArray], others: Fac
     for (total,), noise_scale in noisy[1 + len(sides) // 2 :]:
         row, noise, by_right = u[0] * total, u[0] * noise_scale, 0.0
     common = row @ v + by_right * (u @ right.value @ a / (a @ a) - row @ v)
-    along = _clear(np.atleast_1d(common), noise * math.sqrt(1 - by_right)) * v
-    row = along + _clear(row - (row @ v) * v, noise)
-    if not row.any() or left.noise_scale == 0.0:
+    along = _clear(np.atleast_1d(common), noise * math.sqrt(1 - by_right), most) * v
+    row = along + _clear(row - (row @ v) * v, noise, most)
+    if not row.any():
         return others
     of_mean = [(u, row @ F), (b, row), *([(u @ of_core[0], row @ of_core[1])] if of_core else [])]
     apart = [s._replace(value=s.value - np.outer(*x)) for s, x in zip(noisy, of_mean, strict=False)]
@@ -224,10 +226,9 @@ def _least_squares(
 
 
 def factorize(
-    noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int, start: FloatArray,
-    most: float = math.inf,
-) -> Factors:  # fmt: skip
-    """Factor what was released: A itself (of public norm at most `most`), Y and Z, or a core, too.
+    noisy: Sequence[Answer], sides: Sides, k: int, start: FloatArray, most: float = math.inf
+) -> Factors:
+    """Factor what was released of A, of public norm at most `most`: A, Y and Z, or a core, too.
 
     `sides` are what they were multiplied by: nothing, F and S, or these, L and T. There are two
     estimates, one by means, as their direction is public. What is shrunk to the least expected
@@ -238,12 +239,12 @@ def factorize(
     """
     power = math.frexp(max(float(np.abs(a.value).max(initial=0.0)) for a in noisy))[1]
     scaled = [Answer(np.ldexp(a.value, -power), math.ldexp(a.noise_scale, -power)) for a in noisy]
+    most = most / 2 / math.ldexp(0.5, power)  # infinite where that is beyond floats
     if sides:
         found = _from_sketches(scaled, sides, k)
-        means = _about_sum(scaled, sides, found)
+        means = _about_sum(scaled, sides, found, most)
         found = means if len(scaled) > 1 + len(sides) // 2 else found
     else:
-        most = math.ldexp(most, -power)
         found = _leading(scaled[0], k, start, most)
         means = _about_means(scaled[0], found, start, most, *scaled[1:])
     factors = max(found, means, key=lambda each: float(each.values @ each.values))

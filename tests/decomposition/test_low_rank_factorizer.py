@@ -13,9 +13,11 @@ from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.answer import Answer
 from skdp.decomposition import LocalAggregator, LocalRowRandomizer, randomize_row
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
+from skdp.solvers.sketching import factorize
 from skdp.testing import record_transcript
 from tools.outcomes import refuses
 
@@ -78,6 +80,24 @@ def test_no_noise_is_truncated_svd():
     np.testing.assert_allclose(sketched.reconstruct(), A, atol=1e-6 * np.abs(A).max())
     core = DPLowRankFactorizer(6, epsilon=math.inf, method="three_sketch").fit(A)
     np.testing.assert_allclose(core.reconstruct(), A, atol=1e-6 * np.abs(A).max())
+    for tiny in (1e-320, 1e-200):  # bounds in units of such entries are no floats
+        model = DPLowRankFactorizer(1, epsilon=math.inf, privacy_unit="entry")
+        np.testing.assert_allclose(model.fit(np.full((3, 2), tiny)).reconstruct(), tiny, rtol=0.01)
+
+
+@pytest.mark.parametrize("blind", [0, 1])
+def test_sketches_may_be_blind_to_a_mean(blind):
+    sides = [np.array([[1.0], [-1.0 if side == blind else 1.0]]) for side in range(2)]
+    noisy = [Answer(2 * np.ones((2, 1)), 0.1), Answer(2 * np.ones((1, 2)), 0.1)]
+    assert factorize(noisy, sides, 1, np.ones((2, 1))).rank == 1
+
+
+def test_no_mean_of_sketches_shows_beyond_the_bounds():
+    noisy = [Answer(np.zeros(shape), 0.1) for shape in ((2, 1), (1, 2))]
+    noisy.append(Answer(10 * np.ones((1, 2)), 3.0))  # clear from 5.5 on
+    for most, rank in ((math.inf, 1), (6.0, 1), (5.0, 0)):
+        sides = [np.ones((2, 1))] * 2
+        assert factorize(noisy, sides, 1, np.ones((2, 1)), most).rank == rank
 
 
 def test_the_released_rows_and_entries():
