@@ -409,11 +409,12 @@ def _entries(X: Any, unit: Unit, adjacency: str, bound: Any) -> PrivateQuery:
         raise ValueError(f"privacy_unit={unit.name!r} has adjacency='add_remove' alone.")
     if kind is INTERVAL:
         low, high = map(float, given)
-        if not (-np.inf < low <= 0 <= high < np.inf and low < high):
-            raise ValueError(f"'unit_bound' must hold 0 and be finite. Got {bound!r}.")
+        if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
+            span = "low <= 0 <= high, the larger in magnitude between 1e-60 and 1e60"
+            raise ValueError(f"'unit_bound' must be (low, high) with {span}. Got {bound!r}.")
         return EntryQuery(X, MatrixUnit(unit.name, adjacency, low, high))
-    if not 0 < float(given) < np.inf:
-        raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
+    if not 1e-60 <= float(given) <= 1e60:
+        raise ValueError(f"'unit_bound' must be between 1e-60 and 1e60. Got {bound!r}.")
     return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=float(given)))
 
 

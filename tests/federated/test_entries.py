@@ -139,7 +139,7 @@ def test_what_is_no_sum_of_entries():
     for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
         refuses(ValueError, "no sum over clients", fit, "entry", aggregator, **options)
     for options in (
-        {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
+        {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0}, {"unit_bound": (0, 1e155)},
         {"privacy_unit": "entry_change", "adjacency": "replace"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"unit_bound|adjacency"):
