@@ -258,7 +258,10 @@ def _scales_about(
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     size.search(*_asked(about, "part", unit))
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
-    raised, far, differ = _raised(about, middle, size.points.shape[1], *_PARTS["raise"], unit)
+    half = np.repeat(weights, kinds) * n / 2
+    most = half if n > 1.0 else half + math.inf  # 1 stands for a number that is not known
+    cells = size.points.shape[1]
+    raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, most)
     factor = np.take(_RAISES, raised)
     # For a narrow column far from 0 all queried points may lie above its scale. If significantly
     # many entries differ from the centre, the point that few of them exceed serves as a scale.
@@ -266,7 +269,6 @@ def _scales_about(
     spread = size.points[np.arange(d), middle] * factor
     noise = likelihood.noise_scale * math.sqrt(np.divide(*_PARTS["scale"]))
     # `placed` below: a scale smaller than the uncertainty of the centre may be an offset from it.
-    half = np.repeat(weights, kinds) * n / 2
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
@@ -285,15 +287,19 @@ def _scales_about(
 
 
 def _raised(
-    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float
-) -> tuple[IntArray, FloatArray, Answer]:
+    about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float,
+    most: FloatArray,
+) -> tuple[IntArray, FloatArray, Answer]:  # fmt: skip
     """Search for the factor that raises each scale; return its index and two released numbers.
 
     The first is the fraction of entries beyond the next smaller factor, among those that differ
-    from the centre. The second is half of the number of entries that differ from the centre.
+    from the centre. The second is half of the number of entries that differ from the centre. It is
+    at most half of all rows (`most`): else its noise would raise a scale of one column in 300, by
+    up to 4^7.
     """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
+    total = Answer(np.minimum(total.value, most), total.noise_scale)
     clear = 2 * CLEAR * total.noise_scale
     goal, beyond = clear + np.minimum(2 * _BLUR * total.value, 2 * clear), np.zeros(len(at))
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
