@@ -19,7 +19,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import CUT, find_kinds
+from skdp.solvers.columns import CUT, count_rows, find_kinds, rows_for_scales
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
@@ -275,19 +275,26 @@ class Releases:
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.
 
-        Columns of rows that stay sparse lie about 0.
+        Columns of rows that stay sparse lie about 0. Where few rows hardly show scales the search
+        has up to twice its share: what it does not find no model makes good.
         """
         self.columns = self.targets = None
         if not self.learns:
             return
         both = hasattr(self.estimator, "target_bounds") and not self.stay_sparse
-        parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
         asked = self.ask.places() if both else self.ask.columns()
         centered = self.estimator.fit_intercept and not self.stay_sparse
+        parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
+        if centered and self.n is None:
+            self.n, parts[0] = count_rows(asked, parts[0])
+        if centered and self.estimator.bounds is None and self.estimator.budget_split == "auto":
+            needed = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0]))
+            more = parts[0] * min(max((needed / self.n) ** 2 - 1, 0.0), 1.0)
+            parts[0] += more
+            self.shares["regression_moments"] -= more
         sizes = (self.d, self.q)[: len(parts)]
         self.columns, *targets = find_kinds(asked, sizes, parts, self.n, centered=centered)
         self.targets = targets[0] if targets else None
-        self.n = self.columns.n if math.isfinite(self.columns.n) else self.n
 
     def _choose_units(self):
         """Choose the unit and the cuts of each column, and ask in these units from here on.

@@ -170,8 +170,8 @@ def find_kinds(
     """
     passes = passes if within is None else passes[1:]
     if centered and n is None:
-        count = _PARTS["count"][0] * shares[0]
-        n, shares = released_count(*ask.count(share=count)), (shares[0] - count, *shares[1:])
+        n, rest = count_rows(ask, shares[0])
+        shares = rest, *shares[1:]
     weights = np.sqrt(np.divide(shares, shares[0]) / np.divide(sizes, sizes[0]))
     if len(sizes) > 1:
         ask = ask.weighted(np.repeat(weights, sizes))
@@ -183,6 +183,21 @@ def find_kinds(
         return _scales_about(ask, _medians(ask, first, unit, passes, within), unit, n, weights)
     seen = _Medians(zero, zero + SMALLEST, first, zero)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
+
+
+def count_rows(ask: AsksColumns, share: float) -> tuple[float, float]:
+    """Release the number of rows; return it, and what is left of the share."""
+    count = _PARTS["count"][0] * share
+    return released_count(*ask.count(share=count)), share - count
+
+
+def rows_for_scales(d: int, noise: float) -> float:
+    """Return about how many rows show the scales of d columns; `noise` is that of one count.
+
+    See `Likelihood.enough`: a rank moves by half for each column.
+    """
+    part, questions = _PARTS["scale"]
+    return CLEAR * math.sqrt(d * questions / part) * noise
 
 
 class _Medians(NamedTuple):

@@ -102,6 +102,24 @@ def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsi
     assert model.score(X, y) > 0.7 and model.privacy_spent_.mu > math.sqrt(epsilon) / 2
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_a_search_among_few_rows_has_up_to_twice_its_share():
+    """But the caller's where there is one; all shares sum to the budget."""
+    X, split, parts = np.random.default_rng(0).standard_normal((3000, 12)), {}, []
+    split |= {"clip_norm": 0.05, "columns": 0.2, "regression_moments": 0.75}
+    for n, budget_split in ((100, "auto"), (3000, "auto"), (100, split)):
+        model = DPRidgeClassifier(classes=[0, 1], budget_split=budget_split)
+        with seeded_entropy(0):
+            model.fit(X[:n], X[:n, 0] > 0)
+        of = dict.fromkeys(("count", "column_centered_ranks", "all"), 0.0)
+        for line in model.releases_:
+            for name in of.keys() & {line.name, "all"}:
+                of[name] += line.loss.value**2
+        assert of["all"] == pytest.approx(model.privacy_spent_.mu**2, rel=1e-9)
+        parts.append((of["count"] + of["column_centered_ranks"]) / of["all"])
+    np.testing.assert_allclose(parts, [0.39, 0.2, 0.2], atol=1e-6)
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_targets_that_are_hard_to_see_take_budget_from_the_model():

@@ -147,6 +147,15 @@ def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
         assert least < np.median(told) < most
 
 
+def test_noise_raises_no_scale():
+    """With a released total beyond the number of rows, it raised one in 300, by up to 4^7."""
+    X = np.random.default_rng(9).standard_normal((400, 60))
+    rng, ratio = np.random.default_rng(0), []
+    for _ in range(20):
+        ratio.append(find_columns(Entries(X, 12.0, rng), 60, 1.0, 400.0).spread / X.std(axis=0))
+    assert np.max(ratio) < 8
+
+
 def test_centres_that_are_not_seen_stay_at_zero():
     """Forty in a hundred dummies: between 0 and 1 lies no entry."""
     rng = np.random.default_rng(7)
