@@ -307,7 +307,7 @@ class Releases:
             self.wider = max(1, over**0.25)
         self.cuts, self.of_cuts = [self.public_units], 0.0
         if self.learns:
-            ends, targets = [CUT], self.targets
+            ends, targets = [self.estimator._cut], self.targets
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
                 ends.append(CUT * self.wider**2)
             self.cuts = [self._learnt_units(end) for end in ends]
@@ -327,7 +327,8 @@ class Releases:
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
             size, usual = columns.units()
-            return RowScale(public.center, size, -cut / 2 * usual, cut / 2 * usual)
+            half = max(cut, CUT) / 2 * usual
+            return RowScale(public.center, size, -half, half)
         if self.estimator.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
@@ -452,6 +453,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     _bias = 0.3
     _sums = 0.6  # of the budget, for products of all columns
+    _cut = CUT
 
     def _check_parameters(self):
         self._check_unit()

@@ -20,6 +20,7 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase, Releases
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
+from skdp.solvers.columns import CUT
 from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
@@ -115,9 +116,9 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         What was subtracted from each column, and what it was divided by: 0 and 1, released, or
         from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Bounds of entries in the fit and in predictions: 6 scales from a released centre (3 in
-        sparse rows), within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are
-        scaled down to that norm in predictions.
+        Bounds of entries in the fit and in predictions: 3 scales from a released centre, within
+        `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down to that
+        norm in predictions.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -178,6 +179,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     _bias = 0.6  # totals and means of classes are made of sums over all rows: these need less noise
     _sums = 0.8  # most classes of texts differ in many columns, a little in each
+    _cut = CUT / 2  # the means of classes, unlike slopes, need no entries farther out
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
