@@ -439,7 +439,7 @@ class DPIncrementalPCA(
         X, groups = split_rows(self, X, groups, **options)
         return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
 
-    def _check_n_components(self, rows, _=None):
+    def _check_n_components(self, rows):
         """Number of components, from public sizes; an error if there are not as many."""
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
         n = rows.n_rows() if public_rows and not self._by_group else math.inf

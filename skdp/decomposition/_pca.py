@@ -36,7 +36,7 @@ class RowComponentsMixin:
         # Check: what is public of the rows, and what that makes of the parameters.
         source = row_source(X)
         d, centers = source.n_features, self._centers()
-        self._check_n_components(source, d)
+        self._check_n_components(source)
         center, near, between = _base.public_range(self, d, centers=centers)
         sparse = _base.is_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
@@ -371,8 +371,8 @@ class DPPCA(
             if not isinstance(self.center, str):
                 raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 
-    def _check_n_components(self, source, n_features):
-        rule = self.n_components
+    def _check_n_components(self, source):
+        rule, n_features = self.n_components, source.n_features
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
         n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:

@@ -326,7 +326,7 @@ def line_net(d: int, n: int) -> FloatArray:
     """A public net of about n lines in d <= 4 dimensions, as (n, d, 1): fixed for all time."""
     points = np.random.default_rng(0).standard_normal((n, d))  # a fixed set, not noise
     points /= np.linalg.norm(points, axis=1, keepdims=True)
-    for _ in range(20 if n <= 2000 else 0):  # move close lines apart, for a more even net
+    for _ in range(20):  # move close lines apart, for a more even net
         closeness = points @ points.T
         np.fill_diagonal(closeness, 0.0)
         weights = np.sign(closeness) * np.maximum(np.abs(closeness) - 0.8, 0.0) ** 3

@@ -195,7 +195,6 @@ class Dataset:
     name: str
     terms: Terms
     token: str
-    since: str
     changes: list[Change] = field(default_factory=list)
     last: int = 0  # number of a fit in use: that of one that cost nothing is not used again
 
@@ -234,7 +233,7 @@ class Registry:
         self.lines.append(line)
         self.hashes.append(written)
         if "terms" in line:
-            dataset = Dataset(line["dataset"], Terms(**line["terms"]), line["token"], line["at"])
+            dataset = Dataset(line["dataset"], Terms(**line["terms"]), line["token"])
             self.datasets[dataset.name] = dataset
         elif "fit" in line:
             change = Change(line["at"], line["number"], _fit_from_state(line["fit"]))
