@@ -266,7 +266,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         needed = self._records_needed(shape).error_below_half
         facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)
         try:
-            if not centre.found:
+            if not (centre.found and centre.sd) and self.fit_intercept:  # 0: epsilon is infinite
                 raise NoSignalError
             place, query, ask, design = self._look(ask, query, n, design, shares, facts.rank_share)
             if design is None:

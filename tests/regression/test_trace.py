@@ -123,6 +123,9 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
     x, z = X[:, :, 0], X[:, :, 0] @ np.arange(6.0)
     line = clone(exact).set_params(measurement_covariance="private").fit(x, z)
     assert np.allclose(line.coef_[:, 0], np.arange(6.0), atol=1e-4)
+    one = DPTraceRegressor(delta=0.0, epsilon=math.inf, solver="spectral_init")
+    with pytest.warns(UtilityWarning):
+        assert math.isclose(one.fit(X[:1], [1e30]).intercept_, 1e30)
 
 
 @pytest.mark.deep
