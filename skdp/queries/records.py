@@ -306,10 +306,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        withheld = self.query.unit.of_targets  # a record without its label has contribution 0
-        return self.query._below(
-            scores, threshold, "gradient_norm_centered_rank", kept_only=withheld
-        )
+        return self.query._below(scores, threshold, "gradient_norm_centered_rank", kept_only=True)
 
     def prediction_moments(self, unit: float, cut: float, clip_norm: float) -> Bounded:
         """Return the Gram matrix of rows (prediction, target, 1) at this matrix M.
@@ -592,6 +589,7 @@ class RecordQuery(SumQuery):
             self.moment_sizes.numbers(itemgetter("moment_sizes")),
             threshold,
             "measurement_gram_norm_centered_rank",
+            kept_only=True,
         )
 
     # -- second moments of the design --------------------------------------------------------

@@ -113,7 +113,7 @@ def release_place(
     The first has noise in proportion to the distance from 0, the second to the spread; both are
     drawn to where they began as their noise demands.
     """
-    size, at = math.prod(shape), np.zeros(math.prod(shape))
+    size, at, first = math.prod(shape), np.zeros(math.prod(shape)), 0.0
     between: tuple[float, ...] = ()
     for seen in (ask, None):
         records = (seen or ask.about(at)).records()
@@ -123,7 +123,10 @@ def release_place(
         at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
         between = (min(max(noise / n, least), radius), _CUT * radius)
-    return Place(at, radius)
+        first = first or radius
+    # Half of the records lie nearer to 0 than the median of those that are not 0: most are 0.
+    piled = _CUT * radius + float(np.linalg.norm(at)) < first
+    return Place(at, first if piled else radius)
 
 
 def release_whitening(
