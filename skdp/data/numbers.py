@@ -190,14 +190,14 @@ class RowColumns:
         return RowColumns(self.with_columns, compute, *names, n_jobs=self._n_jobs)
 
     def median(self, name: str) -> float:
-        """Return the median of a public column, or 0 if there are no rows."""
+        """Return the median of what is not 0 in a public column, or 0 if there is nothing."""
         if isinstance(self._kept, CachedHere):
             return _median(np.concatenate([made[name] for _, made in self._kept.made]))
         return float(self._kept.reduce(itemgetter(name), np.append, _median))
 
 
 def _median(values: NDArray[Any]) -> float:
-    return float(np.median(values)) if values.size else 0.0
+    return float(np.median(values[values != 0])) if values.any() else 0.0
 
 
 @dataclass(frozen=True)

@@ -128,12 +128,14 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
         assert math.isclose(one.fit(X[:1], [1e30]).intercept_, 1e30)
 
 
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_records_that_are_mostly_zero_are_no_scale(form):
+@pytest.mark.parametrize(
+    ("form", "unit"), [(np.asarray, "row"), (sp.csr_array, "row"), (sp.csr_array, "label")]
+)
+def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     X = np.random.default_rng(0).standard_normal((5000, 12))
     X *= np.random.default_rng(1).random(X.shape) < 0.04
     y = X.sum(axis=1) + 0.3 * np.random.default_rng(2).standard_normal(5000)
-    model = DPTraceRegressor(1, epsilon=10.0, random_state=0).fit(form(X), y)
+    model = DPTraceRegressor(1, epsilon=10.0, privacy_unit=unit, random_state=0).fit(form(X), y)
     assert model.score(X, y) > 0.7 and abs(model.coef_).max() < 2
 
 
