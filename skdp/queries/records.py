@@ -585,12 +585,9 @@ class RecordQuery(SumQuery):
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self._below(
-            self.moment_sizes.numbers(itemgetter("moment_sizes")),
-            threshold,
-            "measurement_gram_norm_centered_rank",
-            kept_only=True,
-        )
+        sizes = self.moment_sizes.numbers(itemgetter("moment_sizes"))
+        name = "measurement_gram_norm_centered_rank"
+        return self._below(sizes, threshold, name, kept_only=True)
 
     # -- second moments of the design --------------------------------------------------------
 

@@ -235,8 +235,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
         spare = 0.0 if session.budget.exact else session.left()
-        idle = spare > shares.get("center", math.inf) and not attributes["coef_"].any()
-        if idle:  # no matrix was fitted: a better centre
+        # If no matrix was fitted: a better centre.
+        if spare > shares.get("center", math.inf) and not attributes["coef_"].any():
             centre = _measurements.release_center(self, session, placed, spare, n, far=True)
             attributes["intercept_"] = centre.value
             attributes["prediction_bounds_"] = np.full(2, centre.value)

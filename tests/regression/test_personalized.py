@@ -691,3 +691,14 @@ def test_rows_of_one_user_next_to_nothing_are_not_heard_of(kind, rng):
     given = {"classes": [0, 1]} if kind is DPPersonalizedClassifier else {}
     model = kind(1, epsilon=4.0, **given).fit(X, X[:, 0] > 0, groups=groups)
     assert np.isfinite(model.predict(X, groups=groups)).all()
+
+
+def test_rare_dummies_have_no_scale_next_to_a_centre_that_is_off():
+    rng, users = np.random.default_rng(0), np.repeat(np.arange(400), 9)
+    X = (rng.random((3600, 6)) < 0.08).astype(float)
+    own = 1 + 0.5 * rng.standard_normal((400, 1)) * [1, 1, 0, 0, 0, 0]
+    y = np.sum(X * own[users], axis=1) + 0.3 * rng.standard_normal(3600)
+    for seed in (6, 8):  # had a scale of .001
+        with seeded_entropy(seed):
+            model = DPPersonalizedRegressor(1, epsilon=1.0).fit(X, y, groups=users)
+        assert model.feature_scale_.min() > 0.1 and model.score(X, y, groups=users) > 0.84
