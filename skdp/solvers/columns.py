@@ -294,7 +294,8 @@ def _scales_about(
         at = slice(stop, stop := stop + of_kind)
         if unseen[at].any():  # many rare dummies: single guesses scatter more than the columns do
             alike = deviation[at]
-            alike[unseen[at]] = np.exp(np.median(np.log(alike[unseen[at]])))
+            guesses = np.maximum(alike[unseen[at]], SMALLEST)
+            alike[unseen[at]] = np.exp(np.median(np.log(guesses)))
         known = n, noise / weight, likelihood.enough(weight)
         last = placed[at], deviation[at], seen.within[at]
         out.append(Columns(center[at], spread[at], found[at], *known, *last, filled[at]))

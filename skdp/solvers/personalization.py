@@ -393,14 +393,14 @@ def scaling_of(columns: Columns) -> Scaling:
     A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
     rest on a centre: both are left alone where they may as well be noise.
     """
-    # Beside a centre just off 0, users at 0 seem to have a scale: its distance from there.
-    far = np.abs(columns.center)
-    real = (columns.spread > far) | (columns.spread < 0.8 * far)
-    found = columns.found & real & (2 * columns.n >= columns.needed)  # fewer users show no scale
+    # Where a centre may as well be 0, the distance of many zeros from it is no scale.
+    off = np.abs(columns.center)
+    seen = columns.found & (columns.placed | (off == 0) | (off > 2 * columns.spread))
+    found = seen & (2 * columns.n >= columns.needed)  # fewer users show no scale
     common = np.median(columns.spread[found]) if found.any() else 1.0
     apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
     scale = np.where(apart, columns.spread, common)
-    center = np.where(far > scale, columns.center, 0.0)
+    center = np.where(off > scale, columns.center, 0.0)
     return Scaling(center, scale, np.where(found, FARTHEST, math.inf))
 
 
