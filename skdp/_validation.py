@@ -38,7 +38,7 @@ def _is_real(value):
         return False
 
 
-def check_real(estimator, name, low, high, *, closed="neither", also=()):
+def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=()) -> Any:
     """Return a float parameter in the interval (or one of the strings `also`).
 
     `closed` says which ends belong to it: "neither", "left", "right" or "both". NaN, booleans and
@@ -143,7 +143,7 @@ def check_center_option(estimator):
         check_option(estimator, "center", ("private", "none"), ", or an array of public centres")
 
 
-def check_bounds(estimator, name):
+def check_bounds(estimator: Any, name: str) -> tuple[float, float]:
     """Return public bounds (low, high) of an entry, which hold 0."""
     value = getattr(estimator, name)
     expected = (

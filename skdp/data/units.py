@@ -117,13 +117,14 @@ class Placed:
             parts = DaskParts([[item] for item in items], same, 0)
             return parts.reduce(work, combine, finish)
         files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
-        return finish(reduce(combine, [work(column[a:b]) for a, b in _ranges(files)]))
+        ranges = _ranges(file.n_rows() for file in files)
+        return finish(reduce(combine, [work(column[a:b]) for a, b in ranges]))
 
     def _in_turn(self, build: Build, whole: bool) -> InTurn:
         files = self.rows.files() if whole else self.rows.chunks()
         opens = [
             partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
-            for file, (a, b) in zip(files, _ranges(files), strict=True)
+            for file, (a, b) in zip(files, _ranges(f.n_rows() for f in files), strict=True)
         ]
         return InTurn(opens, self.rows.n_features)
 
@@ -147,16 +148,14 @@ def in_memory(rows: Any, **columns: Any) -> Placed:
     return Placed(row_source(rows), columns)
 
 
-def _ranges(sources: list[Any]) -> list[tuple[int, int]]:
-    """Return which rows of all each source has."""
-    ends = np.cumsum([0, *(source.n_rows() for source in sources)]).tolist()
-    return list(pairwise(ends))
+def _ranges(lengths: Iterable[float]) -> list[tuple[int, int]]:
+    """Return which rows of all each of some parts has."""
+    return list(pairwise(np.cumsum([0, *lengths]).astype(int).tolist()))
 
 
 def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
     """Cut a column in memory; each slice travels, sealed, with its task."""
-    ends = np.cumsum([0, *lengths]).astype(int)
-    return [Sealed(column[a:b]) for a, b in pairwise(ends)]
+    return [Sealed(column[a:b]) for a, b in _ranges(lengths)]
 
 
 # Private rows by group, handed out in batches of groups with equally many rows.

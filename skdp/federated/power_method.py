@@ -6,13 +6,13 @@ sum; each client reads its own rows through its own gate.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_array
 
 from skdp._inputs import advised
+from skdp._validation import check_bounds, check_real
 from skdp.data.blocks import row_source, zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated import _clients
@@ -154,7 +154,8 @@ default="row"
         if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
         elif unit.single:
-            query = _entries(X, unit, adjacency, unit_bound)
+            self.unit_bound = unit_bound
+            query = self._entries(X, unit, adjacency)
         else:
             floor = DEGREE.default if unit_bound is None else unit_bound
             query = InteractionQuery(X, degree_floor=floor, adjacency=adjacency)
@@ -169,6 +170,19 @@ default="row"
             n_features=int(X.shape[1]),
             sensitivity=1.0 if unit_bound is None else unit_bound,
         )
+
+    def _entries(self, X: Any, unit: Unit, adjacency: str) -> PrivateQuery:
+        """Return the query of a part of a matrix, under a bound that is the client's own."""
+        kind = INTERVAL if unit.bound is INTERVAL else NORM
+        if self.unit_bound is None:
+            self.unit_bound = kind.default
+        if adjacency not in unit.adjacencies:
+            raise ValueError(f"privacy_unit={unit.name!r} has adjacency='add_remove' alone.")
+        if kind is INTERVAL:
+            bounds = check_bounds(self, "unit_bound")
+            return EntryQuery(X, MatrixUnit(unit.name, adjacency, *bounds))
+        bound = check_real(self, "unit_bound", 1e-60, 1e60)
+        return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=bound))
 
 
 class RecommenderClient(_clients.FederatedClient):
@@ -229,10 +243,10 @@ class RecommenderClient(_clients.FederatedClient):
         adjacency: str = "add_remove",
         n_jobs: int | None = None,
     ) -> None:
-        R = _checked_rows(R, adjacency)
-        query = RowHistories(
-            row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(value_cap)
-        )
+        R, self.value_cap = _checked_rows(R, adjacency), value_cap
+        cap = check_real(self, "value_cap", 1e-60, 1e60, closed="both", also=("binary",))
+        cap = None if cap == "binary" else cap
+        query = RowHistories(row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=cap)
         super().__init__(
             query,
             config,
@@ -397,39 +411,8 @@ def _as_sums(estimator: Any, unit: Unit) -> None:
         )
 
 
-def _entries(X: Any, unit: Unit, adjacency: str, bound: Any) -> PrivateQuery:
-    """Return the query of a client's part of a matrix, under a bound that is the client's own."""
-    kind = INTERVAL if unit.bound is INTERVAL else NORM
-    given = kind.default if bound is None else bound
-    if np.shape(given) != np.shape(kind.default):
-        raise ValueError(
-            f"'unit_bound' of privacy_unit={unit.name!r} is {kind.said}. Got {bound!r}."
-        )
-    if adjacency not in unit.adjacencies:
-        raise ValueError(f"privacy_unit={unit.name!r} has adjacency='add_remove' alone.")
-    if kind is INTERVAL:
-        low, high = map(float, given)
-        if not (low <= 0 <= high and 1e-60 <= max(-low, high) <= 1e60):
-            span = "low <= 0 <= high, the larger in magnitude between 1e-60 and 1e60"
-            raise ValueError(f"'unit_bound' must be (low, high) with {span}. Got {bound!r}.")
-        return EntryQuery(X, MatrixUnit(unit.name, adjacency, low, high))
-    if not 1e-60 <= float(given) <= 1e60:
-        raise ValueError(f"'unit_bound' must be between 1e-60 and 1e60. Got {bound!r}.")
-    return NormQuery(X, MatrixUnit(unit.name, adjacency, sensitivity=float(given)))
-
-
 def _checked_rows(X: Any, adjacency: str) -> Any:
     """Check the adjacency, and return the rows of a client as floats."""
     if adjacency not in ADJACENCIES:
         raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
     return advised("a client", check_array, X, accept_sparse="csr", ensure_min_samples=0)
-
-
-def _checked_cap(value_cap: str | float) -> float | None:
-    """Return the public cap on values, None for binary histories."""
-    if isinstance(value_cap, str) and value_cap == "binary":
-        return None
-    real = isinstance(value_cap, int | float) and not isinstance(value_cap, bool)
-    if not (real and math.isfinite(float(value_cap)) and 1e-60 <= float(value_cap) <= 1e60):
-        raise ValueError(f"'value_cap' must be 'binary' or a positive number. Got {value_cap!r}.")
-    return float(value_cap)

@@ -133,15 +133,11 @@ def _masked(units: FloatArray, residuals: FloatArray, sizes: FloatArray, bias: f
     return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
 
 
-def _lengths_of_products(columns: Columns, center: float, bias: float) -> Pair:
-    """Return residuals and sizes of the contributions y X."""
-    return _masked(columns["units"], centred(columns, center), columns["norms"], bias)
-
-
-def _lengths_of_records(columns: Columns, bias: float) -> Pair:
-    """Return residuals and sizes of the contributions X: all residuals are 1."""
-    units, norms = columns["units"], columns["norms"]
-    return _masked(units, np.ones(len(units)), norms, bias)
+def _lengths_of(columns: Columns, center: float | None, bias: float) -> Pair:
+    """Return residuals and sizes of the contributions y X; of X, with residual 1, if no centre."""
+    units = columns["units"]
+    residuals = np.ones(len(units)) if center is None else centred(columns, center)
+    return _masked(units, residuals, columns["norms"], bias)
 
 
 Lengths = Callable[[Columns], Pair]
@@ -297,10 +293,9 @@ class ClippedSum(PrivateQuery):
 
     @property
     def _lengths(self) -> Lengths:
-        if self._of_rows:
-            return partial(_lengths_of_records, bias=self.query.bias)
-        if self._matrix is None:
-            return partial(_lengths_of_products, center=self.query.center, bias=self.query.bias)
+        if self._of_rows or self._matrix is None:
+            center = None if self._of_rows else self.query.center
+            return partial(_lengths_of, center=center, bias=self.query.bias)
         return itemgetter("residuals", "sizes")
 
     def scores_below(self, threshold: float) -> Bounded:

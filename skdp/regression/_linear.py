@@ -286,7 +286,7 @@ class Releases:
         centered = self.estimator.fit_intercept and not self.stay_sparse
         parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
         if centered and self.n is None:
-            self.n, parts[0] = count_rows(asked, parts[0])
+            self.n, parts = count_rows(asked, parts)
         if centered and self.estimator.bounds is None and self.estimator.budget_split == "auto":
             needed = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0]))
             more = parts[0] * min(max((needed / self.n) ** 2 - 1, 0.0), 1.0)

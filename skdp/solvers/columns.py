@@ -170,8 +170,7 @@ def find_kinds(
     """
     passes = passes if within is None else passes[1:]
     if centered and n is None:
-        n, rest = count_rows(ask, shares[0])
-        shares = rest, *shares[1:]
+        n, shares = count_rows(ask, shares)
     weights = np.sqrt(np.divide(shares, shares[0]) / np.divide(sizes, sizes[0]))
     if len(sizes) > 1:
         ask = ask.weighted(np.repeat(weights, sizes))
@@ -185,10 +184,10 @@ def find_kinds(
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
-def count_rows(ask: AsksColumns, share: float) -> tuple[float, float]:
-    """Release the number of rows; return it, and what is left of the share."""
-    count = _PARTS["count"][0] * share
-    return released_count(*ask.count(share=count)), share - count
+def count_rows(ask: AsksColumns, shares: Sequence[float]) -> tuple[float, list[float]]:
+    """Release the number of rows; return it, and what is left of the shares: the first one pays."""
+    count = _PARTS["count"][0] * shares[0]
+    return released_count(*ask.count(share=count)), [shares[0] - count, *shares[1:]]
 
 
 def rows_for_scales(d: int, noise: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -541,7 +541,7 @@ def _convolve(first: Atoms, second: Atoms) -> Atoms:
     return _to_grid(atoms, step) if loss.size > _MAX_ATOMS else atoms
 
 
-def _pure_atoms(values: list[float]) -> Atoms:
+def _pure_atoms(values: Sequence[float]) -> Atoms:
     """Losses of a pair that dominates pure parts of the given finite values.
 
     Randomised response dominates each: +epsilon with probability e^epsilon / (1 + e^epsilon),
@@ -617,15 +617,11 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
         return _sketch_epsilon(sketched, delta) if delta > 0.0 else math.inf
     if delta == 0.0:
         return math.fsum(values)
-    return _epsilon_of(mu, values, delta) if values else _gaussian_epsilon(mu, delta)
+    return _epsilon_of(mu, tuple(values), delta)
 
 
 @lru_cache(maxsize=256)  # the fits of a search have the same losses
-def _gaussian_epsilon(mu: float, delta: float) -> float:
-    return _epsilon_of(mu, [], delta)
-
-
-def _epsilon_of(mu: float, values: list[float], delta: float) -> float:
+def _epsilon_of(mu: float, values: tuple[float, ...], delta: float) -> float:
     total, target, atoms = math.fsum(values), lowered(delta), _pure_atoms(values)
     curve = partial(_mean_curve, mu, atoms)
     if curve(0.0) <= delta:
