@@ -19,7 +19,7 @@ from skdp.data.units import GroupForm, groups_of
 from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
-from skdp.solvers.columns import CUT, count_rows, find_kinds, rows_for_scales
+from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
@@ -181,8 +181,8 @@ class Released(NamedTuple):
         Columns that the moments hold, and directions.
     units : RowScale
         Centre and unit of each column.
-    choose : callable, or none
-        Returns the cuts of predictions with a linear map, where a last release shall choose them.
+    choose : callable
+        Returns the cuts of predictions with a linear map; a last release may choose them.
     """
 
     moments: Any
@@ -244,14 +244,14 @@ class Releases:
             self.scale, left, wider = self.estimator._target_scale(self)
         self.shares = left_for_model(self.shares, left)
         clip_norm = self._clip_norm(self.of_lengths if searched and left else 0.0)
-        kept, moments, mean, choose = np.arange(self.d), None, None, None
+        kept, moments, mean, choose = np.arange(self.d), None, None, lambda *_: self.cuts[0]
         if left:
             kept, moments = (self._some if self.screened else self._all)(clip_norm)
         if moments and wider:
             moments, mean = self._with_mean(moments, *wider)
         if moments and self.of_cuts:
             choose = partial(self.estimator._chosen_cuts, self, wider)
-        return Released(moments, clip_norm, self.scale, mean, kept, self.cuts[-1], choose)
+        return Released(moments, clip_norm, self.scale, mean, kept, self.units, choose)
 
     def _count_rows(self):
         """Release the number of rows, unless a search about centres has a count of its own."""
@@ -305,30 +305,31 @@ class Releases:
         if not self.exact:
             over = _LOOSE * (self.n or 0) / (self.d * self.session.noise_multiplier)
             self.wider = max(1, over**0.25)
-        self.cuts, self.of_cuts = [self.public_units], 0.0
+        self.units, self.cuts, self.of_cuts = self.public_units, [self.public_units], 0.0
         if self.learns:
-            ends, targets = [self.estimator._cut], self.targets
+            # With linear tails a fit of many rows would lose .02 without the factor.
+            of_fit, usual = np.multiply(self.estimator._cuts, min(self.wider, 1.2))
+            ends, targets = [usual], self.targets
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
-                ends.append(CUT * self.wider**2)
-            self.cuts = [self._learnt_units(end) for end in ends]
+                of_fit = usual * self.wider**2
+                ends.append(of_fit)
+            self.units, *self.cuts = map(self._learnt_units, (of_fit, *ends))
             differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
             self.of_cuts = differ * self.shares["clip_norm"] / 3
         if self.learns or self.estimator.bounds is not None:
             in_units = self.ask.measured if self.learns and self.stay_sparse else self.ask.scaled
-            self.ask = in_units(self.cuts[-1])
+            self.ask = in_units(self.units)
 
     def _learnt_units(self, cut):
         """Return the centre and about the deviation of each column, within public bounds if given.
 
         Noise is the same on all columns, so that they should be equally long. A column that is
         not found is as wide as even numbers in its bounds, unless many of its entries are equal.
-        Most columns of sparse rows lie on one side of 0: half as far.
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
             size, usual = columns.units()
-            half = max(cut, CUT) / 2 * usual
-            return RowScale(public.center, size, -half, half)
+            return RowScale(public.center, size, -cut * usual, cut * usual)
         if self.estimator.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
@@ -360,7 +361,7 @@ class Releases:
         Without a share nothing is asked. A number that a search can hardly tell from what it finds
         stays as it is. Rows within the cuts are not longer.
         """
-        estimator, ask, units = self.estimator, self.ask.lengths(), self.cuts[-1]
+        estimator, ask, units = self.estimator, self.ask.lengths(), self.units
         usual, given = math.sqrt(self.d), estimator.clip_norm
         if given == "auto":
             of_search = self.session, ask, share, usual
@@ -453,7 +454,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     _bias = 0.3
     _sums = 0.6  # of the budget, for products of all columns
-    _cut = CUT
+    _cuts = 3.5, 5.0  # scales from the centre, of entries in the fit and in predictions
 
     def _check_parameters(self):
         self._check_unit()
@@ -500,7 +501,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             coefficients[kept] += found
         coefficients = coefficients / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
-        cut = released.choose(coefficients, intercepts) if released.choose else units
+        cut = released.choose(coefficients, intercepts)
         session.forfeit_rest()  # what is spent must not tell that targets were not seen
         attributes = {"clip_norm_": released.clip_norm, "feature_bounds_": cut.bounds()}
         attributes |= {"center_": units.center, "scale_": units.size}

@@ -20,7 +20,6 @@ from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase, Releases
 from skdp.regression._plans import RidgeClassifierPlans
 from skdp.regression._scores import ScoredClassifierMixin, encode, public_classes
-from skdp.solvers.columns import CUT
 from skdp.solvers.postprocess import class_moments, reweighted, right_labels, solve_normal_equations
 
 # Weights of classes, checked and made numbers.
@@ -179,7 +178,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     _bias = 0.6  # totals and means of classes are made of sums over all rows: these need less noise
     _sums = 0.8  # most classes of texts differ in many columns, a little in each
-    _cut = CUT / 2  # the means of classes, unlike slopes, need no entries farther out
+    _cuts = 3.0, 3.0  # the means of classes, unlike slopes, go no farther
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
