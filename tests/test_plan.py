@@ -315,7 +315,7 @@ def test_what_is_needed_halves_the_loss():
     assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
     assert math.isinf(skdp.DPRidge(epsilon=0.1).plan(100, 30).required_samples)
     needed = [skdp.DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
-    assert max(needed) < 1.6 * min(needed)
+    assert max(needed) < 1.7 * min(needed)
 
 
 @pytest.mark.thorough

@@ -275,8 +275,8 @@ class Releases:
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.
 
-        Columns of rows that stay sparse lie about 0. Where few rows hardly show scales the search
-        has up to twice its share: what it does not find no model makes good.
+        Columns of rows that stay sparse lie about 0. Where few rows hardly show scales, and no
+        targets wait, the search has up to twice its share; far too few rows show nothing anyway.
         """
         self.columns = self.targets = None
         if not self.learns:
@@ -287,9 +287,10 @@ class Releases:
         parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
         if centered and self.n is None:
             self.n, parts = count_rows(asked, parts)
-        if centered and self.estimator.bounds is None and self.estimator.budget_split == "auto":
-            needed = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0]))
-            more = parts[0] * min(max((needed / self.n) ** 2 - 1, 0.0), 1.0)
+        usual = self.estimator.bounds is None and self.estimator.budget_split == "auto"
+        if centered and not both and usual:
+            few = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0])) / self.n
+            more = parts[0] * min(max(few**2 - 1, 0.0), 1.0) * (few < 2.5)
             parts[0] += more
             self.shares["regression_moments"] -= more
         sizes = (self.d, self.q)[: len(parts)]

@@ -107,7 +107,7 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
     """But the caller's where there is one; all shares sum to the budget."""
     X, split, parts = np.random.default_rng(0).standard_normal((3000, 12)), {}, []
     split |= {"clip_norm": 0.05, "columns": 0.2, "regression_moments": 0.75}
-    for n, budget_split in ((100, "auto"), (3000, "auto"), (100, split)):
+    for n, budget_split in ((160, "auto"), (3000, "auto"), (160, split)):
         model = DPRidgeClassifier(classes=[0, 1], budget_split=budget_split)
         with seeded_entropy(0):
             model.fit(X[:n], X[:n, 0] > 0)
@@ -467,14 +467,14 @@ def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label(bou
     """With columns in units of a guess, a third of such fits took the label of a quarter."""
     X = np.random.default_rng(0).lognormal(0, 3, (100, 8))
     y, unseen, wrong = np.arange(100) % 4 == 0, 0, 0
-    for seed in range(25):
+    for seed in range(75):
         model = DPRidgeClassifier(epsilon=0.4, classes=[False, True], bounds=bounds)
         with seeded_entropy(seed):
             said = " ".join(messages_of(model.fit, X, y))
         if "scale of the rows" in said:
             assert not model.coef_.any()
             unseen, wrong = unseen + 1, wrong + model.predict(X[:1])[0]
-    assert 10 <= unseen >= 6 * wrong
+    assert 30 <= unseen >= 6 * wrong
 
 
 def test_labels_of_no_class_are_named_where_nothing_is_seen():
