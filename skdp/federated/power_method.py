@@ -150,11 +150,10 @@ default="row"
             raise ValueError(f"'privacy_unit' must be one of {_UNITS}. Got {privacy_unit!r}.")
         X = _checked_rows(X, adjacency)
         query: PrivateQuery
-        unit = UNITS[privacy_unit]
+        unit, self.unit_bound = UNITS[privacy_unit], unit_bound
         if unit.by_rows:
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
         elif unit.single:
-            self.unit_bound = unit_bound
             query = self._entries(X, unit, adjacency)
         else:
             floor = DEGREE.default if unit_bound is None else unit_bound
