@@ -219,7 +219,8 @@ def gate_rules(nodes, name):
                 yield node.lineno, "_read outside the session"
             if node.attr == "check_random_state":
                 yield node.lineno, "check_random_state: with None it is numpy's global state"
-            if ast.unparse(node.value) in ("np.random", "numpy.random"):
+            of_random = getattr(node.value, "attr", None) == "random"
+            if of_random and ast.unparse(node.value) in ("np.random", "numpy.random"):
                 if node.attr == "seed":
                     yield node.lineno, "numpy.random.seed"
                 elif not may_generate:
