@@ -175,12 +175,11 @@ def messages(query):
 
 @pytest.mark.parametrize("m", [3, 9])
 @pytest.mark.parametrize("kind", ["numbers", "dummies", "one hash"])
-def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch):
+def test_no_bit_depends_on_what_is_kept(m, kind, monkeypatch, rng):
     """Users with fewer rows than features, and with more; in any order, on threads.
 
     Sums of dummies are alike, and may be of -0; who knows the hash makes rows that share one.
     """
-    rng = np.random.default_rng(1)
     X, y = rng.standard_normal((8 * m, 5)), rng.standard_normal((8 * m, 1))
     if kind != "numbers":
         X = rng.integers(0, 2, (8 * m, 5)) * 1.0

@@ -90,8 +90,7 @@ def test_sparse_and_dense_rows_agree():
     assert np.array_equal(to_integers(sp.csr_array(X)).toarray(), to_integers(X))
 
 
-def test_clipped_rows_keep_direction_and_length():
-    rng = np.random.default_rng(3)
+def test_clipped_rows_keep_direction_and_length(rng):
     X = rng.standard_normal((500, 20)) * 10.0 ** rng.uniform(-1, 8, (500, 1))
     unit = 1 / 15384.2
     Z = IntegerRows(1.0, unit)(X) * unit
@@ -100,9 +99,8 @@ def test_clipped_rows_keep_direction_and_length():
     assert np.abs(Z - clipped).max() < 3 * unit
 
 
-def test_unit_rows_are_rarely_truncated():
+def test_unit_rows_are_rarely_truncated(rng):
     """Rows on the sphere of the clip norm: rounded lengths stay within two units of it."""
-    rng = np.random.default_rng(4)
     X = rng.standard_normal((2000, 64))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     radius = 15384.2
@@ -111,8 +109,7 @@ def test_unit_rows_are_rarely_truncated():
     assert np.mean(lengths > radius - 5) > 0.98
 
 
-def test_row_norms_at_any_scale():
-    rng = np.random.default_rng(5)
+def test_row_norms_at_any_scale(rng):
     X = rng.standard_normal((300, 9)) * 10.0 ** rng.uniform(-150, 150, (300, 1))
     assert np.allclose(row_norms(X), np.linalg.norm(X, axis=1), rtol=1e-4)
     assert np.array_equal(row_norms(X), row_norms(sp.csr_array(X)))
@@ -139,8 +136,7 @@ def test_a_row_of_length_one_has_length_one(n_features):
 # -- what one user adds is cut to its norm, whatever its scale: exactly, where it is integers ------
 
 
-def test_norms_of_contributions():
-    rng = np.random.default_rng(5)
+def test_norms_of_contributions(rng):
     for scale in (1e-300, 1e-200, 1e-8, 1.0, 1e8, 1e200, 1e308):
         values = rng.uniform(-1, 1, (50, 17)) * scale
         with np.errstate(over="ignore"):
@@ -154,9 +150,8 @@ def test_norms_of_contributions():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", [0.3, 1e-10, 1e-7, 1e-4, 1e-2])
-def test_integer_factors_are_exactly_bounded(step):
+def test_integer_factors_are_exactly_bounded(step, rng):
     """The exact norm, in Python integers, of factors of every shape and scale."""
-    rng = np.random.default_rng(6)
     for p, d in ((2, 1), (2, 4), (6, 5), (4, 30), (10, 2)):
         F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
         F[2] = 0
@@ -328,8 +323,7 @@ def test_sums_are_scaled_down_modulo_two_to_the_64(e):
     assert scaled_down(K, math.ldexp(0.9, e)).view(np.uint64).tolist() == wanted
 
 
-def test_limbs_are_joined_to_what_they_were():
-    rng = np.random.default_rng(5)
+def test_limbs_are_joined_to_what_they_were(rng):
     values = rng.integers(-(2**52), 2**52, 50)
     high, low = limbs_of(values.astype(np.float64)).astype(np.int64)
     assert np.array_equal(joined(high, low, 0), values)

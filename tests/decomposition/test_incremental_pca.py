@@ -387,9 +387,8 @@ def test_where_no_stream_runs_nothing_was_acknowledged():
         refuses(PrivacyError, "no stream is running", model.n_committed_calls)
 
 
-def test_streams_of_noise_are_said_once():
+def test_streams_of_noise_are_said_once(rng):
     """Also where rows of later steps say no more; a stream that shows its components is silent."""
-    rng = np.random.default_rng(4)
 
     def said(parts, clip_norm):
         model = DPIncrementalPCA(2, clip_norm=clip_norm, max_releases=20)

@@ -122,9 +122,8 @@ def test_the_released_rows_and_entries():
     ("two_sketch", "centred", 2.0, 0.6),
 ])  # fmt: skip
 @pytest.mark.deep
-def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, turned):
+def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, turned, rng):
     """Their noise is that of one number, a row or a column. Without any nothing is lost by it."""
-    rng = np.random.default_rng(5)
     row, column, k = rng.standard_normal((300, 1)), rng.standard_normal(200), 1 + (name == "both")
     A = {"all": np.ones((300, 200)), "one side": np.tile(column, (300, 1)), "both": row + column,
          "centred": 3 * row * column}[name]  # fmt: skip
@@ -138,8 +137,7 @@ def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, tu
 
 
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
-def test_the_sum_of_rows_shows_their_mean_where_no_row_shows_anything(method):
-    rng = np.random.default_rng(5)
+def test_the_sum_of_rows_shows_their_mean_where_no_row_shows_anything(method, rng):
     A = np.tile(rng.standard_normal(20), (400, 1)) + 0.1 * rng.standard_normal((400, 20))
     shape, lost = {"matrix_shape": A.shape, "privacy_unit": "row", "adjacency": "zero_out"}, []
     shape |= {"method": method, "unit_bound": 6.0, "sensitivity_mode": "worst_case"}

@@ -256,9 +256,8 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
-def test_the_route_of_interactions_is_near_the_best(epsilon):
+def test_the_route_of_interactions_is_near_the_best(epsilon, rng):
     """Long histories of few items: the usual number of items is released, and sets the floor."""
-    rng = np.random.default_rng(2)
     factors = rng.standard_normal((400, 4)) @ rng.standard_normal((4, 400))
     R = (rng.random((400, 400)) < 1 / (1 + np.exp(1.6 - 1.2 * factors))).astype(float)
     options = {"privacy_unit": "interaction", "epsilon": epsilon}

@@ -67,10 +67,9 @@ def test_printed_bounds_are_literal_and_hold(name, rule):
         assert worst > 0.95 * claimed  # the exact bound is attained
 
 
-def test_length_is_bounded_and_the_bound_attained():
+def test_length_is_bounded_and_the_bound_attained(rng):
     unit = MatrixUnit("edge", "add_remove", 0.0, 2.0)
     x = MATRICES["orthonormal"][:, 0]
-    rng = np.random.default_rng(1)
     for removed in (np.zeros(N), rng.standard_normal(N), 1e9 * np.ones(N)):
         worst, claimed = changes(lambda q, r=removed: PublishedQuery(q, 1e-9).length(x, r), unit)
         assert worst <= claimed
@@ -263,9 +262,8 @@ def test_sketches_are_drawn_once_however_large_epsilon_is():
     assert SketchFactorizer(2, epsilon=1000.0).fit(low_rank(40, 30, 2)).privacy_spent_.epsilon < 64
 
 
-def test_printed_core_solves_its_least_squares():
+def test_printed_core_solves_its_least_squares(rng):
     """min over rank k of |C X R - F| is C [C'F R']_k R for orthonormal C and R: no better X."""
-    rng = np.random.default_rng(2)
     Y, Z, S = (rng.standard_normal(shape) for shape in ((40, 6), (20, 30), (40, 20)))
     left, values, right = published_factors([Y, Z], S, None, 3)
     best = np.linalg.norm(Z - S.T @ (left * values) @ right)
@@ -328,9 +326,8 @@ def test_personal_subspace_without_noise(n_rounds, limit):
     assert missed(model.fit(X, y, groups), U) < limit
 
 
-def test_targets_are_cut_as_printed():
+def test_targets_are_cut_as_printed(rng):
     """One by one, before they are multiplied: what a user adds is not only scaled down."""
-    rng = np.random.default_rng(5)
     X, Y = rng.standard_normal((6, 8, 3)), 10 * rng.standard_normal((6, 8, 2))
     Y[:, :, 1] = 0  # the block of the user
     equations = _Equations(np.eye(3)[:, :2], 0, 2, zeta=2.0, eta=1e3)
@@ -386,9 +383,8 @@ def pair_of_users(data, user, other, adjacency):
 
 
 @pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
-def test_worst_users_of_the_printed_start_attain_the_bound(adjacency):
+def test_worst_users_of_the_printed_start_attain_the_bound(adjacency, rng):
     """One user with equal rows and largest targets; another with targets of both signs."""
-    rng = np.random.default_rng(1)
     data = rng.standard_normal((20, 3)), rng.standard_normal(20), np.repeat(np.arange(5), 4)
     rows = np.tile([1.0, 0.0, 0.0], (2, 1))
     pair = pair_of_users(data, (rows, [9.0, 9.0]), (rows, [9.0, -9.0]), adjacency)
@@ -399,9 +395,8 @@ def test_worst_users_of_the_printed_start_attain_the_bound(adjacency):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
-def test_hostile_users_stay_within_the_printed_bounds(adjacency):
+def test_hostile_users_stay_within_the_printed_bounds(adjacency, rng):
     """Users of any size and number of rows, in any block: what they add is cut to the bound."""
-    rng = np.random.default_rng(2)
     data = users_of(20, d=3, m=4, seed=3)[:3]
     model = PersonalizedRegression(1, max_rows=8, n_rounds=2, adjacency=adjacency, epsilon=4.0)
     for i in range(12):

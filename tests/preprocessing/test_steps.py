@@ -225,8 +225,7 @@ def test_hard_columns_are_never_blown_up(n, epsilon):
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("bounds", ["auto", (-2.0, 3.0)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency):
-    rng = np.random.default_rng(5)
+def test_sparse_rows_are_scaled_as_dense_ones(kind, bounds, adjacency, rng):
     S = sp.random_array((4000, 6), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
     options = {"with_mean": False, "bounds": bounds, "adjacency": adjacency}
     sparse, dense = (

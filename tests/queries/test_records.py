@@ -332,8 +332,7 @@ def wide(X, y, adjacency="add_remove", whitened=False, bias=0.0, n_jobs=None):
 @pytest.mark.thorough
 @pytest.mark.parametrize("whitened", [False, True, "mixed"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
-    rng = np.random.default_rng(24)
+def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened, rng):
     worst = 0.0
     for i in range(150):
         x = rng.standard_normal((1, 192)) * 10.0 ** rng.uniform(-7, 7)
@@ -351,8 +350,7 @@ def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("whitened", [False, True, "mixed"])
-def test_kept_coordinates_change_nothing(whitened, monkeypatch):
-    rng = np.random.default_rng(25)
+def test_kept_coordinates_change_nothing(whitened, monkeypatch, rng):
     X, y = rng.standard_normal((900, 192)), rng.standard_normal(900)
     kept = wide(X, y, whitened=whitened, bias=0.5).answer(1e-8)
     order = rng.permutation(900)
@@ -461,8 +459,7 @@ def reference(X, y, C, bias, intercept):
 @pytest.mark.thorough
 @pytest.mark.parametrize("bias", [0.0, 0.7])
 @pytest.mark.parametrize("form", FORMS)
-def test_matches_the_float_computation(form, bias):
-    rng = np.random.default_rng(11)
+def test_matches_the_float_computation(form, bias, rng):
     A, B = rng.standard_normal((500, D1)), rng.standard_normal((500, D2))
     y = rng.standard_normal(500)
     dense = (A[:, :, None] * B[:, None, :]).reshape(500, P)
@@ -481,8 +478,7 @@ def test_matches_the_float_computation(form, bias):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", CONTRIBUTING)
-def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
-    rng = np.random.default_rng(12)
+def test_answers_are_the_same_bits_in_any_order(form, monkeypatch, rng):
     A, B = rng.standard_normal((1500, D1)), rng.standard_normal((1500, D2))
     y = rng.standard_normal(1500)
     order = rng.permutation(1500)
@@ -498,8 +494,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch):
-    rng = np.random.default_rng(20)
+def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch, rng):
     X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
     X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
     kept = SUMS[name](query("dense", X, y)).answer(1e-8)
@@ -516,8 +511,7 @@ def test_dense_and_sparse_are_the_same_numbers():
         assert np.array_equal(a, b)
 
 
-def test_public_moments_of_the_label_unit():
-    rng = np.random.default_rng(14)
+def test_public_moments_of_the_label_unit(rng):
     A, B = rng.standard_normal((200, D1)), rng.standard_normal((200, D2))
     A, B = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (A, B))
     X = (A[:, :, None] * B[:, None, :]).reshape(200, P)  # all of one size: none is cut
@@ -529,8 +523,7 @@ def test_public_moments_of_the_label_unit():
 
 @pytest.mark.parametrize("bias", [0.0, 0.7])
 @pytest.mark.parametrize("form", FORMS)
-def test_public_curvature_is_that_of_clipped_normal_residuals(form, bias):
-    rng = np.random.default_rng(21)
+def test_public_curvature_is_that_of_clipped_normal_residuals(form, bias, rng):
     A, B = rng.standard_normal((300, D1)), rng.standard_normal((300, D2))
     A[:20] *= 50.0
     asked = query(form, (A, B), np.full(300, np.nan), "label", bias=bias)  # of X alone
@@ -570,9 +563,8 @@ def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_the
     assert public_curvature(nothing, 1.0) is None
 
 
-def test_a_step_of_a_known_curvature_knows_its_noise():
+def test_a_step_of_a_known_curvature_knows_its_noise(rng):
     """The variance of the numbers of a move is what it says, and noise damps what it hides."""
-    rng = np.random.default_rng(22)
     basis = np.linalg.qr(rng.standard_normal((R * (D1 + D2), R * (D1 + D2))))[0]
     w = np.append(np.zeros(R * R), np.geomspace(10.0, 1000.0, R * (D1 + D2 - R)))
     H, facts = (basis * w) @ basis.T, Facts(10**6, R, 0.0)
@@ -587,9 +579,8 @@ def test_a_step_of_a_known_curvature_knows_its_noise():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["dense", "csr", "factors"])
-def test_records_outside_the_tangent_space_keep_sums_exact(form):
+def test_records_outside_the_tangent_space_keep_sums_exact(form, rng):
     """Their projection is next to nothing, so only the floor of a size keeps weights small."""
-    rng = np.random.default_rng(15)
     A, B = rng.standard_normal((4000, D1)), rng.standard_normal((4000, D2))
     A, B = A - A @ U @ U.T, B - B @ V @ V.T
     y = np.full(4000, 1e9)
@@ -599,8 +590,7 @@ def test_records_outside_the_tangent_space_keep_sums_exact(form):
         assert np.array_equal(seen, expected)
 
 
-def test_a_mix_is_applied_to_contributions_and_not_to_residuals():
-    rng = np.random.default_rng(6)
+def test_a_mix_is_applied_to_contributions_and_not_to_residuals(rng):
     X, y = rng.standard_normal((300, P)), rng.standard_normal(300)
     tangent = query("mixed", X, y).tangent(U, S, V).total(1e9).answer(0.0)
     gradient = (MIX @ (X.T @ (X @ M.ravel() - y))).reshape(D1, D2)

@@ -229,9 +229,8 @@ def test_rounding_is_paid_for_in_each_unit_that_changes():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", RELEASES["group"])
-def test_a_huge_group_counts_once(name):
+def test_a_huge_group_counts_once(name, rng):
     """A hundred thousand rows, spread over all scales, stay within the bound."""
-    rng = np.random.default_rng(5)
     rows = rng.standard_normal((100_000, D)) * 10.0 ** rng.uniform(-2, 2, (100_000, 1))
     one = bounded("group", name, [rows])
     assert np.linalg.norm(one.answer(1e-6).astype(np.float64)) <= one.bound.l2_steps(1e-6)
@@ -273,8 +272,7 @@ def test_a_long_term_of_a_group_has_the_same_size_in_any_company(rng):
 
 @pytest.mark.thorough
 @each_release
-def test_integer_answers_approach_the_exact_ones(unit, name):
-    rng = np.random.default_rng(4)
+def test_integer_answers_approach_the_exact_ones(unit, name, rng):
     groups = [rng.standard_normal((m, D)) for m in ([1] * 500 if unit == "row" else (1, 4, 9) * 40)]
     release, step = bounded(unit, name, groups), 1e-9
     exact, value = release.answer(0.0), release.answer(step) * step
@@ -286,8 +284,7 @@ def test_integer_answers_approach_the_exact_ones(unit, name):
 
 @pytest.mark.thorough
 @each_release
-def test_forms_and_types_of_rows_give_the_same_bits(unit, name, tmp_path):
-    rng = np.random.default_rng(5)
+def test_forms_and_types_of_rows_give_the_same_bits(unit, name, tmp_path, rng):
     groups = [np.maximum(rng.standard_normal((m, D)), 0.2) for m in (1, 4, 30) * 5]
     groups = [np.where(rows > 0.2, rows, 0.0).astype(np.float32) for rows in groups]
 
@@ -312,8 +309,7 @@ def test_a_group_of_one_row_is_that_row(name):
     np.testing.assert_array_equal(group, row)
 
 
-def test_equal_groups_count_by_their_mean_moment():
-    rng = np.random.default_rng(6)
+def test_equal_groups_count_by_their_mean_moment(rng):
     groups = [0.1 * rng.standard_normal((m, D)) for m in (1, 5, 20)]
     means = sum(rows.T @ rows / len(rows) for rows in groups)
     np.testing.assert_allclose(bounded("group", "gram", groups).answer(0.0), means)
@@ -331,9 +327,8 @@ def test_a_group_beyond_the_clip_is_scaled_as_a_whole():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
-def test_products_are_exact_at_the_finest_step(size):
+def test_products_are_exact_at_the_finest_step(size, rng):
     """Whole numbers of any length say the same: no product of limbs is rounded."""
-    rng = np.random.default_rng(8)
     groups = [rng.standard_normal((m, D)) for m in [1] * 300 + [2000, 50, 7]]
     codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     source = GroupRows(np.vstack(groups), {}, codes)
@@ -521,9 +516,8 @@ def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level)
 
 
 @pytest.mark.thorough
-def test_both_roundings_cost_no_more_than_each_alone():
+def test_both_roundings_cost_no_more_than_each_alone(rng):
     """The inequality of the proof, by force: at half-integers in the span of V it is reached."""
-    rng = np.random.default_rng(2)
     worst = 0.0
     for trial in range(4000):
         p = int(rng.integers(1, 9))

@@ -166,7 +166,7 @@ def test_the_law_of_a_gaussian_sketch(v, rng):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place):
+def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place, rng):
     """One entry changes: the squared norm over the bound, by simulation, against the degrees.
 
     A sketch from both sides multiplies it by two independent chi-squares.
@@ -176,7 +176,6 @@ def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place):
     bound = SketchUnit("frobenius", "add_remove", sensitivity=1.0).bound(sketch, random=True)
     sides = [side.real() for side in (sketch.left, sketch.right) if side is not None]
     squares = np.prod([(side**2).sum(axis=1) for side in sides], axis=0) / bound.l2**2
-    rng = np.random.default_rng(1)
     law = np.prod([rng.chisquare(d, 10**6) / d for d in bound.law.degrees], axis=0)
     for q in (0.01, 0.5, 0.99):
         p = np.mean(squares > np.quantile(law, 1 - q))

@@ -154,11 +154,10 @@ def largest_changes(answers):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bad_user_sends_nothing(name, bad):
+def test_a_bad_user_sends_nothing(name, bad, rng):
     """Whatever else it brings: its other rows, columns and targets do not count either."""
     if name == "count":
         pytest.skip("it is there")
-    rng = np.random.default_rng(5)
     X, y = rng.standard_normal((6, D)), np.abs(rng.standard_normal((6, 1)))
     first, second = X.copy(), y.copy()
     first[4, 2], second[1, 0] = bad, bad
@@ -226,8 +225,7 @@ def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_integer_answers_approach_the_float_ones(name):
-    rng = np.random.default_rng(4)
+def test_integer_answers_approach_the_float_ones(name, rng):
     users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (1, 4, 9) * 40]
     answer = bounded(name, query_of(users)).answer
     exact = answer(0.0)
@@ -267,8 +265,7 @@ def test_all_parts_and_the_rounding_of_each_user_that_changes_are_paid_for():
 
 
 @pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, np.asfortranarray])
-def test_containers_and_dtypes_agree(container):
-    rng = np.random.default_rng(8)
+def test_containers_and_dtypes_agree(container, rng):
     X = rng.standard_normal((60, D)).astype(np.float32)
     X[X < 0.3] = 0
     y, codes = rng.standard_normal((60, 1)), rng.integers(0, 9, 60)
@@ -286,9 +283,8 @@ def test_no_users_is_no_trouble():
         assert not bounded(name, query_of([])).answer(1e-8).any()
 
 
-def test_what_stays_with_users_is_in_their_order():
+def test_what_stays_with_users_is_in_their_order(rng):
     """With whom it cannot be computed no number stays, and nobody else hears of it."""
-    rng = np.random.default_rng(9)
     users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (3, 1, 3, 2, 1)]
     query = query_of(users)
 

@@ -194,10 +194,9 @@ def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("share", "code"), [(0.0005, 1e8), (0.01, -999.0)])
-def test_codes_among_the_entries_do_not_spoil_heads(share, code):
+def test_codes_among_the_entries_do_not_spoil_heads(share, code, rng):
     """A value that stands for "unknown", in the rows of one user in twenty or of most."""
     users = Users(1500, d=10)
-    rng = np.random.default_rng(2)
     held = rng.random(len(users.y)) < 0.25
     X, y, groups = users.all
     X = np.where(rng.random(X.shape) < share, code, X)
@@ -264,9 +263,8 @@ def test_one_row_is_no_head():
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", [DPPersonalizedRegressor, DPPersonalizedClassifier])
-def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch):
+def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch, rng):
     """Places and scales of columns do not matter; what is released is not about own units."""
-    rng = np.random.default_rng(0)
     users = np.repeat(np.arange(80), 16)
     X = rng.standard_normal((len(users), 5))
     y = np.sum(X * rng.standard_normal((80, 5))[users], axis=1)
@@ -377,11 +375,10 @@ WAYS = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("far", [0.0, 1e4])
 @pytest.mark.parametrize("params", WAYS, ids=str)
-def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
+def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch, rng):
     if far:  # too few users for the fit to see it by itself
         scaling = Scaling(far * np.eye(4)[0], np.full(4, 2.0), np.full(4, 9.0))
         monkeypatch.setattr(_personalized_base, "scaling_of", lambda _: scaling)
-    rng = np.random.default_rng(13)
     users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
     X, y, ids = stacked(users, np.arange(len(users)))
     X[:, 0] += far
@@ -394,7 +391,7 @@ def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "softmax"])
-def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
+def test_users_who_tell_nothing_of_a_direction_send_nothing(loss, rng):
     """Their votes would be unit vectors of rounding."""
     view = View(None, True, loss)
 
@@ -404,15 +401,13 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
             Y = np.eye(3)[(y > 0).astype(int)] if loss == "softmax" else (Y > 0).astype(float)
         return view.ridge(next(UserRows(X, Y, np.zeros(len(X), int), True).blocks()))
 
-    rng = np.random.default_rng(16)
     assert not any(sent(X, y).any() for X, y in degenerate())
     assert sent(rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
 
 
 @pytest.mark.deep
-def test_memory_grows_with_the_rows_of_a_user_not_with_their_square():
+def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(rng):
     m = 40_000
-    rng = np.random.default_rng(15)
     X, y = rng.standard_normal((m + 60, 3)), rng.standard_normal(m + 60)
     users = np.append(np.zeros(m, int), 1 + np.arange(60) // 6)
     tracemalloc.start()

@@ -93,8 +93,7 @@ def test_columns_and_targets_thousands_of_deviations_from_zero_count(shift):
 
 
 @pytest.mark.parametrize("epsilon", [30.0, 1000.0])
-def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsilon):
-    rng = np.random.default_rng(0)
+def test_columns_that_are_nearly_alike_are_told_apart_as_the_noise_vanishes(epsilon, rng):
     x, z = rng.standard_normal((2, 20_000))
     X = np.column_stack([x, x + 0.1 * z, rng.standard_normal((20_000, 3))])
     y = z + 0.3 * rng.standard_normal(20_000)
@@ -124,12 +123,11 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_targets_that_are_hard_to_see_take_budget_from_the_model():
+def test_targets_that_are_hard_to_see_take_budget_from_the_model(rng):
     """A far and narrow target of few records: its released middle is predicted.
 
     Where a longer search sees it after all, what is left shows that no column tells it.
     """
-    rng = np.random.default_rng(0)
     X, y = rng.standard_normal((300, 6)), 40 + rng.standard_normal(300)
     off, without, model = [], 0, DPRidge(epsilon=0.5, adjacency="replace")
     for seed in range(9):
@@ -149,9 +147,8 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("q", [1, 2])
-def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q):
+def test_public_bounds_of_targets_that_few_records_do_not_show_hold_their_mean(q, rng):
     """A model within bounds far wider than the targets was worse than any constant in them."""
-    rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((73, 6)), 10 + rng.standard_normal((73, q))
     model, alone, off = DPRidge(epsilon=0.5, target_bounds=(2, 20)), 0, []
     for seed in range(15):
@@ -261,9 +258,8 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_columns_that_fill_their_bounds_or_are_not_found_keep_them():
+def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
     """What is learnt replaces public bounds only where it is narrower."""
-    rng = np.random.default_rng(0)
     X = np.column_stack([rng.choice([-4.0, 6.0], 20_000), rng.normal(1.0, 0.5, 20_000)])
     model = DPRidge(bounds=(-4, 6)).fit(X, X[:, 1])
     np.testing.assert_allclose([end[0] for end in model.feature_bounds_], [-4.0, 6.0])
@@ -276,9 +272,8 @@ def test_columns_that_fill_their_bounds_or_are_not_found_keep_them():
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_dummies_are_no_wider_because_of_bounds():
+def test_dummies_are_no_wider_because_of_bounds(rng):
     """Those that were not found were as wide as even numbers in them, and hardly counted."""
-    rng = np.random.default_rng(0)
     X = (rng.random((400, 12)) < 0.07).astype(float)
     y = X @ rng.standard_normal(12) + 0.1 * rng.standard_normal(400)
     without, wide, exact = (DPRidge(epsilon=3.0, bounds=b) for b in (None, (-30, 30), (0, 1)))
@@ -343,9 +338,8 @@ def texts(n=6000, d=4096, words=15, seed=0):
 
 
 @pytest.mark.parametrize("categories", [4, 40])
-def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories):
+def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories, rng):
     """Few columns as dense rows; more stay sparse, those in other units than most in theirs."""
-    rng = np.random.default_rng(0)
     n, d = 8000, 3 * categories
     codes = rng.integers(0, categories, (n, 3))
     dummies = np.hstack([np.eye(categories)[column] for column in codes.T])
@@ -362,9 +356,8 @@ def test_sparse_tables_of_numbers_and_dummies_are_learnt(categories):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_predictions_keep_the_mean_where_long_rows_have_large_targets(form):
+def test_predictions_keep_the_mean_where_long_rows_have_large_targets(form, rng):
     """Counts of words, and how long the text is: long rows have small weights in the model."""
-    rng = np.random.default_rng(0)
     length = np.exp(rng.normal(4, 1, 8000))
     X = form(rng.poisson(length[:, None] * rng.dirichlet(np.full(20, 0.5))).astype(float))
     model = DPRidge(epsilon=10.0).fit(X, length)
@@ -387,9 +380,8 @@ def test_wide_rows_and_rare_classes_are_learnt(adjacency):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("apart", [0.5, 1.0, 1.5])
-def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart):
+def test_one_class_is_said_where_less_than_a_tenth_of_the_other_is_found(apart, rng):
     """The mean of the rare class gets the other label in all cases, some of its rows do not."""
-    rng = np.random.default_rng(0)
     y = rng.random(50_000) < 0.2
     X = rng.standard_normal((50_000, 2))
     X[:, 0] += apart * y
@@ -445,9 +437,8 @@ def test_classes_that_differ_a_little_in_many_columns(n_classes, least):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PartialSignalWarning")
 @pytest.mark.parametrize("epsilon", [1.0, 30.0])
 @pytest.mark.parametrize("wide", [False, True])
-def test_what_rows_tell_nothing_of_is_said(wide, epsilon):
+def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
     """Products of the same records agree by chance, also where noise is small next to that."""
-    rng = np.random.default_rng(0)
     X = topics(600, 2500, 2, 0)[0] if wide else rng.uniform(-1, 1, (300, 15))
     y = rng.random(X.shape[0]) < 0.3
     classifier = DPRidgeClassifier(classes=[False, True], epsilon=epsilon)
@@ -522,9 +513,8 @@ def test_weights_without_noise(fit_intercept, n_classes):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_skewed_columns_and_targets_lose_little():
+def test_skewed_columns_and_targets_lose_little(rng):
     """R2 and the total of predictions are about those without noise and cuts."""
-    rng = np.random.default_rng(0)
     X = np.exp(rng.standard_normal((20_000, 3)))
     y = (X / X.std(axis=0)).sum(axis=1) + np.exp(1.5 * rng.standard_normal(20_000))
     best = LinearRegression().fit(X, y).score(X, y)
@@ -536,9 +526,8 @@ def test_skewed_columns_and_targets_lose_little():
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_rare_dummies_are_learnt():
+def test_rare_dummies_are_learnt(rng):
     """None of 200 columns shows its scale, and the rows show theirs."""
-    rng = np.random.default_rng(0)
     y = rng.integers(0, 5, 5000)
     X = np.zeros((5000, 200))
     X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
@@ -550,9 +539,8 @@ def test_rare_dummies_are_learnt():
 
 
 @pytest.mark.thorough
-def test_fits_that_lose_more_than_half_say_so():
+def test_fits_that_lose_more_than_half_say_so(rng):
     """All but two in a hundred fits: evidence has an error too."""
-    rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 4)) + 10.0
     y = X @ [1.0, -0.5, 2.0, 0.0]
     y += y.std() * rng.standard_normal(300)

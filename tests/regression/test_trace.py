@@ -64,8 +64,7 @@ def test_finds_the_matrix(params, limit):
 
 
 @pytest.mark.thorough
-def test_forms_of_the_same_measurements():
-    rng = np.random.default_rng(1)
+def test_forms_of_the_same_measurements(rng):
     A, B = rng.standard_normal((8000, 6)), rng.standard_normal((8000, 5))
     M = sample(2, 3)[2]
     X = A[:, :, None] * B[:, None, :]
@@ -301,9 +300,8 @@ def test_what_has_no_means_pays_little_for_them():
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(("n", "alone"), [(400, True), (1500, False)])
-def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
+def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone, rng):
     """Realised over claimed mu of whole fits, with means alone and with a matrix next to them."""
-    rng = np.random.default_rng(3)
     cells, y = rng.integers(2400, size=n), rng.standard_normal(n)
     X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, 2400))
     high, low = np.append(y[1:], 1e15), np.append(y[1:], -1e15)
@@ -319,9 +317,8 @@ def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_nothing_but_released_numbers_decides_about_means():
+def test_nothing_but_released_numbers_decides_about_means(rng):
     """Answers of zeros, noise fixed: hostile ratings and others give the same fit."""
-    rng = np.random.default_rng(5)
     cells = rng.integers(600, size=(2, 500))
     X = [sp.csr_array((np.ones(500), c, np.arange(501)), (500, 600)) for c in cells]
     wide = sp.csr_array(rng.standard_normal((900, 600)))

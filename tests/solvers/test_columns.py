@@ -49,9 +49,10 @@ class _Ranks:
 @pytest.mark.parametrize("n", [None, 2000.0])
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("shares", [(0.2, 0.06), (0.1, 0.4)])
-def test_kinds_that_are_searched_at_once_have_the_noise_of_their_own_searches(shares, centered, n):
+def test_kinds_that_are_searched_at_once_have_the_noise_of_their_own_searches(
+    shares, centered, n, rng
+):
     """And lie where they lie alone: none takes the scale of the other kind for its own."""
-    rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 6)) * [1, 2, 1, 2, 3e5, 6e5]
     apart, asked = [X[:, :4], X[:, 4:]], Entries(X, math.sqrt(6), rng)
     joint = find_kinds(asked, (4, 2), shares, n, centered=centered)
@@ -87,8 +88,7 @@ def test_columns_far_from_zero_are_found_where_they_are(shift, n, rng):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("shift", [1e5, 0.0, 100.0])
-def test_medians_are_found_however_far_from_zero(shift):
-    rng = np.random.default_rng(4)
+def test_medians_are_found_however_far_from_zero(shift, rng):
     off = []
     for _ in range(20):
         X = rng.standard_normal((3000, 1)) + shift * rng.uniform(0.5, 1)
@@ -156,9 +156,8 @@ def test_noise_raises_no_scale():
     assert np.max(ratio) < 8
 
 
-def test_centres_that_are_not_seen_stay_at_zero():
+def test_centres_that_are_not_seen_stay_at_zero(rng):
     """Forty in a hundred dummies: between 0 and 1 lies no entry."""
-    rng = np.random.default_rng(7)
     for _ in range(20):
         X = (rng.random((300, 1)) < 0.4) * 1.0
         found = find_columns(Entries(X, 5.0, np.random.default_rng(0)), 1, 1.0, 300.0)

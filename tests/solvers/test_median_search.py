@@ -70,8 +70,7 @@ def test_scales_are_found_or_doubt_is_shown(kind):
 
 
 @pytest.mark.thorough
-def test_what_is_not_found_is_guessed_low():
-    rng = np.random.default_rng(1)
+def test_what_is_not_found_is_guessed_low(rng):
     levels = [
         find_scale(Ranks(np.full((20, 1), 1.0), MU, rng), 1.0).value for _ in range(200)
     ]  # pure chance
@@ -92,8 +91,7 @@ def test_the_number_of_questions_is_fixed():
         assert 0 < level < math.inf and needed > 0
 
 
-def test_without_noise_and_with_a_guess():
-    rng = np.random.default_rng(2)
+def test_without_noise_and_with_a_guess(rng):
     numbers = np.full((1, 1), 3e7)
     for near in (1.0, 1e6):
         level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
@@ -102,8 +100,7 @@ def test_without_noise_and_with_a_guess():
 
 
 @pytest.mark.thorough
-def test_one_far_number_in_a_hundred_does_nothing():
-    rng = np.random.default_rng(4)
+def test_one_far_number_in_a_hundred_does_nothing(rng):
     for n in (60, 300, 3000):
         numbers = np.linalg.norm(rng.standard_normal((n, 8)), axis=1)
         numbers[:: min(100, n - 1)] = 1e8
@@ -112,9 +109,8 @@ def test_one_far_number_in_a_hundred_does_nothing():
         assert np.quantile(off, 0.9) < 0.5
 
 
-def test_two_heaps_far_apart_show_the_one_with_the_median():
+def test_two_heaps_far_apart_show_the_one_with_the_median(rng):
     """A search by the slope of ranks ended between the two, eight times too low, and was sure."""
-    rng = np.random.default_rng(5)
     numbers = np.where(np.arange(3000) % 20 < 9, 1e-3, 1.0) * np.exp(
         0.2 * rng.standard_normal(3000)
     )
@@ -124,8 +120,7 @@ def test_two_heaps_far_apart_show_the_one_with_the_median():
 
 
 @pytest.mark.parametrize("questions", [3, 6])
-def test_a_median_between_two_numbers(questions):
-    rng = np.random.default_rng(6)
+def test_a_median_between_two_numbers(questions, rng):
     for median in (0.4, 0.7, 1.3, 2.9):
         column = np.exp(np.log(median) + 0.1 * rng.standard_normal((4001, 1)))
         ask = Ranks(column, 10.0, rng)

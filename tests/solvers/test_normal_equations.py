@@ -67,9 +67,8 @@ def test_it_beats_the_plain_solution_and_its_usual_repairs(noise):
     assert losses[3] < (1.0 if noise < 30 else 1.15) * losses[2]
 
 
-def test_true_forms_are_those_of_the_matrix_without_noise():
+def test_true_forms_are_those_of_the_matrix_without_noise(rng):
     """Averages of w'A w over thirds of the spectrum of a large matrix, to a few percent."""
-    rng = np.random.default_rng(1)
     d, noise = 400, 1.0
     A = np.diag(np.linspace(0, 60.0, d))
     G = math.sqrt(2) * noise * rng.standard_normal((d, d))
@@ -106,9 +105,8 @@ def test_noise_alone_gives_nothing(flat):
         assert not found.seen.any()
 
 
-def test_means_of_targets_under_two_bounds_count_by_their_noise():
+def test_means_of_targets_under_two_bounds_count_by_their_noise(rng):
     """The moments about 0 stay what they are; without noise nothing moves."""
-    rng = np.random.default_rng(5)
     A, B = rng.standard_normal((5, 5)), rng.standard_normal((5, 2))
     mean, target = rng.standard_normal(5), np.array([3.0, -3.0])
     released = NormalEquations(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
@@ -316,9 +314,8 @@ def test_noise_in_both_means_and_coefficients_is_no_sign_of_classes(n_classes, w
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_parts_of_classes_that_get_their_label(n_classes):
+def test_parts_of_classes_that_get_their_label(n_classes, rng):
     """Without noise, classes that are normal: what a linear map finds."""
-    rng = np.random.default_rng(1)
     y = rng.choice(n_classes, 20_000, p=[0.3, 0.7] if n_classes == 2 else [0.2, 0.3, 0.5])
     X = rng.standard_normal((20_000, 4)) + 1.2 * np.eye(4)[y]
     codes, _ = label_codes(n_classes, centered=True)

@@ -170,8 +170,7 @@ def blocks(m, n, rng):
     return (rng.random((m, n)) < np.where(np.arange(n) % 3 == factor[:, None], 0.3, 0.03)) * 1.0
 
 
-def test_the_operator_is_the_dense_moment(monkeypatch):
-    rng = np.random.default_rng(2)
+def test_the_operator_is_the_dense_moment(monkeypatch, rng):
     R = blocks(2000, 80, rng)
     Y, s = flipped(R, math.log(9), rng), one_shot.flip_deviation(math.log(9))
     moment = one_shot.history_pairs(Y, s, 8.0)
@@ -237,8 +236,7 @@ def test_normalised_pairs_are_those_of_the_normalised_rows():
     assert np.abs(error - error.mean()).max() < 6 * found.noise_scale  # weights move them together
 
 
-def test_what_is_inside_the_edge_counts_as_nothing():
-    rng = np.random.default_rng(4)
+def test_what_is_inside_the_edge_counts_as_nothing(rng):
     Y = sp.csr_array((rng.random((300, 40)) < 0.5) * 1.0)
     found = one_shot.normalised_pairs(Y, one_shot.flip_deviation(0.05), 5.0, 3)
     assert np.array_equal(found.squares, np.zeros(3))

@@ -243,8 +243,7 @@ def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
         assert max(gains) > 0.05
 
 
-def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
-    rng = np.random.default_rng(1)
+def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read(rng):
     sizes = 40 * np.arange(1, 201.0) ** -0.3
     found = spectral.chosen_subspace(with_noise(np.diag(sizes), 10.0, rng), 10.0, 4, sizes)
     assert set(np.flatnonzero(found.any(axis=1))) == {0, 1, 2, 3}

@@ -129,8 +129,7 @@ def test_retraction_is_the_truncated_svd(rng):
         assert np.allclose(A.T @ A, np.eye(r))
 
 
-def test_shrinkage_kills_noise_and_keeps_signal():
-    rng = np.random.default_rng(2)
+def test_shrinkage_kills_noise_and_keeps_signal(rng):
     noise = rng.standard_normal((60, 40))
     values = np.linalg.svd(noise, compute_uv=False)
     assert not trace.shrink(values, 1.1, (60, 40)).any()

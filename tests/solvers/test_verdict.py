@@ -10,8 +10,7 @@ from skdp.solvers.verdict import nonnegative, share_kept
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 5.0])
-def test_the_share_is_unbiased_and_its_error_is_that_of_the_noise(noise):
-    rng = np.random.default_rng(0)
+def test_the_share_is_unbiased_and_its_error_is_that_of_the_noise(noise, rng):
     moment, total, shares, errors = np.diag([6.0, 3.0, 1.0]), 40.0, [], []
     for _ in range(4000):
         G = noise * rng.standard_normal((3, 3))
@@ -30,8 +29,7 @@ def test_a_total_below_its_noise_tells_nothing():
     assert math.isfinite(kept.share) and not kept.exceeds(0.0)
 
 
-def test_values_that_are_not_negative_keep_their_sum():
-    rng = np.random.default_rng(1)
+def test_values_that_are_not_negative_keep_their_sum(rng):
     for _ in range(200):
         values = rng.standard_normal(rng.integers(1, 8)) + 0.3
         found = nonnegative(values)

@@ -99,8 +99,7 @@ def test_energies_of_a_design():
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
-def test_whitening_of_a_known_covariance(noise):
-    rng = np.random.default_rng(4)
+def test_whitening_of_a_known_covariance(noise, rng):
     R, C = (0.5 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d))) for d in (5, 4))
     n = 50.0
     moments = n * np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
@@ -110,16 +109,14 @@ def test_whitening_of_a_known_covariance(noise):
     assert max(np.linalg.norm(left, 2), np.linalg.norm(right, 2)) == pytest.approx(1.0)
 
 
-def test_a_diagonal_design_of_a_million_rows_is_a_vector():
-    rng = np.random.default_rng(6)
+def test_a_diagonal_design_of_a_million_rows_is_a_vector(rng):
     sizes = rng.uniform(1.0, 2.0, 10**6)
     left, right, *_ = whitening(np.append(sizes, sizes.sum()), (10**6, 1), 20.0, 0.0)
     assert left.shape == (10**6,) and right.shape == (1,)
     assert np.allclose(left**2 * sizes, sizes.min())
 
 
-def test_whitening_ignores_what_is_noise():
-    rng = np.random.default_rng(5)
+def test_whitening_ignores_what_is_noise(rng):
     noise = 5.0
     moments = np.concatenate([(200.0 * np.eye(10)).ravel(), (200.0 * np.eye(10)).ravel()])
     left, _, lam, *_ = whitening(moments + noise * rng.standard_normal(200), (10, 10), 20.0, noise)

@@ -280,9 +280,8 @@ def test_statistical_audit_of_a_choice():
 
 @pytest.mark.deep
 @pytest.mark.parametrize("mu", [0.0, 1.0, 3.0])
-def test_bounds_hold_on_gaussian_scores(mu):
+def test_bounds_hold_on_gaussian_scores(mu, rng):
     """400 audits at confidence .99: at most 4 + 6 sqrt(4) = 16 may exceed the truth."""
-    rng = np.random.default_rng(5)
     over = np.zeros(2)
     for _ in range(400):
         low, high = rng.standard_normal(250), rng.standard_normal(250) + mu
@@ -292,9 +291,8 @@ def test_bounds_hold_on_gaussian_scores(mu):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("law", ["cauchy", "ties", "constant"])
-def test_bounds_are_silent_on_equal_laws(law):
+def test_bounds_are_silent_on_equal_laws(law, rng):
     """On equal distributions the truth is 0, whatever the law: nothing may be certified."""
-    rng = np.random.default_rng(6)
     over = np.zeros(2)
     for _ in range(300):
         pair = rng.standard_cauchy((2, 300))
@@ -303,14 +301,12 @@ def test_bounds_are_silent_on_equal_laws(law):
     assert np.all(over <= 3 + 6 * 3**0.5)
 
 
-def test_negative_shift_certifies_nothing():
-    rng = np.random.default_rng(7)
+def test_negative_shift_certifies_nothing(rng):
     low, high = rng.standard_normal(500) + 5, rng.standard_normal(500)
     assert gaussian_mu(low, high)[1] < 0 and distribution_free_mu(low, high) < 0
 
 
-def test_epsilon_bound_on_randomised_response():
-    rng = np.random.default_rng(8)
+def test_epsilon_bound_on_randomised_response(rng):
     p = math.exp(1.0) / (1 + math.exp(1.0))
     low, high = rng.random(5000) < 1 - p, rng.random(5000) < p
     assert 0.7 < epsilon_lower_bound(low, high, 0.0) <= 1.0

@@ -51,9 +51,8 @@ def test_start_without_privacy_follows_u1_and_e1(n, d, r, rng):
 
 @pytest.mark.parametrize("n", [200_000, 800_000])
 @pytest.mark.parametrize(("d", "r"), [(10, 1), (30, 3)])
-def test_noise_of_the_printed_start_follows_u2_and_e2(n, d, r):
+def test_noise_of_the_printed_start_follows_u2_and_e2(n, d, r, rng):
     """Algorithm 1 on exact data, with its own noise (and the sqrt(d) of its sensitivity)."""
-    rng = np.random.default_rng(1)
     U, V = orthonormal(rng, d, r), orthonormal(rng, d, r)
     size, epsilon = math.sqrt(r) + 0.5, 1.0
     change = size * math.sqrt(r) * math.log(n) / n * math.sqrt(2 * d)
@@ -123,8 +122,7 @@ def test_ratio_of_a_random_start(n, k):
     assert 1.2 < np.mean(measured) / theory.sensitivity_ratio(n, k) < 2.0
 
 
-def test_coherence_of_a_subspace():
-    rng = np.random.default_rng(6)
+def test_coherence_of_a_subspace(rng):
     V = orthonormal(rng, 50, 3).T
     found = theory.subspace_coherence(V)
     assert found.mu0 == np.abs(V).max()
