@@ -66,7 +66,7 @@ def test_session_without_an_atomic_fit_stays_charged():
 
 def test_a_class_of_main_can_be_pickled_by_value():
     """Notebooks send their classes to workers by value, with whatever the wrapper refers to."""
-    cloudpickle = pytest.importorskip("joblib.externals.cloudpickle")
+    cloudpickle = pytest.importorskip("cloudpickle")
     source = "class Own(DPPCA):\n    @atomic\n    def fit(self, X, y=None):\n        return self\n"
     namespace = {"DPPCA": DPPCA, "atomic": atomic, "__name__": "__main__"}
     exec(source, namespace)

@@ -36,7 +36,7 @@ from skdp.federated import (
 )
 from skdp.testing import fixed_noise, record_transcript
 from skdp.testing._transcripts import fresh, replaced
-from tools.data import null_release_data
+from tools.fit_checks import ordinary
 from tools.outcomes import fitted_attributes
 from tools.ways import ESTIMATORS, FURTHER
 
@@ -48,10 +48,6 @@ RUNS = [("Haswell", 1, ""), ("SkylakeX", 2, ""), ("Zen", 4, ""), ("Nehalem", 1, 
 LINE, ROUGH, ANSWER = 1e-9, 1e-4, 1e-6  # relative, the same, in noise scales
 ABOUT = "about "
 CONFIG = AggregationConfig(4, 1, 1)
-
-
-def ordinary(estimator):
-    return null_release_data(estimator)["dense"]["ordinary"]
 
 
 def fitted(estimator):

@@ -72,16 +72,6 @@ def test_tasks_are_the_ledger(name):
     estimator.set_callbacks()
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_progress_bar_of_scikit_learn(name):
-    callback = pytest.importorskip("sklearn.callback")
-    pytest.importorskip("rich")
-    estimator, data = FITS[name]
-    estimator.set_callbacks(callback.ProgressBar()).fit(*data)
-    assert estimator.releases_
-    estimator.set_callbacks()
-
-
 def test_callbacks_do_not_change_the_result():
     def components(callbacks):
         with pytest.warns(match="random_state"):

@@ -28,7 +28,8 @@ from skdp.queries.users import UserQuery
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
-from tools.federation import Wire, change_over_bound, first_request, noise_of, plain_sum, secure_sum
+from tools.federation import Wire, first_request, noise_of, plain_sum, secure_sum
+from tools.gate import change_over_bound
 from tools.outcomes import refuses
 
 S, D = 5, 5

@@ -23,8 +23,8 @@ from skdp.queries.rows import RowQuery
 from skdp.recommend import DPRecommender
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
-from tools.federation import Wire, asked, change_over_bound, plain_sum, secure_sum
-from tools.gate import new_session
+from tools.federation import Wire, asked, plain_sum, secure_sum
+from tools.gate import change_over_bound, new_session
 from tools.outcomes import refuses
 
 S = 8

@@ -15,6 +15,7 @@ from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.regression import RegressionQuery
 from skdp.regression._ridge_classifier import label_codes
 from skdp.testing import check_sensitivity
+from tools.gate import change_over_bound
 
 C = 1.7
 BOX = views.TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
@@ -115,11 +116,8 @@ def test_replace_bound_is_reached(case):
     query, ratios = make_query(scale, "replace"), []
     for angle in (cosine, *np.linspace(-1, 1, 41)):
         for sign in (-1.0, 1.0):
-            first, second = angled(min(1.0, max(-1.0, angle)), C, 1e12, sign)
-            bound = query(first).regression(bias, t).bound
-            step = bound.l2 / 2e8
-            a, b = (query(Z).regression(bias, t).answer(step) for Z in (first, second))
-            ratios.append(np.linalg.norm((a - b).astype(float)) / bound.l2_steps(step))
+            pair = angled(min(1.0, max(-1.0, angle)), C, 1e12, sign)
+            ratios.append(change_over_bound(*(query(Z).regression(bias, t) for Z in pair)))
     assert max(ratios) <= 1
     # A bias column beyond the clip norm keeps rows from being orthogonal: the bound is not reached.
     assert ratios[0] > 0.999 or case == "large corner"
@@ -135,10 +133,8 @@ def test_bound_of_products_is_reached(case):
     first[:, :3] = C / math.sqrt(3)
     second = first * np.r_[-np.ones(3), np.ones(len(scale.size))]
     for adjacency, pair in (("add_remove", (first, none)), ("replace", (first, second))):
-        asked = [make_query(scale, adjacency)(Z).products(bias, t) for Z in pair]
-        step = asked[0].bound.l2 / 2e8
-        a, b = (one.answer(step).astype(float) for one in asked)
-        ratio = np.linalg.norm(a - b) / asked[0].bound.l2_steps(step)
+        query = make_query(scale, adjacency)
+        ratio = change_over_bound(*(query(Z).products(bias, t) for Z in pair))
         least = 0.99 if adjacency == "add_remove" or max(t, bias) <= C else 0.35
         assert least < ratio <= 1, (adjacency, ratio)
 
@@ -151,9 +147,7 @@ def test_opposite_targets_longer_than_their_rows(release):
         getattr(query_of(X, Y, views.TargetScale.in_ball(1.0, 2), "replace"), release)(0.5, 3.0)
         for Y in (y, -y)
     ]
-    step = pair[0].bound.l2 / 2e8
-    moved = np.linalg.norm((pair[0].answer(step) - pair[1].answer(step)).astype(float))
-    assert 0.85 < moved / pair[0].bound.l2_steps(step) <= 1
+    assert 0.85 < change_over_bound(*pair) <= 1
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -168,9 +162,7 @@ def test_products_with_codes_of_classes_reach_their_bound(n_classes, adjacency):
     others = records if adjacency == "replace" else [none]
     for first, second in itertools.product(records, others):
         asked = [query_of(*one, scale, adjacency).products(c, t) for one in (first, second)]
-        step = asked[0].bound.l2 / 2e8
-        moved = np.linalg.norm((asked[0].answer(step) - asked[1].answer(step)).astype(float))
-        best = max(best, moved / asked[0].bound.l2_steps(step))
+        best = max(best, change_over_bound(*asked))
     # Targets longer than rows: codes of classes are never opposite, as any others may be.
     least = 0.99 if adjacency == "add_remove" or t <= C else 0.85
     assert least < best <= 1
@@ -211,8 +203,7 @@ def test_sums_with_targets(release, each, adjacency):
         one = asked(shared, (X, y))
         two = asked(shared, *(other if adjacency == "replace" else []))
         step = gaussian_step(one.bound, rng.choice([0.02, 2.0, 50.0]))
-        moved = np.linalg.norm((one.answer(step) - two.answer(step)).astype(float))
-        best = max(best, moved / one.bound.l2_steps(step))
+        best = max(best, change_over_bound(one, two, step))
         assert best <= 1
     assert best > 0.9
 

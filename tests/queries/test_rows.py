@@ -18,6 +18,7 @@ from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import tangent_bound
 from skdp.units import ADJACENCIES
+from tools.gate import change_over_bound
 from tools.places import InBlocks
 
 D, K = 5, 3
@@ -198,13 +199,11 @@ def test_sensitivity_holds_and_is_attained(unit, name, step):
 @pytest.mark.parametrize("bias", [0.5, 1.0, 3.0])
 def test_a_corner_of_any_length_beside_opposite_rows(bias, adjacency):
     """Shorter than the clip norm it turns the worst pair; beyond that the pair is antipodal."""
-    bound = query(np.zeros((0, D)), adjacency).moment(bias).bound
     cosine = -(min(bias, 1.0) ** 2)
     other = cosine * np.eye(D)[0] + math.sqrt(1 - cosine**2) * np.eye(D)[1]
     pair = [np.eye(D)[:1], other[None] if adjacency == "replace" else np.zeros((0, D))]
-    first, second = (query(X, adjacency).moment(bias).answer(1e-9) for X in pair)
-    change = np.linalg.norm((first - second).astype(np.float64))
-    assert 0.999 < change / bound.l2_steps(1e-9) <= 1
+    both = (query(X, adjacency).moment(bias) for X in pair)
+    assert 0.999 < change_over_bound(*both, 1e-9) <= 1
 
 
 def test_positive_parts_of_rows_of_any_sign_attain_their_bound():
@@ -507,8 +506,7 @@ def test_sensitivity_of_a_tangent_holds_and_is_attained(adjacency, scale, level)
         for y in others:
             pair = [np.zeros((0, D)) if row is None else row[None] for row in (x, y)]
             left, right = (tangent(row, scale, adjacency).product(level) for row in pair)
-            change = (left.answer(step) - right.answer(step)).astype(np.float64)
-            worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
+            worst = max(worst, change_over_bound(left, right, step))
     # Under replace with a kept core and hardly any clipping the factor 2 is not attained: two
     # cores never cancel.
     attained = 0.95 if adjacency == "add_remove" or scale == math.inf or level < 0.3 else 0.55

@@ -102,13 +102,6 @@ def request_of(client, *calls):
     return Request(0, client._facts, 0.1, step, calls).encode()
 
 
-def change_over_bound(one, other, step=None):
-    """Return how far the answers to neighbours lie apart, in units of what is claimed."""
-    step = step or one.bound.l2 / 1e6
-    moved = np.subtract(one.answer(step), other.answer(step)).astype(float)
-    return float(np.linalg.norm(moved)) / one.bound.l2_steps(step)
-
-
 class Scene:
     """A server and its clients, stopped just before the server's message of kind `until`."""
 

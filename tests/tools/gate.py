@@ -28,6 +28,13 @@ def constant(bound, value=0):
     return Bounded(bound, answer)
 
 
+def change_over_bound(one, other, step=None):
+    """Return how far the answers to neighbours lie apart, in units of what is claimed."""
+    step = step or one.bound.l2 / 2e8
+    moved = np.subtract(one.answer(step), other.answer(step)).astype(float)
+    return float(np.linalg.norm(moved)) / one.bound.l2_steps(step)
+
+
 def asked(query, noise, seed=0):
     """Return an ask of a query, whose budget has this multiplier of noise, and what it spends."""
     session = new_session(epsilon_from_mu_delta(1 / noise, 1e-6), source=SeededSource(seed))

@@ -130,8 +130,7 @@ def before_payment(action: Callable[[int], None]):
 def assert_refused(estimator, match, *data, method="fit", **fit_params):
     """A fit raises ValueError before it pays or reads, and leaves nothing on the estimator."""
     with record_transcript() as transcript, PrivacyLedger(1e3, 0.1, allow_seeded=True) as ledger:
-        with pytest.raises(ValueError, match=match):
-            getattr(estimator, method)(*data, **fit_params)
+        refuses(ValueError, match, getattr(estimator, method), *data, **fit_params)
         assert not ledger.entries
     assert not len(transcript)
     assert not fitted_attributes(estimator)
