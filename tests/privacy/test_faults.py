@@ -853,10 +853,11 @@ def place_in_words(place):
 
 
 def _params():
-    """Yield each case in memory, and what a file does of itself; deep: other files; slow: all."""
+    """Yield fits in memory, and what a file does of itself; deep: the others; slow: all lines."""
     for case in CASES:
         again = case[1] in ("file", "checkpoint") and case[0] not in ("release", "sketches", ENDS)
-        yield pytest.param(case, False, marks=[pytest.mark.deep] * again, id=" ".join(case))
+        later = again or case[0] == "search"
+        yield pytest.param(case, False, marks=[pytest.mark.deep] * later, id=" ".join(case))
         yield pytest.param(case, True, marks=pytest.mark.slow, id=" ".join(case) + " all lines")
 
 

@@ -113,6 +113,7 @@ def fates_elsewhere(inside, program):
     return [*LOKY([joblib.delayed(fates)(inside)]), program.stdout.readline().split()]
 
 
+@pytest.mark.deep  # a program starts
 def test_what_was_pickled_inside_stays_inside():
     run, pipe = [sys.executable, "-W", "ignore", "-c", SCRIPT], subprocess.PIPE
     with PrivacyLedger(3, 1e-5):
