@@ -10,9 +10,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers import local_fits as fits
-from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
-from skdp.solvers import personalization as starts
 from skdp.solvers import user_heads as heads
 
 RNG = np.random.default_rng(0)
@@ -71,7 +69,7 @@ def test_leave_one_out_is_exact(q, variance, penalty):
     F = RNG.standard_normal((4, 7, q)) + 2
     Y = RNG.standard_normal((4, 7, 2)) + 3
     path = fits.RidgePath.of(F)
-    fit = path.fit(Y, np.zeros_like(Y), losses.LOSSES["squared"], np.full(4, penalty), variance)
+    fit = path.fit(Y, np.zeros_like(Y), fits.LOSSES["squared"], np.full(4, penalty), variance)
     coefficients = path.coefficients(fit)
     errors = path.errors(Y, penalty, variance)
     for u in range(4):
@@ -100,16 +98,23 @@ def test_a_path_beside_another_one_is_that_of_mapped_rows(m, part):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_label_fits_reach_the_minimum(loss):
     F = RNG.standard_normal((5, 40, 3))
-    if loss == "logistic":
-        Y = (RNG.random((5, 40, 1)) < 0.5).astype(float)
-    else:
+    Y = (RNG.random((5, 40, 1)) < 0.5).astype(float)
+    if loss == "softmax":
         Y = np.eye(3)[RNG.integers(0, 3, (5, 40))]
-    path, penalty, model = fits.RidgePath.of(F), 0.5, losses.LOSSES[loss]
+    path, penalty, model = fits.RidgePath.of(F), 0.5, fits.LOSSES[loss]
     fit = path.fit(Y, np.zeros_like(Y), model, np.full(5, penalty), 0.0)
     scale = 4.0 if loss == "logistic" else 2.0
     gradient = fits.moments(F, Y - model.mean(fit.eta))
     shrink = penalty * path.size[:, None, None] * path.coefficients(fit) / scale
     assert np.allclose(gradient, shrink, atol=1e-2 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("loss", fits.LOSSES.values(), ids=fits.LOSSES)
+def test_pseudo_responses_of_a_user_depend_on_no_other_user(loss, rng):
+    """Widths of clipped residuals are medians of that user's own, not of a batch."""
+    Y, eta = rng.standard_normal((2, 5, 7, 1))
+    alone = map(loss.pseudo, Y[:, None], eta[:, None])
+    assert np.array_equal(loss.pseudo(Y, eta), np.concatenate([*alone]))
 
 
 # -- the shared structure --------------------------------------------------------------------------
@@ -118,18 +123,14 @@ def test_label_fits_reach_the_minimum(loss):
 def test_whitener_inverts_a_clear_moment_and_ignores_noise():
     Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
     M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
-    W = starts.whitener_of(Answer(M, 1e-9))
+    W = shared.whitener_of(Answer(M, 1e-9))
     assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
-    assert np.allclose(starts.whitener_of(Answer(M, 100.0)), np.eye(6))
+    assert np.allclose(shared.whitener_of(Answer(M, 100.0)), np.eye(6))
     for bad in (np.zeros((4, 4)), -np.eye(4)):
-        assert np.isfinite(starts.whitener_of(Answer(bad, 1.0))).all()
+        assert np.isfinite(shared.whitener_of(Answer(bad, 1.0))).all()
 
 
 # -- heads -----------------------------------------------------------------------------------------
-
-
-def choice_of(rule):
-    return heads.Choice((rule,))
 
 
 def test_election_needs_a_clear_gain_or_a_clear_loss():
@@ -169,7 +170,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     gains = heads.HeadVotes(users_heads, rules).gains(batch)
     gaps = votes.sum(axis=0).max() - votes.sum(axis=0)
     weights = np.exp(batch.Y.shape[1] / 2 * gains - gaps**2 / 4 / (9e4 + 400 / len(rules)))
-    heads_of = [users_heads.fit(batch, choice_of(rule)) for rule in rules]
+    heads_of = [users_heads.fit(batch, heads.Choice((rule,))) for rule in rules]
     mean = np.einsum("nr,rnd->nd", weights / weights.sum(axis=1, keepdims=True), heads_of)
     np.testing.assert_allclose(users_heads.fit(batch, choice), mean, rtol=1e-6, atol=1e-9)
     errors = [np.mean((x[:, :-1] - theta) ** 2) for x in (mean, heads_of[rules.index(rule)])]
@@ -182,7 +183,7 @@ def test_heads_undo_scale_and_whitener():
     W = np.diag(RNG.uniform(0.5, 2, 8))
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     plain = heads.Heads(shared.View(W, True, "squared"), U, model)
-    choice = choice_of(heads.HeadRule(0.2, 0.1, 0.5, False))
+    choice = heads.Choice((heads.HeadRule(0.2, 0.1, 0.5, False),))
     expected = plain.fit(batch, choice)
     scaled = Batch(batch.X * 2.0**-7, batch.Y * 2.0**-3, batch.x_exponent + 7, batch.y_exponent + 3)
     assert np.allclose(plain.fit(scaled, choice), expected)
@@ -196,10 +197,10 @@ def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
     few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
     theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
-    found = theirs.fit(few, choice_of(heads.AS_ALL))
+    found = theirs.fit(few, heads.Choice((heads.AS_ALL,)))
     assert np.allclose(found[:, -1], few.Y[:, 0, 0]) and not found[:, :-1].any()
-    rule = heads.HeadRule(1.0, 1e-4, math.inf, True)
-    near, far = (theirs.fit(batch._replace(Y=batch.Y + s), choice_of(rule)) for s in (0.0, 1e6))
+    choice = heads.Choice((heads.HeadRule(1.0, 1e-4, math.inf, True),))
+    near, far = (theirs.fit(batch._replace(Y=batch.Y + s), choice) for s in (0.0, 1e6))
     assert np.allclose(far[:, :-1], near[:, :-1], atol=1e-6)
     assert np.allclose(far[:, -1] - near[:, -1], 1e6)
 
