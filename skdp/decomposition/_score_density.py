@@ -340,7 +340,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
             warn_undetected_columns(self, ~found.found, found.needed, **words)
             center, size = found.center, found.radius(found.sums_noise(1.0))
         sums = ask.moments(center, size, weights.rows, share=share)
-        moments = column_moments(*sums, center, size, weights=weights, n=n)
+        moments = column_moments(sums, center, size, weights, n)
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))
 

@@ -566,7 +566,7 @@ class DPStandardScaler(
     def _moments(self, ask, center, size, n, share):
         weights = column_weights(len(center))
         sums = ask.moments(center, size, weights.rows, share=share)
-        return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
+        return column_moments(sums, center, size, weights, n)
 
     def transform(self, X: Any) -> Any:
         """Centre and scale rows. The map is public; private rows stay private.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from skdp.solvers.postprocess import drawn, released_count
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
+_Asks = Callable[[FloatArray], AsksGrid]
 _SUMS = 2.8  # noise of the sums of `moments`, relative to that of ranks with the same share
 # _BLUR: largest noise of a variance relative to the variance, and the largest fraction of entries
 # that may lie far outside. _FAR: entries within so many scales of the centre are never clipped, and
@@ -33,7 +35,10 @@ _PARTS = {
 # Factors that a scale may be raised by: as many as the queries of "raise", all but one, can tell
 # apart. Fewer or smaller ones lose .4 with heavy tails, coarser ones lose a dummy of half ones.
 _RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
-_MEDIANS = ("bin", "near", "nearer")
+# Sizes of ranks, relative to half of the rows: if all that were asked in a stage are larger than
+# _APART, a column may be narrower than a cell; a point with less than _EVEN is about its median.
+_APART, _EVEN = 0.8, 0.1
+_MEDIANS, _SCALES = ("bin", "near", "nearer"), ("scale", "part", "raise")
 
 
 class AsksColumns(Protocol):
@@ -142,22 +147,19 @@ class ColumnMoments(NamedTuple):
     n: float
 
 
-def find_columns(
-    ask: AsksColumns, d: int, share: float, n: float | None, *, far: bool = False, **how: Any
-) -> Columns:
+def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how: Any) -> Columns:
     """Find the location and scale of each column, by rank queries.
 
     Ranks find a median far from 0, where a released mean would have noise in proportion to its
-    distance from 0. `n` is the number of rows if it is public. If medians may lie `far` (100,000
-    scales from 0), two more stages narrow their range. Models without an intercept have columns
-    about 0 (not `centered`).
+    distance from 0. `n` is the number of rows if it is public. Models without an intercept have
+    columns about 0 (not `centered`).
     """
-    return find_kinds(ask, (d,), (share,), n, _MEDIANS + far * 2 * ("nearer",), **how)[0]
+    return find_kinds(ask, (d,), (share,), n, **how)[0]
 
 
 def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
-    passes: Sequence[str] = _MEDIANS, *, centered: bool = True, within: FloatArray | None = None,
+    *, centered: bool = True, within: FloatArray | None = None, far: bool = False,
 ) -> list[Columns]:  # fmt: skip
     """Find columns of several kinds (rows and targets, say) in one search, as well as each alone.
 
@@ -166,20 +168,20 @@ def find_kinds(
     the sum of the shares, so the noise is in proportion to 1, and divided by w it is that of each
     kind alone. (Laplace noise would need w^2.) The first kind pays for the count; columns about 0,
     of models without an intercept, need none. `within` bounds the distance of the medians from 0,
-    if an earlier search found it.
+    if an earlier search found it. A search that goes `far` makes all stages in any case.
     """
-    passes = passes if within is None else passes[1:]
     if centered and n is None:
         n, shares = count_rows(ask, shares)
     weights = np.sqrt(np.divide(shares, shares[0]) / np.divide(sizes, sizes[0]))
     if len(sizes) > 1:
         ask = ask.weighted(np.repeat(weights, sizes))
-    names = *(passes if centered else ()), "scale", "part", "raise"
-    unit = math.fsum(shares) / math.fsum(_PARTS[name][0] for name in names)
+    names = (*_MEDIANS[within is not None :], *_SCALES) if centered else _SCALES
+    unit = math.fsum(shares) / _part(*names)
     zero = np.zeros(sum(sizes))
     first = log2_bins(zero + 1.0, sizes)
     if n is not None and centered:
-        return _scales_about(ask, _medians(ask, first, unit, passes, within), unit, n, weights)
+        half = np.repeat(weights, sizes) * n / 2
+        return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
     seen = _Medians(zero, zero + SMALLEST, first, zero)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
@@ -220,32 +222,44 @@ class _Medians(NamedTuple):
     within: FloatArray
 
 
-def _asked(ask: AsksGrid, name: str, unit: float) -> tuple[AsksGrid, int, float]:
+def _part(*names: str) -> float:
+    return math.fsum(_PARTS[name][0] for name in names)
+
+
+def _search(likelihood: Likelihood, ask: _Asks, name: str, unit: float) -> Likelihood:
     part, questions = _PARTS[name]
-    return ask, questions, part * unit
+    return likelihood.search(ask(likelihood.points), questions, part * unit)
 
 
 def _medians(
-    ask: AsksColumns, first: Likelihood, unit: float, passes: Sequence[str], within: Any
-) -> _Medians:
-    """Search for the median of each column; many entries may be equal, and all far from 0."""
+    ask: AsksColumns, first: Likelihood, unit: float, half: FloatArray, within: Any, far: bool
+) -> tuple[_Medians, float]:
+    """Search for the median of each column; many entries may be equal, and all far from 0.
+
+    Where nearly all entries lie on one side of each point of a stage, a column may be far narrower
+    than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages look closer.
+    They and the search for scales share what is left of the budget, whose new unit is returned.
+    `half` is what half of the rows add to a rank.
+    """
     if within is None:
-        about = ask.distances(np.zeros(len(first.points)), first.points)
-        first.search(*_asked(about, passes[0], unit))
+        _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
         # If the scale about 0 was not found, the range is the posterior median of that scale.
         within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
-    likelihood = steps(within)
-    for name in (each for each in passes if each != "bin"):
-        last = likelihood
-        last.search(*_asked(ask.grid(last.points), name, unit))
-        likelihood = last.zoomed()
-    a, b = last.low_end(0.25), last.high_end(0.75)
+    last = _search(steps(within), ask.grid, "near", unit)
+    for more in (2, 1, 0):
+        last = _search(last.zoomed(), ask.grid, "nearer", unit)
+        a, b, most = last.low_end(0.25), last.high_end(0.75), half / last.noise_scale
+        apart = (a * b > 0) & (last.faintest > np.maximum(_APART * most, CLEAR))
+        if not more or not (far or apart.any()):
+            break
+        unit *= _part(*_SCALES) / _part("nearer", *_SCALES)
     # An interval wider than a factor of two is cut to that factor at its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
-    center = np.where((a <= 0) & (b >= 0), 0.0, roundest(*ends))
-    near = np.maximum(b, center) - np.minimum(a, center)
-    near = np.maximum(near, np.abs(center) * 2.0**-16 + SMALLEST)
-    return _Medians(center, near, first, within)
+    even = (a <= last.nearest) & (last.nearest <= b) & (8 * (b - a) < np.abs(a + b))
+    even &= last.faintest < _EVEN * most + CLEAR
+    center = np.where(a * b > 0, np.where(even, last.nearest, roundest(*ends)), 0.0)
+    near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
+    return _Medians(center, near, first, within), unit
 
 
 def _scales_about(
@@ -259,18 +273,17 @@ def _scales_about(
     deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
-    middle = np.sqrt(np.abs(center) * seen.near)  # the scale lies between these two
+    # The scale lies between these two.
+    middle = np.sqrt(np.abs(center) * np.maximum(seen.near, np.abs(center) * 2.0**-16))
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base, kinds)
     likelihood.follow(seen.about_zero, center == 0)
-    # A scale is taken to lie at most three log2 bins below the uncertainty of the median.
-    likelihood.exclude(np.log2(seen.near / base) - 3)
-    likelihood.search(*_asked(ask.distances(center, likelihood.points), "scale", unit))
+    _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
     # The last point counts all.
     points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
-    size.search(*_asked(about, "part", unit))
+    _search(size, lambda _: about, "part", unit)
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     half = np.repeat(weights, kinds) * n / 2
     most = half if n > 1.0 else half + math.inf  # 1 stands for a number that is not known
@@ -346,22 +359,14 @@ def find_center(
     found = find_columns(ask, 1, 0.75 * share, n, far=far)
     radius = found.radius(found.sums_noise(1 / 3))
     sums = ask.moments(found.center, radius, weights.rows, share=0.25 * share)
-    about = column_moments(
-        sums.value, sums.noise_scale, found.center, radius, weights=weights, n=found.n
-    )
+    about = column_moments(sums, found.center, radius, weights, found.n)
     noise = np.where(found.found, radius * sums.noise_scale / about.n, math.inf)
     value = float((found.center + drawn(about.mean - found.center, noise))[0])
     return Center(value, math.sqrt(float(about.variance[0])), bool(found.found[0]))
 
 
 def column_moments(
-    sums: FloatArray,
-    noise_scale: float,
-    center: FloatArray,
-    size: FloatArray,
-    *,
-    weights: MomentWeights,
-    n: float | None,
+    released: Answer, center: FloatArray, size: FloatArray, weights: MomentWeights, n: float | None
 ) -> ColumnMoments:
     """Compute means and variances from the released sums of w, b (w^2 - 1/2) and c.
 
@@ -369,7 +374,7 @@ def column_moments(
     and a variance is at least one standard deviation of its noise: a column of no visible variance
     would otherwise be divided by almost 0.
     """
-    d = len(center)
+    d, (sums, noise_scale) = len(center), released
     unit = np.where(np.isfinite(size), size, 1.0)
     n_noise = 0.0
     if n is None:

@@ -65,7 +65,8 @@ class Likelihood:
         self.points, self._prior, self.kinds = points, prior / prior.sum(), kinds
         self._reached = np.repeat(self._prior.cumsum()[None], d, axis=0)
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
+        self.faintest, self.nearest = np.full(d, math.inf), np.zeros(d)
+        self._logs = np.zeros(self._reached.shape)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
@@ -95,6 +96,9 @@ class Likelihood:
         self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
         z = answer.value / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
+        closer = np.abs(z) < self.faintest
+        self.faintest = np.where(closer, np.abs(z), self.faintest)
+        self.nearest = np.where(closer, self.points[self._columns, which], self.nearest)
         below, above = log_ndtr((z, -z)) + z**2 / 2
         self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])
         self._update()
@@ -109,7 +113,6 @@ class Likelihood:
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
         likelihood += np.exp(np.maximum(np.minimum(-most, 0), _LEAST))
-        likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
@@ -123,11 +126,6 @@ class Likelihood:
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
         self.highest = np.where(where, before.highest, 0.0)
-
-    def exclude(self, low: FloatArray) -> None:
-        """Make the cells that lie below the step `low` from the middle nearly impossible."""
-        steps = self._cells - self.points.shape[1] // 2
-        self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
     def cell(self, q: float) -> IntArray:

@@ -285,7 +285,7 @@ def test_scales_of_rare_dummies_are_learnt():
 
 
 def test_a_column_too_far_from_zero_is_said_and_the_remedy_holds():
-    rows = np.random.default_rng(0).standard_normal((1500, 2)) + [0.0, 1e5]
+    rows = np.random.default_rng(0).standard_normal((1500, 2)) + [1e5, 1e9]
     with pytest.warns(UtilityWarning, match=r"of 1 of 2 columns \(1\) that may .* far too large"):
         DPStandardScaler(epsilon=1.0).fit(rows)
-    np.testing.assert_allclose(DPStandardScaler().fit(rows - [0, 1e5]).scale_, 1.0, rtol=0.3)
+    np.testing.assert_allclose(DPStandardScaler().fit(rows - [0, 1e9]).scale_, 1.0, rtol=0.3)

@@ -260,7 +260,7 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_columns_that_fill_their_bounds_or_are_not_found_keep_them(rng):
     """What is learnt replaces public bounds only where it is narrower."""
-    X = np.column_stack([rng.choice([-4.0, 6.0], 20_000), rng.normal(1.0, 0.5, 20_000)])
+    X = np.column_stack([rng.choice([-4.0, 6.0, 6.0], 20_000), rng.normal(1.0, 0.5, 20_000)])
     model = DPRidge(bounds=(-4, 6)).fit(X, X[:, 1])
     np.testing.assert_allclose([end[0] for end in model.feature_bounds_], [-4.0, 6.0])
     assert 0.3 < model.scale_[1] < 1.0 and 3.0 <= model.scale_[0] <= 10.0
