@@ -105,7 +105,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             Reconstructed rows.
         """
         check_is_fitted(self)
-        X = advised(self, check_array, X, input_name="X")
+        X = advised(self, check_array, X, input_name="X", ensure_min_features=0)
         if getattr(self, "whiten", False):
             X = X * self._whitening_scale()
         original = X @ self.components_
