@@ -317,11 +317,10 @@ def test_rows_that_the_fit_weighs_down_are_shortened_in_predictions():
 def test_predictions_of_numbers_that_a_dtype_hardly_holds_are_finite(bounds):
     """Neither they nor the public bounds overflow: no warning, and no NaN."""
     X, y = data(200)
-    for dtype in (np.float32, np.float64):
-        rows = X.astype(dtype)
+    for rows in (X.astype(np.float32), X):
         model = DPRidge(clip_norm="auto" if bounds else 1e60, bounds=bounds).fit(rows, y)
-        for times in (1.0, 0.1 * np.finfo(dtype).max):
-            found = model.predict(rows * dtype(times))
+        for times in (1.0, 0.1 * np.finfo(rows.dtype).max):
+            found = model.predict(rows * times)
             assert np.isfinite(found).all() and found.dtype == model.coef_.dtype
 
 
