@@ -67,7 +67,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
             source a generator of arrays, one for each block, so that nothing piles up.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         return self._projected(X, self._projection())
 
     def _transform_each(self, X):
@@ -104,7 +104,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         X_original : ndarray of shape (n_samples, n_features)
             Reconstructed rows.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = advised(self, check_array, X, input_name="X", ensure_min_features=0)
         if getattr(self, "whiten", False):
             X = X * self._whitening_scale()
