@@ -221,6 +221,7 @@ def test_what_does_not_fit_the_targets():
     for bounds in ([(0, 1)], {"a": (0, 1)}):
         assert_refused(DPRidge(bounds=bounds), "bounds", X, Y)
     assert_refused(DPRidgeClassifier(), "one class", X, np.zeros(20))
+    assert_refused(DPRidgeClassifier(), "one kind", X, np.array(10 * ["a", 1], object))
     assert_refused(DPRidgeClassifier(classes=[0]), "classes", X, np.zeros(20))
 
 
