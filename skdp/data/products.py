@@ -100,7 +100,7 @@ def saturated(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.clip(values, -largest, largest, out=values))
 
 
-def narrowed(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+def in_dtype(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """Return public numbers in this dtype, or as they are where it makes 0 or infinity of them."""
     with np.errstate(over="ignore"):
         cast = values.astype(dtype, order="C")

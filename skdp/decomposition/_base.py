@@ -21,7 +21,7 @@ from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
-from skdp.data.products import narrowed, row_products, saturated
+from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import spectral
@@ -161,7 +161,7 @@ def as_input_dtype(attributes, dtype):
     if dtype is None or np.dtype(dtype) != np.float32:
         return attributes
     return {
-        name: narrowed(value, np.float32) if isinstance(value, np.ndarray) else value
+        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
         for name, value in attributes.items()
     }
 
