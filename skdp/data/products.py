@@ -100,6 +100,13 @@ def saturated(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.clip(values, -largest, largest, out=values))
 
 
+def in_dtype(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Return public numbers in this dtype, or as they are where it makes 0 or infinity of them."""
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype, order="C")
+    return cast if np.isfinite(cast).all() and cast.any() == values.any() else values
+
+
 # Integer sketch matrices, and exact products of a private matrix with them modulo 2**64.
 #
 # Notation: A is m x n; F (n x t) and S (m x v) are integer matrices, each divided by a public

@@ -21,7 +21,7 @@ from skdp._limits import CLEAR, GRAM_FEATURES, NEGLIGIBLE
 from skdp._validation import FLOATS, check_option, column_bounds
 from skdp.answer import NOTHING, Answer
 from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
-from skdp.data.products import row_products, saturated
+from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import spectral
@@ -67,7 +67,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
             source a generator of arrays, one for each block, so that nothing piles up.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         return self._projected(X, self._projection())
 
     def _transform_each(self, X):
@@ -104,8 +104,8 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         X_original : ndarray of shape (n_samples, n_features)
             Reconstructed rows.
         """
-        check_is_fitted(self)
-        X = advised(self, check_array, X, input_name="X")
+        check_is_fitted(self, "components_")
+        X = advised(self, check_array, X, input_name="X", ensure_min_features=0)
         if getattr(self, "whiten", False):
             X = X * self._whitening_scale()
         original = X @ self.components_
@@ -157,11 +157,11 @@ def _in_place(ufunc, projected, numbers):
 
 
 def as_input_dtype(attributes, dtype):
-    """Cast released float arrays to the dtype of the input, as scikit-learn does."""
+    """Cast released float arrays to the dtype of the input where it holds them."""
     if dtype is None or np.dtype(dtype) != np.float32:
         return attributes
     return {
-        name: value.astype(np.float32) if isinstance(value, np.ndarray) else value
+        name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value
         for name, value in attributes.items()
     }
 

@@ -215,21 +215,6 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     # -- the model -------------------------------------------------------------------------------
 
-    @property
-    def n_features_in_(self) -> Any:
-        """Number of features seen by fit."""
-        return self._fitted("n_features_in_")
-
-    @property
-    def classes_(self) -> Any:
-        """Class labels of a classifier."""
-        return self._fitted("classes_")
-
-    def _fitted(self, name):
-        if not hasattr(self, "best_estimator_"):
-            raise AttributeError(f"{type(self).__name__} object has no {name} attribute.")
-        return getattr(self.best_estimator_, name)
-
     def _call(self, name, X, **params):
         check_is_fitted(self)
         return getattr(self.best_estimator_, name)(X, **params)
@@ -412,6 +397,8 @@ class DPGridSearchCV(PrivateSearch):
         Each release with its sensitivity and noise scale.
     n_features_in_ : int
         Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if all names of X are strings.
     classes_ : ndarray
         Class labels, of a classifier.
 
@@ -554,6 +541,8 @@ class DPRandomizedSearchCV(PrivateSearch):
         Each release with its sensitivity and noise scale.
     n_features_in_ : int
         Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if all names of X are strings.
     classes_ : ndarray
         Class labels, of a classifier.
 

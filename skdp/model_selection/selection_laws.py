@@ -338,7 +338,9 @@ class Results(NamedTuple):
         results["params"] = [dict(run.params) for run in self.published]
         results["mean_test_score"] = scores
         results["rank_test_score"] = 1 + np.sum(totals[None, :] > totals[:, None], axis=1)
-        return {
+        names = ("n_features_in_", "feature_names_in_", "classes_")
+        seen = {name: getattr(best.model, name) for name in names if hasattr(best.model, name)}
+        return seen | {
             "best_estimator_": best.model,
             "best_params_": dict(best.params),
             "best_score_": float(scores[self.best]),

@@ -44,7 +44,7 @@ def rgb(color):
 
 
 _SYMMETRIC = ("gram", "augmented_gram", "user_direction_gram", "row_pairs")
-_SKETCHES = ("full_matrix", "right_sketch", "left_sketch")
+_SKETCHES = ("full_matrix", "right_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product")
 # Of order k: where the values themselves were read. Edge over that of symmetric noise.
 _READ_OFF = {"projected_gram": 1.0, "rayleigh_quotient": 1.0, "projected_matrix": math.sqrt(2)}
@@ -61,8 +61,9 @@ def released_values(estimator):
             f"{type(estimator).__name__} released no spectrum: it has neither 'eigenvalues_' nor "
             "'singular_values_'. Use SpectrumDisplay(values).plot()."
         )
-    if hasattr(estimator, "left_singular_vectors_") or hasattr(estimator, "coef_"):
-        known = hasattr(estimator, "left_singular_vectors_")
+    known = hasattr(estimator, "left_singular_vectors_")
+    of_rows = "gram" in {line.name for line in estimator.releases_}
+    if hasattr(estimator, "coef_") or (known and not of_rows):
         return values, "singular value (released)", known
     return values**2, "squared singular value (unit of X, squared)", True
 
@@ -75,20 +76,21 @@ def noise_edge(estimator, n_values):
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
     sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
     Their values may come from a later release of order k, and its noise may be larger: then that
-    counts. Noisy sketches (or the matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)),
-    and what is found rises above both.
+    counts. Of a matrix or its sketches, and of means next to them, values that noise explains are
+    0 already (those as published are not, and their noise level is unknown).
     """
     lines = estimator.releases_
-    if {line.name for line in lines} & set(_SKETCHES):
-        return max(sketch_edge(estimator, line) for line in lines) or None
+    names = {line.name for line in lines}
+    if not names.isdisjoint(_SKETCHES):
+        return 0.0 if "full_matrix" in names or hasattr(estimator, "rank_") else None
     edges, noise_bias = [], _noise_bias_of_mean(estimator)
-    for name in {line.name for line in lines}:
+    for name in names:
         scales = [release_noise(estimator, line) for line in lines if line.name == name]
         if name in _SYMMETRIC:
             d = estimator.n_features_in_ + (name == "augmented_gram")
             scale = min(scales) / math.sqrt(len(scales))
             edges.append(_shown(estimator, scale, d, noise_bias))
-        elif name in _PRODUCTS:
+        elif name in _PRODUCTS and "gram" not in names:
             precision = sum(1 / scale**2 for scale in scales if scale > 0)
             size = estimator.n_features_in_
             if name == "right_product":
@@ -137,18 +139,6 @@ def release_noise(estimator, line):
     return line.noise_scale * schedule.unit * schedule.noise_factor(steps)
 
 
-def sketch_edge(estimator, line):
-    """Return the edge of the noise of one sketch of a factorizer; 0 for other releases."""
-    m, n = len(estimator.left_singular_vectors_), estimator.n_features_in_
-    shapes = {
-        "full_matrix": (m, n),
-        "right_sketch": (m, estimator.sketch_size_),
-        "left_sketch": (estimator.core_size_, n),
-    }
-    a, b = shapes.get(line.name, (0, 0))
-    return release_noise(estimator, line) * (math.sqrt(a) + math.sqrt(b))
-
-
 # Released eigenvalues next to the edge of the noise.
 
 
@@ -164,7 +154,8 @@ class SpectrumDisplay:
     values : array-like of shape (n_values,)
         Released values, in descending order.
     noise_edge : float or None, default=None
-        The noise level, including the noise of a released mean; None if it is unknown.
+        The noise level, including the noise of a released mean; None if it is unknown, 0 if values
+        that noise explains are 0 (those of `DPLowRankFactorizer`).
     n_kept : int or None, default=None
         How many of the values the model uses; None is all.
     quantity : str, default="eigenvalue"

@@ -31,7 +31,7 @@ from skdp.base import (
     warn_unresolved_scales,
 )
 from skdp.data.blocks import row_source, square_norms
-from skdp.data.products import saturated
+from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import PlanData, PlansMixin
@@ -272,7 +272,7 @@ class Standardisation(NamedTuple):
         # Arithmetic with a vector for each row is faster than with one for all.
         low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
         center, scale = (
-            None if numbers is None else np.tile(numbers.astype(dtype), (size, 1))
+            None if numbers is None else np.tile(in_dtype(numbers, dtype), (size, 1))
             for numbers in (self.mean, self.scale)
         )
         with np.errstate(over="ignore"):
@@ -293,7 +293,7 @@ class Standardisation(NamedTuple):
         data = np.clip(X.data, np.minimum(low, 0.0), np.maximum(high, 0.0)).astype(dtype)
         with np.errstate(over="ignore"):
             if self.scale is not None:
-                data /= self.scale[X.indices].astype(dtype)
+                data /= in_dtype(self.scale, dtype)[X.indices]
         return type(X)((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
 
 

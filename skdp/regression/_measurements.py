@@ -173,8 +173,12 @@ def predictions(estimator, X):
     if isinstance(X, tuple):
         A, B = _check_factors(estimator, X, reset=False)
         return cut(np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_)
+    X, given = _flat(X)
+    if given not in (None, estimator.coef_.shape):
+        name = type(estimator).__name__
+        raise ValueError(f"{name} was fitted to matrices of {estimator.coef_.shape}. Got {given}.")
     inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, cut)
-    return mapped(estimator, _flat(X)[0], inner, None)
+    return mapped(estimator, X, inner, None)
 
 
 def _check_factors(estimator, factors, *, reset=True):

@@ -15,6 +15,7 @@ from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_range, target_bounds
 from skdp.base import atomic
+from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
 from skdp.regression import _linear
 from skdp.regression._plans import RidgePlans
@@ -209,7 +210,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + released.scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {
-            "coef_": (W[:, 0] if single else W.T).astype(float_dtype(placed.rows), order="C"),
+            "coef_": in_dtype(W[:, 0] if single else W.T, float_dtype(placed.rows)),
             "intercept_": float(intercept[0]) if single else intercept,
             "target_bounds_": (released.scale.low, released.scale.high),
         }

@@ -15,6 +15,7 @@ from skdp._inputs import float_dtype
 from skdp._limits import CLEAR
 from skdp._validation import ColumnBounds, Seed, Split, check_kind
 from skdp.base import atomic
+from skdp.data.products import in_dtype
 from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PartialSignalWarning, warn_caller
 from skdp.regression._linear import LinearBase, Releases
@@ -219,7 +220,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         shift = 2 / len(b) - 1 if len(b) > 1 else 0.0  # of centred codes: scikit-learn's are +-1
         return attributes | {
             "classes_": classes,
-            "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
+            "coef_": in_dtype(factor * W.T, float_dtype(placed.rows)),
             "intercept_": factor * b + shift if self.fit_intercept else np.zeros_like(b),
         }
 

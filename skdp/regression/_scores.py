@@ -78,8 +78,11 @@ def public_classes(estimator, y, *, least=2):
             f"{name} needs the 'classes' parameter for a Dask array y: labels do not leave the "
             "workers."
         )
-    check_classification_targets(y)
-    classes = np.unique(y)
+    try:
+        check_classification_targets(y)
+        classes = np.unique(y)
+    except TypeError:
+        raise ValueError(f"{name} needs labels of one kind: text and numbers are in y.") from None
     if len(classes) < least:
         raise ValueError(
             f"{name} needs at least {least} classes in y, which are public unless 'classes' is "

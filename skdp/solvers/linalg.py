@@ -173,7 +173,7 @@ def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Direc
     kept = values > detection_limit(edge, len(vectors))
     w = values[kept]
     theta = (w + np.sqrt(np.maximum(w**2 - edge**2, 0.0))) / 2
-    return Directions(vectors[:, kept], theta, 1 - (edge / 2) ** 2 / theta**2)
+    return Directions(vectors[:, kept], theta, 1 - (edge / 2 / theta) ** 2)
 
 
 def shrunk(values: FloatArray, vectors: FloatArray, noise_scale: float) -> FloatArray:

@@ -525,8 +525,9 @@ def _without_directions(
     start = max(np.sum(P * B[m:]), 0.0) / form * P
     rest = B[m:] - A[m:, m:] @ start
     noises = k * (released.cross_noise**2 + released.noise**2 * np.sum(start**2, axis=0))
-    sure = 1 - noises / (np.sum(rest**2, axis=0) + 1e-300)  # James and Stein
-    along = start + inverse @ rest * np.maximum(sure, 0.0)
+    # James and Stein
+    sure = 1 - noises / (np.maximum(np.sum(rest**2, axis=0), noises) + 1e-300)
+    along = start + inverse @ rest * sure
     ahead = inverse @ A[m:, :m]
     return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
 

@@ -162,8 +162,8 @@ def test_goes_on_from_a_checkpoint(way, tmp_path):
 
 
 def test_rows_seen_survive_a_checkpoint(tmp_path):
-    model = new(privacy_unit="row", adjacency="zero_out")
-    model.partial_fit(STEPS[0][:5])
+    model = new(privacy_unit="row", adjacency="zero_out").partial_fit(STEPS[0][:5])
+    refuses(AttributeError, "not fitted", model.transform, STEPS[0])
     model.checkpoint(tmp_path / "stream")
     model.partial_fit(STEPS[0][5:7])
     model._drop_stream()

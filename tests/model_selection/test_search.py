@@ -75,11 +75,10 @@ def test_attributes_are_those_of_a_grid_search():
     results = search.cv_results_
     assert results["params"] == [{"n_components": k} for k in (1, 2, 3)]
     assert list(results["param_n_components"]) == [1, 2, 3]
-    assert search.best_params_ == results["params"][search.best_index_]
     assert search.best_score_ == results["mean_test_score"][search.best_index_]
     assert results["rank_test_score"][search.best_index_] == 1
     assert results["mean_test_score"][search.best_index_] == max(results["mean_test_score"])
-    assert search.best_params_ == {"n_components": 3}
+    assert search.best_params_ == results["params"][search.best_index_] == {"n_components": 3}
     assert search.transform(X[:2]).shape == (2, 3)
     assert search.inverse_transform(search.transform(X[:2])).shape == (2, 5)
     assert search.n_features_in_ == 5
@@ -199,7 +198,7 @@ def test_estimators_have_a_score_of_their_own(rng):
     search = DPGridSearchCV(DPPCA(), grid, **settings).fit(frame)
     lost = np.sum((A - search.inverse_transform(search.transform(frame))) ** 2, axis=1)
     share = lost / np.sum((A - search.best_estimator_.mean_) ** 2, axis=1)
-    assert search.best_params_ == {"n_components": 3}
+    assert search.best_params_ == {"n_components": 3} and list(search.feature_names_in_) == [*"abc"]
     assert search.best_score_ == pytest.approx(-np.mean(share), abs=0.01)
     y = A @ [0.1, 0.0, 0.0] - 5 + 0.1 * rng.standard_normal(4000)
     ridge = DPRidge(target_bounds=(-4.0, 4.0))

@@ -70,14 +70,14 @@ def test_forms_of_the_same_measurements(rng):
     X = A[:, :, None] * B[:, None, :]
     y = np.einsum("ij,jk,ik->i", A, M, B) + 0.1 * rng.standard_normal(8000)
     flat = X.reshape(8000, -1)
-    forms = [X, flat, flat.astype(np.float32), sp.csr_array(flat), sp.csc_matrix(flat), (A, B)]
-    for form in forms:
+    for form in (X, flat, flat.astype(np.float32), sp.csr_array(flat), sp.csc_matrix(flat), (A, B)):
         model = DPTraceRegressor(matrix_shape=(6, 5), epsilon=4.0, random_state=0).fit(form, y)
         assert error(model, M) < 0.15
         assert model.n_features_in_ == 30
         linear = np.clip(flat @ model.coef_.ravel() + model.intercept_, *model.prediction_bounds_)
         assert np.allclose(model.predict(form), linear, atol=1e-4)
         assert model.score(form, y) > 0.9
+    refuses(ValueError, "matrices of", model.predict, X.swapaxes(1, 2))
 
 
 def test_a_zero_matrix_predicts_the_centre():

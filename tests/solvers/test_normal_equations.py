@@ -357,8 +357,9 @@ def test_squares_about_a_mean_have_its_noise_too():
     plain = NormalEquations(square, product, *(2 * [zero[0]]), 13.0, 25 * one[0], 900.0, 0.4)
     plain = plain._replace(directions=one)
     shared = plain._replace(row_mean=np.array([0.5]))
-    found = [solve_normal_equations(each, 1.0).coefficients[0, 0] for each in (plain, shared)]
-    assert 0 < found[1] < 0.5 * found[0]
+    empty = plain._replace(cross=zero, cross_noise=1e9 * one[0])  # no overflow
+    found = [solve_normal_equations(a, 1.0).coefficients[0, 0] for a in (plain, shared, empty)]
+    assert found[2] == 0 < found[1] < 0.5 * found[0]
 
 
 def test_columns_that_hold_nothing_take_nothing_from_the_share_of_directions():

@@ -134,7 +134,8 @@ class PrivacyLedger:
         Name of one of several ledgers in the file, each with its own budget and unit. It is added
         if it does not exist (`open` takes existing ones only). None: the only one.
     note : str, default=""
-        Who fits, and what for. The report and the history show it for each fit.
+        Who fits, and what for. The report and the history show it for each fit; a stream is one
+        fit, with the note of the ledger that its first batch was charged to.
 
     Notes
     -----
