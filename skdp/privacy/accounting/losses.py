@@ -272,8 +272,9 @@ def _mixture_delta(terms: Terms, epsilon: float) -> float:
         return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
     if epsilon <= 0.0 or not total < 1e60:
         return 1.0
-    # Rounded up, so that calibration, where only `total` moves, finds its atoms again.
-    weights = tuple((math.ceil(1e12 * mu**2 / total) / 1e12, degrees) for mu, degrees in terms)
+    # Rounded up, so that calibration, where only `total` moves, finds its atoms again: by half a
+    # step or more, as simple ratios lie at whole steps.
+    weights = tuple(((round(1e12 * mu**2 / total) + 1) / 1e12, degrees) for mu, degrees in terms)
     points, mass, beyond = _law(weights)
     slope, inflection = _steepest(epsilon)
     with np.errstate(over="ignore", under="ignore"):
