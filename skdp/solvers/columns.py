@@ -258,7 +258,8 @@ def _medians(
     even = (a <= last.nearest) & (last.nearest <= b) & (8 * (b - a) < np.abs(a + b))
     even &= last.faintest < _EVEN * most + CLEAR
     center = np.where(a * b > 0, np.where(even, last.nearest, roundest(*ends)), 0.0)
-    near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
+    near = np.maximum(b, center) - np.minimum(a, center)
+    near = np.where(even, near / 16, near) + SMALLEST
     return _Medians(center, near, first, within), unit
 
 
@@ -278,6 +279,8 @@ def _scales_about(
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base, kinds)
     likelihood.follow(seen.about_zero, center == 0)
+    # A scale is taken to lie at most six log2 bins below the uncertainty of the median.
+    likelihood.exclude(np.log2(seen.near / base) - 6)
     _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
     # The last point counts all.

@@ -66,7 +66,7 @@ class Likelihood:
         self._reached = np.repeat(self._prior.cumsum()[None], d, axis=0)
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
         self.faintest, self.nearest = np.full(d, math.inf), np.zeros(d)
-        self._logs = np.zeros(self._reached.shape)
+        self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
         self._known = np.zeros(points.shape, bool)
         self._kernels: FloatArray | None = None
@@ -113,6 +113,7 @@ class Likelihood:
         most = self._logs.max(axis=1, keepdims=True)
         likelihood = np.exp(np.maximum(self._logs - most, _LEAST))
         likelihood += np.exp(np.maximum(np.minimum(-most, 0), _LEAST))
+        likelihood *= self._possible
         prior = self._prior
         if self._kernels is not None:
             totals = likelihood @ self._kernels
@@ -126,6 +127,11 @@ class Likelihood:
         self._logs = np.where(where[:, None], before._logs, self._logs)
         self.lowest = np.where(where, before.lowest, 0.0)
         self.highest = np.where(where, before.highest, 0.0)
+
+    def exclude(self, low: FloatArray) -> None:
+        """Make the cells that lie below the step `low` from the middle nearly impossible."""
+        steps = self._cells - self.points.shape[1] // 2
+        self._possible = np.where(steps < low[:, None], NEGLIGIBLE, 1.0)
         self._update()
 
     def cell(self, q: float) -> IntArray:
