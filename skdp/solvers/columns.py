@@ -207,9 +207,10 @@ class _Medians(NamedTuple):
     Attributes
     ----------
     center : array of shape (d,)
-        A round number in the middle half of the posterior.
+        A round number in the middle half of the posterior, or a point there of small rank.
     near : array of shape (d,)
-        Width of the smallest interval that holds that half and the centre.
+        Width of the smallest interval that holds that half and the centre; a 16th of it where the
+        rank of the centre says that it is the median.
     about_zero : Likelihood
         The posterior of the scales about 0.
     within : array
