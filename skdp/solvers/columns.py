@@ -256,6 +256,7 @@ def _medians(
         unit *= _part(*_SCALES) / _part("nearer", *_SCALES)
     # An interval wider than a factor of two is cut to that factor at its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
+    # Near 0 a point between the two values of a dummy has a small rank, too.
     even = (a <= last.nearest) & (last.nearest <= b) & (8 * (b - a) < np.abs(a + b))
     even &= last.faintest < _EVEN * most + CLEAR
     center = np.where(a * b > 0, np.where(even, last.nearest, roundest(*ends)), 0.0)
