@@ -48,7 +48,6 @@ TRACED = (
     HOME / "base.py",
     HOME / "privacy" / "store.py",
 )
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files need no disk here
 SECONDS = 120  # until something that waits counts as a deadlock, on a busy machine too
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -869,7 +868,7 @@ def _params():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")  # of a search
 def test_a_fault_at_a_line(case, every):
     """Nothing unpaid, nothing lost, nothing told; and whoever comes next is not stuck."""
-    with TemporaryDirectory(dir=MEMORY) as folder:
+    with TemporaryDirectory() as folder:
         wrong = [
             f"{name} at {place_in_words(place)}: {what}"
             for name, place, found in tried(case, folder, every)

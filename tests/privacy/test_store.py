@@ -18,8 +18,6 @@ import threading
 import time
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -131,15 +129,8 @@ def user(request, monkeypatch):
 
 
 @pytest.fixture
-def folder():
-    """In memory where that is possible: what is durable is seen by its order."""
-    with TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def path(folder):
-    return folder / "kept"
+def path(tmp_path):
+    return tmp_path / "kept"
 
 
 def another_process(monkeypatch):
@@ -249,7 +240,7 @@ def check(user, path, expected, acknowledged):
 @forks
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
-def test_killed_at_each_durable_event(user, folder):
+def test_killed_at_each_durable_event(user, tmp_path):
     """Also in the middle of a write; the next one ends where one that nobody killed does."""
     events = []
 
@@ -258,10 +249,10 @@ def test_killed_at_each_durable_event(user, folder):
         os.kill(os.getpid(), signal.SIGKILL)
 
     with recorded(lambda name, half: events.append(name)):
-        expected, state = uninterrupted(user, folder / "whole")
+        expected, state = uninterrupted(user, tmp_path / "whole")
     killed = 0
     for strike in range(len(events)):
-        path = folder / str(strike)
+        path = tmp_path / str(strike)
         acknowledged, died = run_child(user, path, stopping(strike, kill))
         killed += died
         check(user, path, expected, acknowledged)
@@ -276,14 +267,14 @@ def test_killed_at_each_durable_event(user, folder):
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(user, folder, times):
-    expected, state = uninterrupted(user, folder / "whole")
+def test_killed_at_random_moments(user, tmp_path, times):
+    expected, state = uninterrupted(user, tmp_path / "whole")
     started = time.perf_counter()
-    run_child(user, folder / "timed")
+    run_child(user, tmp_path / "timed")
     rng, runs, kills, acknowledged = random.Random(0), 0, 0, {}
     takes = time.perf_counter() - started
     while kills < times or acknowledged:
-        path = folder / str(runs)
+        path = tmp_path / str(runs)
         seconds = rng.uniform(0, takes) if kills < times else None
         more, died = run_child(user, path, seconds=seconds)
         if not died and not acknowledged:

@@ -238,7 +238,7 @@ def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
 @pytest.mark.parametrize("way", ["somebody else's", "a link", "open to others"])
-def test_a_folder_of_somebody_else_tells_of_no_ledger(monkeypatch, tmp_path, way):
+def test_a_folder_of_somebody_else_tells_of_no_ledger(tmp_path, monkeypatch, way):
     """They could take the announcement away, and workers would fit without a charge."""
     places = [tmp_path / "first", tmp_path / "second"]
     monkeypatch.setattr(scope, "_PLACES", places)
