@@ -69,10 +69,6 @@ class ScaledGraph:
         mean = float(np.sqrt(np.mean(self._scale**2)))
         return Answer(self._scale * answer.value, answer.noise_scale * mean)
 
-    def left(self, U: FloatArray, *, share: float) -> Answer:
-        """Return the same product: A is symmetric."""
-        return self.right(U, share=share)
-
     def ritz(self, X: FloatArray, *, share: float) -> Answer:
         """Return X'S A S X plus symmetric noise."""
         answer: Answer = self._ask.ritz(self._scale * X, share=share)  # type: ignore[attr-defined]
