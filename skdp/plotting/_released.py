@@ -35,11 +35,6 @@ def axes_of(ax, figsize=(6.4, 4.2)):
     return ax, ax.figure
 
 
-def rgb(color):
-    """Return "#rrggbb" as three numbers in [0, 1]."""
-    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-
-
 # The noise level of a released spectrum: the largest value that noise alone would show.
 
 
@@ -409,9 +404,9 @@ class ScoreDisplay:
             for share, width in ((_HALF, 2.0), (_MOST, 0.6)):
                 patch = self._ellipse(i, share, edgecolor=color, linewidth=width, linestyle=line)
                 if share == _HALF:
-                    patch.set_facecolor((*rgb(color), fill))
+                    patch.set_facecolor((color, fill))
                 self.contours_.append(self.ax_.add_patch(patch))
-            name = f"{label}: {self._size(i)} rows"
+            name = f"{label}: about {max(0, round(float(fitted.class_counts_[i])))} rows"
             self.ax_.plot([], [], color=color, linestyle=line, linewidth=2, label=name)
             words = {"color": color, "weight": "bold", "ha": "center", "va": "center"}
             self.ax_.text(*fitted.means_[i], label, **words)
@@ -425,9 +420,6 @@ class ScoreDisplay:
         angle = math.degrees(math.atan2(vectors[1, 1], vectors[0, 1]))
         style |= {"angle": angle, "facecolor": "none"}
         return Ellipse(self.estimator.means_[i], major, minor, **style)
-
-    def _size(self, i):
-        return f"about {max(0, round(float(self.estimator.class_counts_[i])))}"
 
     def _shown_classes(self, always=False):
         """Yield (number, name) of the classes above the noise; without classes, of all rows."""
