@@ -158,7 +158,7 @@ def _in_place(ufunc, projected, numbers):
 
 def as_input_dtype(attributes, dtype):
     """Cast released float arrays to the dtype of the input where it holds them."""
-    if dtype is None or np.dtype(dtype) != np.float32:
+    if dtype != np.float32:
         return attributes
     return {
         name: in_dtype(value, np.float32) if isinstance(value, np.ndarray) else value

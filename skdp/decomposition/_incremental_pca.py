@@ -345,7 +345,7 @@ class DPIncrementalPCA(
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, X)
-        attributes = _base.as_input_dtype(attributes, getattr(X, "dtype", None))
+        attributes = _base.as_input_dtype(attributes, float_dtype(X))
         self._close_session(session, attributes)
         self._drop_stream()
         return self

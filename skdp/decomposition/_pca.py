@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp import _validation
-from skdp._inputs import GroupUnitMixin
+from skdp._inputs import GroupUnitMixin, float_dtype
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base
@@ -330,9 +330,7 @@ class DPPCA(
         session = self._open_session()
         rows = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, rows)
-        return self._close_session(
-            session, _base.as_input_dtype(attributes, getattr(rows, "dtype", None))
-        )
+        return self._close_session(session, _base.as_input_dtype(attributes, float_dtype(rows)))
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.

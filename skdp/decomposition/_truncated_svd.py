@@ -11,6 +11,7 @@ from skdp._inputs import (
     check_clip_norm_read,
     check_matrix,
     check_unit_bound,
+    float_dtype,
     has_cells,
     public_units,
 )
@@ -265,9 +266,7 @@ class DPTruncatedSVD(
             self._check_shape(*X.shape)
         session = self._open_session(pure=self._is_pure(X))
         attributes = self._fit_session(session, X)
-        return self._close_session(
-            session, _base.as_input_dtype(attributes, getattr(X, "dtype", None))
-        )
+        return self._close_session(session, _base.as_input_dtype(attributes, float_dtype(X)))
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
