@@ -234,18 +234,15 @@ class AggregationClient:
         shared = {peer: state.masking.agree(state.peers[peer].mask) for peer in held}
         state.held = held
         state.expected = None  # whatever happens in the callback, it is not called again
-        total = self._contribution(state)
+        opening = state.opening
+        question = Question(opening.request, opening.counts, opening.size)
+        total = checked_words(self._respond(question), opening.size).copy()
         _crypto.add_mask(total, self_key(state.seed, context, me))
         for peer, secret in shared.items():
             apply = _crypto.add_mask if me < peer else _crypto.subtract_mask
             apply(total, pair_key(secret, context, me, peer))
         state.expected = Kind.UNMASK
         return self._answer(Kind.MASKED, wire.pack_words(total))
-
-    def _contribution(self, state: _ClientStep) -> NDArray[np.uint64]:
-        opening = state.opening
-        question = Question(opening.request, opening.counts, opening.size)
-        return checked_words(self._respond(question), opening.size).copy()
 
     def _on_unmask(self, state: _ClientStep, body: memoryview) -> bytes:
         """Reveal one share of each neighbour: of its self-mask, or of its key if it dropped out."""
