@@ -410,12 +410,12 @@ class FitsElsewhereMixin:
     """Mixin for fits to rows on other machines, of which only the public shape is known here.
 
     Classes make all their releases in ``_fit_session(session, X)``, which uses only the shape of X
-    and passes X on to a query that only the session reads.
+    and passes X on to a query that only the session reads, or takes that query for X.
     """
 
     @atomic
-    def _fit_elsewhere(self, schema, connect):
-        """Fit from rows of zeros of a public shape; ``connect(session)`` asks where the data are.
+    def _fit_elsewhere(self, schema, n_features, connect):
+        """Fit from rows, or users, without numbers; ``connect(session)`` asks where the data are.
 
         A private number of rows is 0 in the schema.
         """
@@ -423,7 +423,7 @@ class FitsElsewhereMixin:
         session = self._open_session(pure=self._is_pure(schema), split=False)
         attributes = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)
-        self.n_features_in_ = schema.shape[1]
+        self.n_features_in_ = n_features
         return self._close_session(session, attributes)
 
     def _is_pure(self, _X):

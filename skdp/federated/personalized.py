@@ -451,7 +451,7 @@ class FederatedRounds:
             )
 
         try:
-            return estimator._fit_elsewhere(schema, connect)
+            return estimator._fit_elsewhere(schema, n_features, connect)
         finally:  # what was granted before an abort stays spent
             for session in opened:
                 self.privacy_spent_, self.releases_ = session.spent(), session.ledger

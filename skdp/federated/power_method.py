@@ -358,7 +358,7 @@ class FederatedPowerMethod:
             )
 
         schema = zero_rows(*shape, sparse=sparse or not unit.by_rows)
-        return estimator._fit_elsewhere(schema, connect)
+        return estimator._fit_elsewhere(schema, n_features, connect)
 
     @staticmethod
     def _checked_unit(estimator: Any) -> Unit:

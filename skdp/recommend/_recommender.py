@@ -312,13 +312,13 @@ class DPRecommender(
     def _is_pure(self, R):
         return self._is_pure_for_rows() or not (self._whole or self._route(R)[0] == "gram")
 
-    def _fit_elsewhere(self, schema, connect):
+    def _fit_elsewhere(self, schema, n_features, connect):
         if not self._whole:
             raise ValueError(
                 "over clients DPRecommender protects whole users: use privacy_unit='row'. Got "
                 f"privacy_unit={self.privacy_unit!r}."
             )
-        return super()._fit_elsewhere(schema, connect)
+        return super()._fit_elsewhere(schema, n_features, connect)
 
     def _fit_session(self, session, R):
         """Release counts, a moment and a choice; everything else is free."""

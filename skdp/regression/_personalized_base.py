@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, column_or_1d
 
 from skdp import _inputs, _validation
 from skdp._limits import BLOCK
-from skdp.base import BaseDPEstimator, atomic, no_warnings
+from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic, no_warnings
 from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import (
     NoSignalWarning,
@@ -161,21 +161,8 @@ class UserHead(BaseEstimator):
 # What leaves the house: public copies, and heads for devices.
 
 
-class PublicationMixin:
-    """Publication of a personalised estimator, and a fit whose users are elsewhere."""
-
-    @atomic
-    def _fit_elsewhere(self, schema, connect):
-        """Fit from users without numbers; ``connect(session)`` asks where they are. No heads."""
-        self._check_parameters()
-        self._unit = "group"
-        session = self._open_session(split=False)
-        released = self._fit_session(connect(session), schema)
-        vars(self).pop("feature_names_in_", None)
-        self.n_features_in_ = schema.n_features
-        self._close_session(session, released)
-        del self._unit
-        return self
+class PublicationMixin(FitsElsewhereMixin):
+    """Publication of a personalised estimator; its fit to users elsewhere has no heads."""
 
     def public_copy(self) -> Any:
         """Return a copy that may be published, without models of users, labels and counts.
