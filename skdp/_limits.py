@@ -1,4 +1,4 @@
-"""Constants that several packages share: tolerances for rounding and noise, and sizes of blocks.
+"""What several packages share: types of arrays, tolerances for rounding and noise, block sizes.
 
 Block sizes limit memory only; results do not depend on them.
 """
@@ -6,7 +6,13 @@ Block sizes limit memory only; results do not depend on them.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
 
 WIDER: Final = 1 + 1e-9  # factor that covers the float errors of norms, sums and formulas
 ROUNDING: Final = math.ulp(0.5)  # relative error of one float operation: 2**-53

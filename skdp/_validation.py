@@ -11,8 +11,10 @@ from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import column_or_1d
+
+from skdp._limits import FloatArray
 
 __all__ = ["ColumnBounds", "Seed", "Split"]
 
@@ -217,7 +219,6 @@ Split: TypeAlias = Mapping[str, float] | str
 # Public bounds of columns, in every form that people write them in.
 
 
-FloatArray = NDArray[np.float64]
 _NARROWEST, _LARGEST = 1e-60, 1e60
 _FORMS = (
     "a pair (low, high) for all columns, two arrays (lows, highs), a list of one tuple (low, high) "

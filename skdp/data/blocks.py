@@ -40,7 +40,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from skdp._limits import BLOCK, CACHED
+from skdp._limits import BLOCK, CACHED, FloatArray
 from skdp.data.factorisations import row_squares, times_powers
 from skdp.exceptions import PrivacyError
 
@@ -87,9 +87,6 @@ def one_blas_thread() -> Iterator[None]:
 
 
 # Arrays that are allocated once and used for one block after the other.
-
-
-FloatArray = NDArray[np.float64]
 
 
 class Scratch:

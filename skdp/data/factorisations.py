@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from skdp._limits import FloatArray
+
 PlanData = TypeVar("PlanData")
 _BUFFER = 2**13  # size of einsum's internal buffer, in numbers
 

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.data.blocks import (
     entrywise,
     finite_rows,
@@ -20,7 +21,6 @@ from skdp.data.blocks import (
 )
 from skdp.data.integers import mixed_words
 
-FloatArray = NDArray[np.float64]
 _HIDDEN = 0.2  # share of the items of a row that are hidden to score a list
 
 

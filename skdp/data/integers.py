@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT, LARGEST, MOST_DENSE, WIDER
+from skdp._limits import EXACT, LARGEST, MOST_DENSE, WIDER, FloatArray, IntArray
 from skdp.data.blocks import (
     LIMB,
     Block,
@@ -40,7 +40,6 @@ from skdp.data.factorisations import of_public
 # sums of squares are compared only where they are exact integers.
 
 
-FloatArray = NDArray[np.float64]
 GRID_BITS = 26  # of a public matrix next to integers of 26 bits: products stay below 2**53
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.
@@ -216,9 +215,6 @@ def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block,
 #
 # Bits of such results depend on no order, block size or thread count (BLAS included). A public
 # matrix is put on a grid of 2**-26 first, which is free: everybody knows it.
-
-
-IntArray = NDArray[np.int64]
 
 
 def _exponent(norm: Any) -> int:

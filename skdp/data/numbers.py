@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY
+from skdp._limits import CACHED, MEMORY, FloatArray
 from skdp.data import views
 from skdp.data.blocks import (
     AnyRows,
@@ -34,8 +34,6 @@ from skdp.data.blocks import (
     in_threads,
     pieces_of,
 )
-
-FloatArray = NDArray[np.float64]
 
 
 class Kept(Protocol):

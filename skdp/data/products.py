@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, WIDER
+from skdp._limits import CACHED, WIDER, FloatArray, IntArray
 from skdp.data.blocks import largest_entries, rint, rows_times_powers, square_norms
 from skdp.data.factorisations import of_public, row_squares
 from skdp.data.integers import GRID_BITS, TAME
@@ -18,7 +18,6 @@ from skdp.data.integers import GRID_BITS, TAME
 # Products of rows with a public matrix in which a row's result depends on that row alone.
 
 
-FloatArray = NDArray[np.float64]
 _EVERY = 4  # exponents of rows are rounded up to a multiple
 
 
@@ -111,9 +110,6 @@ def in_dtype(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
 #
 # Notation: A is m x n; F (n x t) and S (m x v) are integer matrices, each divided by a public
 # scale; Z is A in integer units. Products are exact in any order of the updates, blocks and rows.
-
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

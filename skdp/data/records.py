@@ -20,13 +20,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED
+from skdp._limits import CACHED, FloatArray, IntArray
 from skdp.data.blocks import ScratchOfThread, entrywise, largest_entries, rint
 from skdp.data.factorisations import row_squares
 from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
 from skdp.data.views import Zipped
 
-FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # covers that bases on their grids are orthonormal to 1e-6 only
 MAX_ROWS = 2**12  # largest number of rows of a block, and of entries of mixed records: exact sums
@@ -240,9 +239,6 @@ class DenseRecords:
 # Measurement matrices that are not dense, as integers: CSR rows, and rank-one factors (A, B).
 #
 # Notation and exactness as above.
-
-
-IntArray = NDArray[np.int64]
 
 
 def _margins(block: Zipped, record: IntArray) -> FloatArray:

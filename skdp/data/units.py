@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED
+from skdp._limits import CACHED, FloatArray, IntArray
 from skdp.data.blocks import (
     BLOCK_ROWS,
     AnyRows,
@@ -161,10 +161,6 @@ def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
 # Private rows by group, handed out in batches of groups with equally many rows.
 #
 # Which batch a group is in, and next to whom, never changes what is computed for it.
-
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class _Sorted(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, MEMORY
+from skdp._limits import CACHED, MEMORY, FloatArray
 from skdp.data.blocks import (
     Block,
     RowSource,
@@ -252,7 +252,6 @@ class InTurn:
 # alone.
 
 
-FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import IntArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._messages import Argument, Call, Facts, Question, Request
@@ -29,7 +30,6 @@ from skdp.privacy.noise.words import SystemSource
 
 
 Words = NDArray[np.uint64]
-IntArray = NDArray[np.int64]
 
 
 Aggregate = Callable[[bytes, int], AggregationResult]

@@ -22,9 +22,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import IntArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated.config import AggregationConfig
@@ -33,8 +33,6 @@ from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
 from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
-
-IntArray = NDArray[np.int64]
 
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
 # and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).

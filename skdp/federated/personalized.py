@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
 from skdp._inputs import advised, check_numbers
+from skdp._limits import FloatArray
 from skdp._validation import complete_labels
 from skdp.data.blocks import zero_rows
 from skdp.data.units import UserRows
@@ -32,7 +32,6 @@ from skdp.solvers.user_heads import ClassMeans, HeadNorms, HeadRule, Heads, Head
 # from them and its own copy of the estimator, so it need not trust bounds or code of the server.
 
 
-FloatArray = NDArray[np.float64]
 _SKEW, _MOST_RULES, _MOST_POINTS = 1e-6, 1000, 1000
 _MOST_CONDITION = 1e9  # largest condition number of a whitener; those of fits stay below 1e7
 # Entries of trial users: their squares, products and sums overflow or underflow.

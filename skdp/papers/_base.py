@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import as_input_dtype
 from skdp.decomposition._planning import DecompositionPlans
@@ -73,7 +73,6 @@ class Published(DecompositionPlans, BaseDPEstimator, ABC):
 # | a number C | sqrt(2 C/n), for X with entries of at most sqrt(C/n) | Hardt, Roth 2013 |
 
 
-FloatArray = NDArray[np.float64]
 RULES = ("rows", "prior", "width", "independent")
 
 

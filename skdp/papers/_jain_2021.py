@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
 
 from skdp._inputs import check_numbers, checked
+from skdp._limits import FloatArray
 from skdp._validation import Seed, check_int, check_labels, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.factorisations import of_public, row_squares, solve
@@ -23,8 +24,6 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.linalg import fix_signs, orthonormal
 from skdp.solvers.local_fits import RidgePath, moments, transposed
 from skdp.solvers.personalization import View
-
-FloatArray = NDArray[np.float64]
 
 
 class PersonalizedRegression(LinearTransformMixin, BaseDPEstimator):

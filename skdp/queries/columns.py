@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.data.blocks import ScratchOfThread, checked_total, finite_only
 from skdp.data.numbers import WHOLE, CachedHere, CountsIn, Kept, stored_columns
 from skdp.data.views import group_sums, rows_each, rows_of, tiles, whole_groups
@@ -23,9 +24,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import GroupQuery, SumQuery, summed
 
 # Ranks of public grid points among the entries of columns, one row or one group at a time.
-
-
-FloatArray = NDArray[np.float64]
 
 
 class RankQuery(SumQuery):

@@ -33,7 +33,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import ROUNDING, WIDER
+from skdp._limits import ROUNDING, WIDER, FloatArray
 from skdp.data.blocks import dense, entrywise, without_duplicates
 from skdp.data.factorisations import of_public
 from skdp.data.integers import (
@@ -50,8 +50,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours, whole_steps
 from skdp.units import INTERVAL, UNITS, Unit
-
-FloatArray = NDArray[np.float64]
 
 
 def to_grid(values: Any, step: float) -> NDArray[Any]:

@@ -27,7 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import BLOCK, GRAM_FEATURES, ROUNDING
+from skdp._limits import BLOCK, GRAM_FEATURES, ROUNDING, FloatArray
 from skdp.data.blocks import AnyRows, Block, block_gram, column_sums, entrywise
 from skdp.data.factorisations import of_public
 from skdp.data.histories import MARGIN, binary_rows, history_rows, with_unit_pairs
@@ -38,8 +38,6 @@ from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, SumQuery
 from skdp.solvers.linalg import without_direction
-
-FloatArray = NDArray[np.float64]
 
 
 def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:

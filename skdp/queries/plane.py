@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import LARGEST
+from skdp._limits import LARGEST, FloatArray
 from skdp.data.blocks import Block, finite_rows, row_source
 from skdp.data.numbers import restricted
 from skdp.data.products import row_products
@@ -24,7 +24,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import COUNT_WEIGHT, ColumnQuery
 from skdp.queries.sums import SumQuery
 
-FloatArray = NDArray[np.float64]
 SQUARE = math.sqrt(2.0)  # weight of squares of w in a joint release; COUNT_WEIGHT is that of counts
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import ROUNDING
+from skdp._limits import ROUNDING, FloatArray, IntArray
 from skdp.data.blocks import AnyRows, RowSource, limbs_of, sum_rows
 from skdp.data.integers import exact_map, joined, off_grid, on_grid
 from skdp.data.numbers import RowColumns, restricted
@@ -48,8 +48,6 @@ from skdp.units import unit_named
 # that compute them there hold public values alone, so that they may be sent.
 
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Columns = Mapping[str, NDArray[Any]]
 Pair = tuple[FloatArray, FloatArray]
 Form = DenseRecords | SparseRecords | FactoredRecords

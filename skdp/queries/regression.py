@@ -21,15 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.data import blocks, views
 from skdp.data.integers import length_unit
 from skdp.data.numbers import RowColumns, restricted
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery, mean_of_groups
 from skdp.queries.sums import Compute, GroupQuery, NumberQuery, SumQuery, bias_units, exact_bias
-
-FloatArray = NDArray[np.float64]
-
 
 _LENGTH = "length"  # name of the column with the norms of rows in their units
 

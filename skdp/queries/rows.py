@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import LARGEST, WIDER
+from skdp._limits import LARGEST, WIDER, FloatArray
 from skdp.data import blocks, views
 from skdp.data.integers import (
     FINEST_UNIT,
@@ -42,7 +42,6 @@ from skdp.queries.sums import (
     exact_bias,
 )
 
-FloatArray = NDArray[np.float64]
 _POSITIVE = partial(np.maximum, 0.0)
 
 

@@ -44,7 +44,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import EXACT
+from skdp._limits import EXACT, FloatArray, IntArray
 from skdp.data.blocks import DenseRows, entrywise, without_duplicates
 from skdp.data.integers import FINEST_UNIT, row_map
 from skdp.data.products import SketchMap, signed
@@ -60,8 +60,6 @@ _CORE_REMEDY = (
     "'epsilon'."
 )
 _TRUNCATION = 1.25  # units that truncating an entry of both neighbours may add to their difference
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

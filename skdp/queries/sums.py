@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import BLOCK, LARGEST, WIDER
+from skdp._limits import BLOCK, LARGEST, WIDER, FloatArray
 from skdp.data.blocks import (
     AnyRows,
     Block,
@@ -51,7 +51,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.units import ADJACENCIES
 
-FloatArray = NDArray[np.float64]
 Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
 

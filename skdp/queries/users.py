@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import WIDER
+from skdp._limits import WIDER, FloatArray, IntArray
 from skdp.data.blocks import each_part, one_blas_thread, quietly
 from skdp.data.integers import clipped, unit_factors
 from skdp.data.numbers import restricted, row_numbers
@@ -29,12 +29,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 from skdp.solvers.scaling import ScaledUsers, Scaling
-
-FloatArray = NDArray[np.float64]
-
-
-IntArray = NDArray[np.int64]
-
 
 Local = Callable[[Batch], FloatArray]
 

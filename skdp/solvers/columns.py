@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.median_search import SMALLEST, AsksGrid, Likelihood, log2_bins, roundest, steps
 from skdp.solvers.postprocess import drawn, released_count
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _Asks = Callable[[FloatArray], AsksGrid]
 _SUMS = 2.8  # noise of the sums of `moments`, relative to that of ranks with the same share

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
 from skdp.solvers.linalg import fix_signs
 
-FloatArray = NDArray[np.float64]
 _LEAST = 0.1  # of a component: it is never replaced altogether
 _FEWEST = 0.25  # of the mean degree: a node counts as if it had no fewer edges
 

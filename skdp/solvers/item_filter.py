@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from skdp._limits import FloatArray
+
 _LIST = 20  # items that are looked at
 
 

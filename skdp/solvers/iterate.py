@@ -22,13 +22,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE
+from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, leading_eigenvectors, orthonormal
-
-FloatArray = NDArray[np.float64]
 
 
 class Sent(NamedTuple):

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 from scipy.special import pdtrik
 
-FloatArray = NDArray[np.float64]
+from skdp._limits import FloatArray
+
 _LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE
+from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.data.factorisations import eigh, row_squares
 
 # Convex losses of one user as ridge fits to pseudo-responses: each step decreases the loss.
@@ -25,7 +25,6 @@ from skdp.data.factorisations import eigh, row_squares
 # Notation as above: targets Y and linear predictors are (n, m, p).
 
 
-FloatArray = NDArray[np.float64]
 Arrays = tuple[NDArray[Any], ...]
 _HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations
 _STEPS = 20  # ridge fits for a loss other than squares: more cost time alone

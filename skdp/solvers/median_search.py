@@ -19,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from skdp._limits import CLEAR, NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 
 # The posterior of a median on a grid, given noisy ranks: pure functions of released numbers.
 
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _FARTHEST = 46  # log2 bins: a median of 1e-12 or 1e12, and a little more
 _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))

@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
-from skdp._limits import MOST_DENSE
+from skdp._limits import MOST_DENSE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers import linalg
 from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.spectral import chosen_subspace
 
-FloatArray = NDArray[np.float64]
 LAPLACE_KURTOSIS = 3.0  # of Laplace noise, in excess
 
 

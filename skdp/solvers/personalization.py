@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, DEVIATION
+from skdp._limits import CLEAR, DEVIATION, FloatArray
 from skdp.answer import Answer
 from skdp.data.factorisations import of_public, times_powers
 from skdp.solvers.columns import CUT, FARTHEST, Columns
@@ -41,9 +41,6 @@ from skdp.solvers.postprocess import normal_equations, solve_normal_equations
 from skdp.solvers.scaling import Scaling, digest
 
 # A linear model of all users, where their own models start.
-
-
-FloatArray = NDArray[np.float64]
 
 
 class GlobalModel(NamedTuple):

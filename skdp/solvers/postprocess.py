@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtr
 
-from skdp._limits import CLEAR, NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import detection_limit, fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.verdict import evidence, nonnegative, on_their_own
-
-FloatArray = NDArray[np.float64]
 
 
 def released_count(value: SupportsFloat, noise_scale: float) -> float:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.linalg import Directions, PairMoment, leading_pairs, wigner, without_direction
@@ -30,7 +31,6 @@ from skdp.solvers.spectral import averaged, kept_columns
 # roots of `own` (a pair of independent items then has variance 1/m).
 
 
-FloatArray = NDArray[np.float64]
 # Of the edge of the noise: the least that an item counts as, and how far what it has with itself is
 # added; more takes chance for factors.
 _FLOOR, _OWN = 0.3, 0.1

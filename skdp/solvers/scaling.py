@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.data.factorisations import exponents, largest_entries, times_powers
 from skdp.solvers.local_fits import Arrays, centred, own_means
 
-FloatArray = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
 
 

@@ -13,14 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
-from skdp._limits import CLEAR, NEGLIGIBLE
+from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import is_small, largest_of_noise, leading_eigenvectors, shrink
 from skdp.solvers.one_shot import LAPLACE_KURTOSIS
 
-FloatArray = NDArray[np.float64]
 Sides = Sequence[FloatArray]
 
 

@@ -25,10 +25,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE
+from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
 from skdp.solvers.linalg import (
     leading_pairs,
@@ -39,8 +38,6 @@ from skdp.solvers.linalg import (
 )
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, shares_shown
-
-FloatArray = NDArray[np.float64]
 
 
 def averaged(first: Answer, second: Answer) -> Answer:

@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import largest_of_noise, shrink
 from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
 
-FloatArray = NDArray[np.float64]
 _Z = float(ndtri(0.75))
 FINER = 3  # rank queries that find a median between two public numbers
 _EXPECTED = (1 / 3, 3.0)  # range of a median, relative to that of the targets or of the last step

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, FloatArray
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
@@ -28,7 +27,6 @@ from skdp.solvers.personalization import (
 )
 from skdp.solvers.postprocess import released_count
 
-FloatArray = NDArray[np.float64]
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
 # more is one more to be taken by chance: five penalties lost .02.
 _GRID = (0.1, 1.0)

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import CLEAR
+from skdp._limits import CLEAR, FloatArray
 from skdp.answer import Answer
 
-FloatArray = NDArray[np.float64]
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 
 

@@ -6,9 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE
+from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.trace import FINER, TraceFit, private_median
 
@@ -18,7 +17,6 @@ from skdp.solvers.trace import FINER, TraceFit, private_median
 # are about n tr(C0) R0 and n tr(R0) C0. W1 X W2 has entries of variance `lam`.
 
 
-FloatArray = NDArray[np.float64]
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _LEAST = 0.02  # of the mean variance: directions that vary less are not enlarged to it
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut

@@ -14,11 +14,11 @@ from scipy.fft import dct
 from scipy.optimize import brentq
 from sklearn.preprocessing import scale
 
+from skdp._limits import FloatArray
 from skdp._validation import column_bounds
 from skdp.data.blocks import dense
 from skdp.solvers.linalg import leading_pairs
 
-FloatArray = NDArray[np.float64]
 # Synthetic columns: standard deviation in half-widths of public bounds, and that of the logarithms.
 FILLED, _SKEW = 0.3, 0.6
 # Synthetic user-item rows, between the extremes of disjoint factors and of popularity alone.

@@ -15,7 +15,6 @@ from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import (
     erfcx,
@@ -28,12 +27,11 @@ from scipy.special import (
     ndtr,
 )
 
-from skdp._limits import WIDER
+from skdp._limits import WIDER, FloatArray
 
 # The curve delta(epsilon) of Gaussian DP, and roots of curves rounded to the safe side.
 
 
-FloatArray = NDArray[np.float64]
 Curve = Callable[[float], float]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)

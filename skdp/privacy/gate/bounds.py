@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import FloatArray
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import SketchLaw, as_number
@@ -25,7 +25,6 @@ from skdp.privacy.noise import integers as noise
 # What is known of a statistic before it is read, and the grid on which its noise is added.
 
 
-FloatArray = NDArray[np.float64]
 _MAX_ROUNDING = 1 / 4  # largest fraction of the noise that may serve to cover rounding
 
 

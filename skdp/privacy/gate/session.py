@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp._limits import CACHED, NEGLIGIBLE
+from skdp._limits import CACHED, NEGLIGIBLE, IntArray
 from skdp.answer import Answer
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
@@ -132,9 +132,6 @@ def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) ->
 
 
 # Grants: the paid right to release a statistic once, at once or after adding data in parts.
-
-
-IntArray = NDArray[np.int64]
 
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:

@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._limits import IntArray
 from skdp.exceptions import PrivacyError
 from skdp.privacy.noise.words import WordArray, Words
 
@@ -239,8 +240,6 @@ def _thresholds(weights: list[int], bits: int, pairs: list[tuple[int, int]]) -> 
 def _scaled(weights: list[int]) -> list[int]:
     return [w * CELLS for w in weights] + [0] * (CELLS - len(weights))
 
-
-IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"
 _RESERVE: Final = 16

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import MEMORY, MOST_DENSE
+from skdp._limits import MEMORY, MOST_DENSE, FloatArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, Bounded
@@ -43,7 +43,6 @@ from skdp.privacy.gate.session import Grant, PrivacySession, wrapping_sum
 
 MECHANISMS = ("auto", "sqrt", "tree")
 
-FloatArray = NDArray[np.float64]
 Node = tuple[int, int]  # (level, index): steps index * 2**level + 1 .. (index + 1) * 2**level
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp._limits import NEGLIGIBLE, WIDER
+from skdp._limits import NEGLIGIBLE, WIDER, IntArray
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, SketchMixture, as_delta, as_number, largest_mu
@@ -38,7 +38,6 @@ from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
 # The table's distance from the discrete Gaussian is charged to delta as noise draws are.
 
 
-IntArray = NDArray[np.int64]
 FINE, COARSE = 15, 75  # divisors: standard deviations 20 and 4; odd, so that there are no ties
 
 
