@@ -22,8 +22,8 @@ from skdp._limits import BLOCK, EXACT, MEMORY, FloatArray
 from skdp.data.factorisations import row_squares
 from skdp.data.integers import off_grid
 from skdp.data.records import MAX_ROWS, Frame, MixedRecords
-from skdp.data.views import Zipped
-from skdp.queries.records import ClippedSum, Columns, Form
+from skdp.data.views import Columns, Zipped
+from skdp.queries.records import ClippedSum, Form
 
 _GRID = 2.0**10  # integer steps in a direction of median norm; integer sums do not depend on order
 _MOST_WORK = 2**31  # largest number of multiplications for one curvature matrix

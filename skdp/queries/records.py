@@ -10,7 +10,7 @@ e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
@@ -35,7 +35,7 @@ from skdp.data.records import (
     of_means,
 )
 from skdp.data.units import Placed
-from skdp.data.views import ViewedRows, Zipped, ZippedRows, cacheable, centered
+from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, cacheable, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.rows import RowQuery
@@ -48,7 +48,6 @@ from skdp.units import unit_named
 # that compute them there hold public values alone, so that they may be sent.
 
 
-Columns = Mapping[str, NDArray[Any]]
 Pair = tuple[FloatArray, FloatArray]
 Form = DenseRecords | SparseRecords | FactoredRecords
 Means = tuple[FloatArray, FloatArray]  # row effects a, column effects b of the matrix a 1' + 1 b'

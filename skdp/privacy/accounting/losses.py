@@ -388,6 +388,9 @@ class Loss(NamedTuple):
         return Loss(self.kind, factor * self.value)
 
 
+Losses = tuple[Loss, ...]
+
+
 def delta_from_mu_epsilon(mu: float, epsilon: float) -> float:
     """Smallest delta for which mu-GDP implies (epsilon, delta)-DP.
 

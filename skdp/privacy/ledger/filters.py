@@ -15,7 +15,7 @@ from scipy.special import erfinv, log_expit, ndtri_exp
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import ORDERS, Loss, as_number, renyi_delta
+from skdp.privacy.accounting.losses import ORDERS, Loss, Losses, as_number, renyi_delta
 from skdp.privacy.accounting.receipts import joint_epsilon, rho_of
 from skdp.privacy.gate.bounds import MAX_DRAWS, MAX_EPSILON, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.noise import integers as noise
@@ -47,8 +47,6 @@ from skdp.privacy.noise import integers as noise
 # one order are added, the best one for the first fit next to Gaussian ones: it is fixed before any
 # answer. A path may not choose its order.
 
-
-Losses: TypeAlias = tuple[Loss, ...]
 
 _UP = 1 + 2.0**-40  # factor that covers the float error of the special functions
 _LATE = (

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 from skdp._limits import NEGLIGIBLE
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.losses import Loss, Losses
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.balances import at_end_of_part
@@ -52,7 +52,6 @@ from skdp.privacy.store import connect
 # caller's word, and the ledger and the receipt of each fit say so.
 
 
-Losses: TypeAlias = tuple[Loss, ...]
 ENDED = (
     "is part of what was paid for by name, and that has ended: a search ends when its 'fit' "
     "returns, and what it did not use ends with it. Fit a new estimator, made from its parameters."

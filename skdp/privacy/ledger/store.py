@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.losses import Loss, as_text
+from skdp.privacy.accounting.losses import Losses, as_text
 from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
 from skdp.privacy.ledger.balances import Balance, Terms, check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
@@ -26,9 +26,6 @@ from skdp.privacy.ledger.fits import LedgerFit, Part, multiplied, new_token
 from skdp.privacy.store import START, Chain, Place, Store, is_database, verify
 
 # The book of a ledger: its entries, and how they change. One change at a time, or none.
-
-
-Losses: TypeAlias = tuple[Loss, ...]
 
 
 class Book:
