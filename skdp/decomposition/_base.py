@@ -24,22 +24,8 @@ from skdp.base import FitsElsewhereMixin, check_given, clip_norm_of
 from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
-from skdp.solvers import spectral
-from skdp.solvers.linalg import (
-    detection_limit,
-    fix_signs,
-    leading_eigenvectors,
-    symmetric_noise_edge,
-    top_eigenpairs,
-)
+from skdp.solvers import linalg, postprocess, spectral
 from skdp.solvers.median_search import clip_levels, find_between, raised_level
-from skdp.solvers.postprocess import (
-    log_likelihood_rows,
-    mean_noise_bias,
-    model_covariance,
-    model_precision,
-    shrunk_mean,
-)
 from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
@@ -317,7 +303,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     if sums.noise_scale:  # columns of one sign have their mean near the first direction
         start[:, 0] = spectral.about_common(*sums)
     if session.budget.exact:
-        V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
+        V = linalg.leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
     else:
         steps = 4 if n_iter == "auto" else max(n_iter, 1)  # the last one gets half
         shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
@@ -369,7 +355,7 @@ def rotate_by_ritz(project, V, share, k=None):
     ``project(V, share=...)`` releases the moment in the subspace.
     """
     answer = project(V, share=share)
-    values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
+    values, Q = linalg.top_eigenpairs((answer.value + answer.value.T) / 2)
     return ritz_of(values[:k], V @ Q[:, :k], answer.noise_scale)
 
 
@@ -396,7 +382,7 @@ def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):
 def ritz_of(values, vectors, noise_scale):
     """Return what a subspace holds from its noisy Ritz values, descending."""
     k = len(values)
-    edge = detection_limit(symmetric_noise_edge(noise_scale, k), k)
+    edge = linalg.detection_limit(linalg.symmetric_noise_edge(noise_scale, k), k)
     return Ritz(nonnegative(values), vectors, Answer(values.sum(), noise_scale * k**0.5), edge)
 
 
@@ -418,7 +404,7 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
 
 def components_of(V):
     """Rows with fixed signs, from the columns of V."""
-    return fix_signs(np.ascontiguousarray(V.T))
+    return linalg.fix_signs(np.ascontiguousarray(V.T))
 
 
 def check_normalizer(estimator):
@@ -453,7 +439,7 @@ def located(session, ask, noise, shares, d, level):
     rows = ask.clipped(clip_norm)
     for _ in range(3):
         means = means / 2
-        step = shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
+        step = postprocess.shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
         if is_near(step, clip_norm):
             break
         place, before, searches = place + step, clip_norm, searches / 2
@@ -507,9 +493,9 @@ def centred(session, ask, noise, shares, d, level):
         place, clip_norm, left, about = found
         noise = replace(noise, clip_norm=clip_norm)
     sums, noise_scale = about.sums(share=left)
-    step, kept = shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
+    step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
-    noise_bias = mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
+    noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
     near = is_near(step, noise.clip_norm)
     if "center_search" not in shares or noise_scale == 0.0 or not near:
@@ -534,7 +520,7 @@ class ProbabilisticModelMixin:
             Covariance, from released values.
         """
         check_is_fitted(self)
-        return model_covariance(*self._model())
+        return postprocess.model_covariance(*self._model())
 
     def get_precision(self) -> Any:
         """Return the inverse of the model's covariance.
@@ -545,7 +531,7 @@ class ProbabilisticModelMixin:
             Precision, from released values.
         """
         check_is_fitted(self)
-        return model_precision(*self._model())
+        return postprocess.model_precision(*self._model())
 
     def _model(self, *, scaled=True):
         components = self.components_
@@ -610,7 +596,7 @@ class ProbabilisticModelMixin:
         """
         check_is_fitted(self)
         X = checked(self, X, reset=False)
-        return log_likelihood_rows(X - self.mean_, self.get_precision())
+        return postprocess.log_likelihood_rows(X - self.mean_, self.get_precision())
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood; on private rows it is not covered by epsilon.

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
-from skdp import _validation
-from skdp._inputs import (
-    GroupUnitMixin,
-    as_blocks,
-    float_dtype,
-    groups_of_batch,
-    labels_of,
-    split_rows,
-)
+from skdp import _inputs, _validation
 from skdp._limits import MOST_DENSE
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
@@ -145,7 +137,7 @@ def _from_sketch(released, answers, facts):
 
 class DPIncrementalPCA(
     RowComponentsMixin,
-    GroupUnitMixin,
+    _inputs.GroupUnitMixin,
     IncrementalPlans,
     StreamingMixin,
     _base.ProbabilisticModelMixin,
@@ -345,7 +337,7 @@ class DPIncrementalPCA(
         session = self._open_session()
         X = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, X)
-        attributes = _base.as_input_dtype(attributes, float_dtype(X))
+        attributes = _base.as_input_dtype(attributes, _inputs.float_dtype(X))
         self._close_session(session, attributes)
         self._drop_stream()
         return self
@@ -434,10 +426,10 @@ class DPIncrementalPCA(
         if not self._by_group:
             return self._checked_rows(X, groups, **options), seen
         self._check_given(groups)
-        if as_blocks(X) is not None:
+        if _inputs.as_blocks(X) is not None:
             raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
-        X, groups = split_rows(self, X, groups, **options)
-        return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
+        X, groups = _inputs.split_rows(self, X, groups, **options)
+        return _inputs.groups_of_batch(X, _inputs.labels_of(groups, X.shape[0]), seen)
 
     def _check_n_components(self, rows):
         """Number of components, from public sizes; an error if there are not as many."""
@@ -478,7 +470,7 @@ class DPIncrementalPCA(
             "n": n,
             "persons": self._by_group,
             "sketch": sketch,
-            "dtype": float_dtype(X).str,
+            "dtype": _inputs.float_dtype(X).str,
             "names": list(getattr(self, "feature_names_in_", ())),
         }
         return facts, shares

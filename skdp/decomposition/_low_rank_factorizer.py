@@ -11,17 +11,8 @@ from skdp import _inputs
 from skdp._validation import Seed, check_int, check_option, check_rank, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
+from skdp.decomposition import _factorizer_state as states
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, found_of, warn_of_verdict
-from skdp.decomposition._factorizer_state import (
-    OTHER_BLOCKS,
-    budget_kinds,
-    draw_maps,
-    factored,
-    make_layout,
-    offers_pure_dp,
-    random_start,
-    sizes,
-)
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._planning import FactorizerPlans
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
@@ -210,7 +201,7 @@ class DPLowRankFactorizer(
         self._checked_session()  # what is wrong with the budget is said before the shape
         X = self._matrix(X)
         self._check_matrix(shape_of(X))
-        whole = sizes(self, shape_of(X), stream=False)[0] == "dense"
+        whole = states.sizes(self, shape_of(X), stream=False)[0] == "dense"
         session = self._open_session(pure=whole and self._offers_pure_dp())
         self._warn_of_delta(*_inputs.public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
@@ -219,8 +210,8 @@ class DPLowRankFactorizer(
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        layout = make_layout(self, shape_of(X), self._unit(stream=False))
-        maps = draw_maps(layout, self.sketch, SketchSource.of(session))
+        layout = states.make_layout(self, shape_of(X), self._unit(stream=False))
+        maps = states.draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
         shares = layout.shares(session.budget)
         if layout.method == "dense":
@@ -229,7 +220,7 @@ class DPLowRankFactorizer(
             paid = grant_sketches(session, bounds, shares)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(paid, maps, strict=True)]
-        return factored(layout, answers, [maps], random_start(session, layout))
+        return states.factored(layout, answers, [maps], states.random_start(session, layout))
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Factor X; return ``left_singular_vectors_ * singular_values_``, which may be published.
@@ -272,7 +263,7 @@ class DPLowRankFactorizer(
 
     # -- parameters -------------------------------------------------------------------------------
 
-    _offers_pure_dp, _budget_kinds = offers_pure_dp, budget_kinds
+    _offers_pure_dp, _budget_kinds = states.offers_pure_dp, states.budget_kinds
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
@@ -326,7 +317,7 @@ class DPLowRankFactorizer(
         if _inputs.is_memory_map(X) or is_paths(X):
             source = _inputs.check_rows(self, X, accept_sparse=True)
             return source if is_paths(X) else X
-        return _inputs.check_matrix(self, X, OTHER_BLOCKS, accept_sparse=("csr", "csc"))
+        return _inputs.check_matrix(self, X, states.OTHER_BLOCKS, accept_sparse=("csr", "csc"))
 
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):

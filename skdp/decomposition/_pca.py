@@ -15,13 +15,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base
 from skdp.decomposition._planning import DecompositionPlans
-from skdp.solvers.postprocess import (
-    ReleasedMoment,
-    pca_attributes,
-    released_count,
-    split_moment,
-    subspace_attributes,
-)
+from skdp.solvers import postprocess
 
 _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
@@ -53,12 +47,12 @@ class RowComponentsMixin:
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             bias = _base.bias_of(clip_norm)
             answer = ask.clipped(clip_norm).moment(bias, share=shares["moment"])
-            moment = split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
+            moment = postprocess.split_moment(answer.value, bias, answer.noise_scale, clip_norm, n)
             n = moment.n
             attributes = self._spectrum(session, moment, d)
         else:
             n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
-            n = released_count(n, n_noise)
+            n = postprocess.released_count(n, n_noise)
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
             ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
@@ -70,7 +64,9 @@ class RowComponentsMixin:
                 share, rows = shares["gram"], centre.rows
                 suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
                 gram, scale = suited[0].gram(share=suited[1])
-                moment = ReleasedMoment(gram, centre.mean, noise.n, scale, noise.mean_noise_bias)
+                moment = postprocess.ReleasedMoment(
+                    gram, centre.mean, noise.n, scale, noise.mean_noise_bias
+                )
                 attributes = self._spectrum(session, moment, d)
             else:
                 route = _base.row_route(self.svd_solver, d, self.n_components, sparse)
@@ -116,7 +112,7 @@ class RowComponentsMixin:
         """Return attributes of a released moment."""
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
-        attributes = pca_attributes(moment, self.n_components, limit, rank)
+        attributes = postprocess.pca_attributes(moment, self.n_components, limit, rank)
         shown = attributes["explained_variance_"], attributes["explained_variance_ratio_"]
         _base.warn_of_verdict(self, *_base.found_of(*shown))
         return attributes
@@ -133,7 +129,7 @@ class RowComponentsMixin:
             self, ask, rows, V, shares, shown, bias, centre.beyond
         )
         whole, rank = float(total.value), self._rank(noise.n, d)
-        out = subspace_attributes(values, vectors, whole, noise.n, rank)
+        out = postprocess.subspace_attributes(values, vectors, whole, noise.n, rank)
         return out | {"mean_": centre.mean}
 
 

@@ -15,15 +15,7 @@ import scipy.sparse as sp
 
 from skdp._inputs import bound_of
 from skdp.solvers.one_shot import mean_degree
-from skdp.theory import PlanData, PlansMixin, _made
-from skdp.theory._plan import (
-    MOST_NUMBERS,
-    USUAL_ONES,
-    check_entries,
-    fit_rows,
-    histories_of,
-    rows_of,
-)
+from skdp.theory import PlanData, PlansMixin, _made, _plan
 from skdp.units import DEGREE, INTERVAL, unit_of
 
 MEASURE = "fraction of the best captured squared norm"
@@ -51,18 +43,18 @@ class DecompositionPlans(PlansMixin):
     def _made(self, rng, n, d, signal=None, spectrum=None, spread=None, nnz=None, apart=False):
         unit, k = unit_of(self), n_planned(self, d)
         if nnz is not None:
-            check_entries(self, nnz, n, d)
+            _plan.check_entries(self, nnz, n, d)
         if unit.by_rows and nnz is None:
             return self._made_rows(rng, n, _made.shares_of(d, k, signal, spectrum), spread)
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
-            nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
+            nnz = min(_plan.USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
         return PlanData(lambda m: m.fit(A), _made.captured(A), said)
 
     def _made_rows(self, rng, n, shares, spread):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
-        rows, clip = rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
+        rows, clip = _plan.rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
         X = _made.skewed(rng, _made.made_rows(rng, rows, shares))
         if given or spread is not None:
@@ -76,12 +68,12 @@ class DecompositionPlans(PlansMixin):
         lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
         said += f"; logarithms of norms vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = _made.captured(X, centred=hasattr(self, "center"))
-        return PlanData(partial(fit_rows, X=X), score, (said,), n / rows)
+        return PlanData(partial(_plan.fit_rows, X=X), score, (said,), n / rows)
 
     def _made_histories(self, rng, shape, nnz, signal, apart):
         """Draw sparse rows of ones, or the graph or matrix that they are."""
         (n, d), unit = shape, unit_of(self)
-        rows, ones = histories_of(n, nnz) if unit.in_one_row else (n, nnz)
+        rows, ones = _plan.histories_of(n, nnz) if unit.in_one_row else (n, nnz)
         draw = partial(_made.made_histories, n=rows, d=d, nnz=ones, apart=apart)
         tail, k = _made.TAIL, n_planned(self, d)
         if signal is not None:
@@ -105,7 +97,9 @@ class DecompositionPlans(PlansMixin):
             seen = sp.csr_array(sp.diags_array(1 / lengths) @ X)
         kind = "latent factors that " + ("share no column" if apart else "overlap")
         said = f"histories with {nnz} ones: columns fall like the rank to the power -{tail:.2g}; "
-        return PlanData(partial(fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows)
+        return PlanData(
+            partial(_plan.fit_rows, X=X), _made.captured(seen), (said + kind,), n / rows
+        )
 
     def _planned_shape(self, n, d):
         return n, n if d is None and unit_of(self).symmetric else d
@@ -119,7 +113,7 @@ def drawn_matrix(estimator, rng, shape, values):
     what it is.
     """
     unit, k = unit_of(estimator), n_planned(estimator, min(shape))
-    smaller = min(1.0, math.sqrt(MOST_NUMBERS / math.prod(shape)))
+    smaller = min(1.0, math.sqrt(_plan.MOST_NUMBERS / math.prod(shape)))
     sizes = tuple(max(k, round(size * smaller)) for size in shape)
     ends = bound_of(estimator) if unit.bound is INTERVAL else None
     change = max(map(abs, ends)) if ends else float(bound_of(estimator) or 1.0)

@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from skdp import _validation
-from skdp._inputs import (
-    GroupUnitMixin,
-    check_clip_norm_read,
-    check_matrix,
-    check_unit_bound,
-    float_dtype,
-    has_cells,
-    public_units,
-)
+from skdp import _inputs, _validation
 from skdp._limits import CLEAR
 from skdp.answer import NOTHING
 from skdp.base import BaseDPEstimator, atomic
@@ -32,7 +23,7 @@ def check_used(estimator):
 
     Decided from parameters alone.
     """
-    check_clip_norm_read(estimator)
+    _inputs.check_clip_norm_read(estimator)
     unit, name = estimator._protects, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
@@ -56,7 +47,7 @@ _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
 class DPTruncatedSVD(
-    GroupUnitMixin, _base.LinearTransformMixin, DecompositionPlans, BaseDPEstimator
+    _inputs.GroupUnitMixin, _base.LinearTransformMixin, DecompositionPlans, BaseDPEstimator
 ):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
@@ -262,11 +253,13 @@ class DPTruncatedSVD(
             X = self._checked_rows(X, groups, **options)
         else:
             self._check_given(groups)
-            X = check_matrix(self, X, "unless privacy_unit='row'", **options)
+            X = _inputs.check_matrix(self, X, "unless privacy_unit='row'", **options)
             self._check_shape(*X.shape)
         session = self._open_session(pure=self._is_pure(X))
         attributes = self._fit_session(session, X)
-        return self._close_session(session, _base.as_input_dtype(attributes, float_dtype(X)))
+        return self._close_session(
+            session, _base.as_input_dtype(attributes, _inputs.float_dtype(X))
+        )
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
@@ -284,7 +277,7 @@ class DPTruncatedSVD(
         name, reason = _unit_fits.unit_route(self, X.shape)
         if name == "auto" and self.delta > 0:
             session.leave_open(self.delta)
-        self._warn_of_delta(*public_units(self, X.shape, session))
+        self._warn_of_delta(*_inputs.public_units(self, X.shape, session))
         return {"algorithm_reason_": reason} | fit(self, session, X, name)
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
@@ -326,14 +319,14 @@ class DPTruncatedSVD(
         _base.check_normalizer(self)
         _validation.check_real(self, "tol", 0, math.inf, closed="left")
         _validation.check_clip_norm(self)
-        check_unit_bound(self)
+        _inputs.check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:
             raise ValueError(
                 "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
                 f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
             )
         flips = self.algorithm == "one_shot" and self._protects.bound is INTERVAL
-        if flips and not has_cells(self):
+        if flips and not _inputs.has_cells(self):
             raise ValueError(
                 "algorithm='one_shot' flips binary entries: it needs "
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."

@@ -11,16 +11,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp import _validation
-from skdp._inputs import (
-    GroupUnitMixin,
-    advised,
-    as_blocks,
-    checked,
-    column_number,
-    feature_names,
-    map_blocks,
-)
+from skdp import _inputs, _validation
 from skdp._limits import CACHED
 from skdp.base import (
     BaseDPEstimator,
@@ -102,7 +93,7 @@ class RowClipper(_PublicStep):
             The same object.
         """
         _validation.check_real(self, "clip_norm", 0, math.inf, closed="right")
-        checked(self, X, accept_sparse="csr")
+        _inputs.checked(self, X, accept_sparse="csr")
         return self
 
     def transform(self, X: Any) -> Any:
@@ -119,7 +110,7 @@ class RowClipper(_PublicStep):
             Clipped rows, a copy.
         """
         clip_norm = _validation.check_real(self, "clip_norm", 0, math.inf, closed="right")
-        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
+        X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         if sp.issparse(X):
             X.sum_duplicates()
         return clipped(X, clip_norm)
@@ -214,7 +205,7 @@ class PublicScaler(_PublicStep):
         """
         _validation.check_column_bounds(self, "bounds")
         names = getattr(X, "columns", None)
-        self._map(checked(self, X, accept_sparse="csr"), names)
+        self._map(_inputs.checked(self, X, accept_sparse="csr"), names)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -232,7 +223,7 @@ class PublicScaler(_PublicStep):
         """
         _validation.check_column_bounds(self, "bounds")
         names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
-        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
+        X = _inputs.checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
         if sp.issparse(X):
             X.sum_duplicates()
@@ -346,7 +337,7 @@ class ScalerPlans(PlansMixin):
 
 
 class DPStandardScaler(
-    ScalerPlans, GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator
+    ScalerPlans, _inputs.GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator
 ):
     """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
 
@@ -481,7 +472,7 @@ class DPStandardScaler(
         X = self._checked_rows(X, groups, accept_sparse=accepted)
         attributes = self._fit_session(session, X)
         if self.group_column is not None:
-            attributes = handed_on(attributes, column_number(self))
+            attributes = handed_on(attributes, _inputs.column_number(self))
         return self._close_session(session, attributes)
 
     def _fit_session(self, session, X):
@@ -526,7 +517,7 @@ class DPStandardScaler(
         """Return the bounds of each column, or None where they are learnt."""
         if self._learns_bounds():
             return None
-        return _validation.column_bounds(self, "bounds", d, feature_names(self))
+        return _validation.column_bounds(self, "bounds", d, _inputs.feature_names(self))
 
     def _accepted(self):
         """Return the sparse format that is accepted: means would fill in what is not stored."""
@@ -589,10 +580,10 @@ class DPStandardScaler(
             self.mean_ if self.with_mean else None,
             self.scale_ if self.with_std else None,
         )
-        source = as_blocks(X)
+        source = _inputs.as_blocks(X)
         if source is None:
-            return scale(checked(self, X, accept_sparse=self._accepted(), reset=False))
-        return map_blocks(self, X, source, scale, source.n_features)
+            return scale(_inputs.checked(self, X, accept_sparse=self._accepted(), reset=False))
+        return _inputs.map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X: Any) -> Any:
         """Undo the scaling and the centring.
@@ -608,7 +599,9 @@ class DPStandardScaler(
             Rows in the units of the data.
         """
         check_is_fitted(self)
-        X = advised(self, check_array, X, accept_sparse=self._accepted(), copy=True, input_name="X")
+        X = _inputs.advised(
+            self, check_array, X, accept_sparse=self._accepted(), copy=True, input_name="X"
+        )
         if self.with_std and sp.issparse(X):
             X.data *= self.scale_[X.indices].astype(X.dtype)
         elif self.with_std:

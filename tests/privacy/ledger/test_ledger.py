@@ -273,7 +273,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
     def broken(self, *args):
         raise RuntimeError("late")
 
-    monkeypatch.setattr("skdp.decomposition._pca.pca_attributes", broken)
+    monkeypatch.setattr("skdp.solvers.postprocess.pca_attributes", broken)
     with PrivacyLedger(1, 1e-6) as ledger:
         estimator = DPPCA(clip_norm="auto")
         refuses(RuntimeError, None, estimator.fit, X)
