@@ -11,15 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp._inputs import (
-    advised,
-    as_blocks,
-    as_columns,
-    check_numbers,
-    check_placed,
-    in_blocks,
-    mapped,
-)
+from skdp import _inputs
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
@@ -146,15 +138,17 @@ def judged(ask, fit, facts, design, stage, centre, share):
 def check_measurements(estimator, X, y):
     """Return (records, shape of a matrix): rows of d1 d2 numbers, or factors."""
     X, given = _flat(X)
-    if as_blocks(X) is not None:
-        placed = in_blocks(estimator, X, y, numbers=True)
+    if _inputs.as_blocks(X) is not None:
+        placed = _inputs.in_blocks(estimator, X, y, numbers=True)
     elif isinstance(X, tuple):
         A, B = _check_factors(estimator, X)
-        _, y = advised(estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True)
-        y = check_numbers(y).astype(np.float64, copy=False)
+        _, y = _inputs.advised(
+            estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True
+        )
+        y = _inputs.check_numbers(y).astype(np.float64, copy=False)
         placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
-        placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
+        placed = _inputs.check_placed(estimator, X, y, numbers=True, multi_output=False)
     return placed, _shape(estimator, given, math.prod(given or (placed.rows.n_features,)))
 
 
@@ -178,13 +172,13 @@ def predictions(estimator, X):
         name = type(estimator).__name__
         raise ValueError(f"{name} was fitted to matrices of {estimator.coef_.shape}. Got {given}.")
     inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, cut)
-    return mapped(estimator, X, inner, None)
+    return _inputs.mapped(estimator, X, inner, None)
 
 
 def _check_factors(estimator, factors, *, reset=True):
     if len(factors) != 2:
         raise ValueError(f"a tuple X must be factors (A, B), two arrays. Got {len(factors)} items.")
-    A, B = (advised(estimator, check_array, factor, input_name="X") for factor in factors)
+    A, B = (_inputs.advised(estimator, check_array, factor, input_name="X") for factor in factors)
     check_consistent_length(A, B)
     rows = np.broadcast_to(0.0, (len(A), A.shape[1] * B.shape[1]))  # only their shape is used
     validate_data(estimator, rows, skip_check_array=True, reset=reset)
@@ -332,7 +326,7 @@ def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
 
 def release_center(estimator, session, placed, share, n, *, far=False):
     """Release the centre and the standard deviation of the targets (see `Center`)."""
-    targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
+    targets = placed.column("y", RecordForm(_inputs.as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
     return find_center(session.ask(query), share, column_weights(1), n, far=far)
 
