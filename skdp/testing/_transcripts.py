@@ -4,7 +4,6 @@ All hooks replace methods of `PrivacySession`, `Grant` and `SystemSource` while 
 runs. They act on the whole process: use them in tests, one at a time, never in production.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import numpy as np
 from sklearn.base import clone
 
 from skdp.base import BaseDPEstimator
-from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.session import FlipGrant, Grant, PrivacySession
@@ -122,15 +120,6 @@ def seeded_entropy(seed: int):
         return lambda _, *key: source.words(next(count))
 
     with replaced(SystemSource, "words", make_words):
-        yield
-
-
-@contextmanager
-def cached_accounting():
-    """Remember what a budget costs while the block runs: half the time of a small fit."""
-    with ExitStack() as stack:
-        for name in ("mu_with_pure", "epsilon_from_losses"):
-            stack.enter_context(replaced(accounting, name, functools.cache))
         yield
 
 
