@@ -32,17 +32,13 @@ def fresh(estimator, **params):
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]):
-    """Replace a method of a class (a function of a module) by ``make(original)`` for a block."""
-    inherited = name not in vars(owner)
-    raw = None if inherited else vars(owner)[name]
+    """Replace a class's own method (a module's function) by ``make(original)`` for a block."""
+    raw = vars(owner)[name]
     setattr(owner, name, make(getattr(owner, name)))
     try:
         yield
     finally:
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, raw)
+        setattr(owner, name, raw)
 
 
 def change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
