@@ -34,9 +34,10 @@ _PARTS = {
 # Factors that a scale may be raised by: as many as the queries of "raise", all but one, can tell
 # apart. Fewer or smaller ones lose .4 with heavy tails, coarser ones lose a dummy of half ones.
 _RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
-# Sizes of ranks, relative to half of the rows: if all that were asked in a stage are larger than
-# _APART, a column may be narrower than a cell; a point with less than _EVEN is about its median.
-_APART, _EVEN = 0.8, 0.1
+# Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _APART, a
+# column may be narrower than a cell; a point with less than _EVEN is about its median. An interval
+# holds a multiple of a power of two, _ROUND times as wide as itself, by chance once in _ROUND.
+_APART, _EVEN, _ROUND = 0.9, 0.1, 16
 _MEDIANS, _SCALES = ("bin", "near", "nearer"), ("scale", "part", "raise")
 
 
@@ -181,7 +182,7 @@ def find_kinds(
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
         return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
-    seen = _Medians(zero, zero + SMALLEST, first, zero)
+    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
@@ -206,20 +207,23 @@ class _Medians(NamedTuple):
     Attributes
     ----------
     center : array of shape (d,)
-        A round number in the middle half of the posterior, or a point there of small rank.
+        A round number in the middle half of the posterior, or a point there of small rank; or a
+        very round number in its middle four fifths.
     near : array of shape (d,)
-        Width of the smallest interval that holds that half and the centre; a 16th of it where the
-        rank of the centre says that it is the median.
+        Width of the smallest interval that holds that half and the centre.
     about_zero : Likelihood
         The posterior of the scales about 0.
     within : array
         How far from 0 the medians were searched for.
+    even : array of bool
+        Whether the rank of the centre says that it is the median; then it is nearer than `near`.
     """
 
     center: FloatArray
     near: FloatArray
     about_zero: Likelihood
     within: FloatArray
+    even: NDArray[np.bool_]
 
 
 def _part(*names: str) -> float:
@@ -238,7 +242,9 @@ def _medians(
 
     Where nearly all entries lie on one side of each point of a stage, a column may be far narrower
     than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages look closer.
-    They and the search for scales share what is left of the budget, whose new unit is returned.
+    They and the search for scales share what is left of the budget, whose new unit is returned. At
+    a number that many entries have they would show nothing; as a narrow column is lost without
+    them, only a still rounder one stops them.
     `half` is what half of the rows add to a rank.
     """
     if within is None:
@@ -249,19 +255,24 @@ def _medians(
     for more in (2, 1, 0):
         last = _search(last.zoomed(), ask.grid, "nearer", unit)
         a, b, most = last.low_end(0.25), last.high_end(0.75), half / last.noise_scale
-        apart = (a * b > 0) & (last.faintest > np.maximum(_APART * most, CLEAR))
+        low, high = last.low_end(0.1), last.high_end(0.9)
+        number, width = roundest(low, high), np.exp2(np.ceil(np.log2(high - low + SMALLEST)))
+        apart = (a * b > 0) & (last.faintest > CLEAR) & (number % (8 * _ROUND * width) != 0)
+        apart &= last.total > _APART * _PARTS["nearer"][1] * most
         if not more or not (far or apart.any()):
             break
         unit *= _part(*_SCALES) / _part("nearer", *_SCALES)
-    # An interval wider than a factor of two is cut to that factor at its end next to 0.
-    ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
     # Near 0 a point between the two values of a dummy has a small rank, too.
     even = (a <= last.nearest) & (last.nearest <= b) & (8 * (b - a) < np.abs(a + b))
     even &= last.faintest < _EVEN * most + CLEAR
-    center = np.where(a * b > 0, np.where(even, last.nearest, roundest(*ends)), 0.0)
-    near = np.maximum(b, center) - np.minimum(a, center)
-    near = np.where(even, near / 16, near) + SMALLEST
-    return _Medians(center, near, first, within), unit
+    # An interval wider than a factor of two is cut to that factor at its end next to 0.
+    ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
+    center = np.where(even, last.nearest, roundest(*ends))
+    # A far rounder number than such an interval holds by chance is one that many entries have.
+    common = (number != 0) & (number % (_ROUND * width) == 0)
+    even, center = even & ~common, np.where(a * b > 0, np.where(common, number, center), 0.0)
+    near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
+    return _Medians(center, near, first, within, even), unit
 
 
 def _scales_about(
@@ -275,13 +286,14 @@ def _scales_about(
     deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
+    near = seen.near / np.where(seen.even, 16, 1)
     # The scale lies between these two.
-    middle = np.sqrt(np.abs(center) * np.maximum(seen.near, np.abs(center) * 2.0**-16))
+    middle = np.sqrt(np.abs(center) * np.maximum(near, np.abs(center) * 2.0**-16))
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base, kinds)
     likelihood.follow(seen.about_zero, center == 0)
     # A scale is taken to lie at most six log2 bins below the uncertainty of the median.
-    likelihood.exclude(np.log2(seen.near / base) - 6)
+    likelihood.exclude(np.log2(near / base) - 6)
     _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
     # The last point counts all.

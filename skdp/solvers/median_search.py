@@ -64,7 +64,7 @@ class Likelihood:
         self.points, self._prior, self.kinds = points, prior / prior.sum(), kinds
         self._reached = np.repeat(self._prior.cumsum()[None], d, axis=0)
         self.lowest, self.highest, self.noise_scale = np.zeros(d), np.zeros(d), 0.0
-        self.faintest, self.nearest = np.full(d, math.inf), np.zeros(d)
+        self.faintest, self.nearest, self.total = np.full(d, math.inf), np.zeros(d), np.zeros(d)
         self._logs, self._possible = np.zeros(self._reached.shape), np.ones(1)
         self._columns, self._cells = np.arange(d), np.arange(len(prior))
         self._known = np.zeros(points.shape, bool)
@@ -95,8 +95,9 @@ class Likelihood:
         self.noise_scale = max(answer.noise_scale, 0.01)  # without noise we would divide by 0
         z = answer.value / self.noise_scale
         self.lowest, self.highest = np.minimum(self.lowest, z), np.maximum(self.highest, z)
-        closer = np.abs(z) < self.faintest
-        self.faintest = np.where(closer, np.abs(z), self.faintest)
+        size = np.abs(z)
+        closer, self.total = size < self.faintest, self.total + size
+        self.faintest = np.where(closer, size, self.faintest)
         self.nearest = np.where(closer, self.points[self._columns, which], self.nearest)
         below, above = log_ndtr((z, -z)) + z**2 / 2
         self._logs += np.where(self._cells <= which[:, None], below[:, None], above[:, None])

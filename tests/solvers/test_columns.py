@@ -95,6 +95,28 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert np.all(np.abs(np.log2(found.spread)) < 1.2) and sum(asked.shares) == pytest.approx(1)
 
 
+def test_few_rows_show_most_columns_far_from_zero():
+    """By the mean of the ranks of a stage, which has less noise than the smallest one."""
+    off = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((800, 6)) + 20_000 * rng.uniform(1, 4, 6)
+        off.append(np.abs(find_columns(Entries(X, 20.0, rng), 6, 1.0, 800.0).center - X.mean(0)))
+    assert np.mean(np.array(off) > 2) < 0.2
+
+
+@pytest.mark.parametrize(("ones", "most"), [(0.7, 0.35), (0.8, 0.35)])
+def test_dummies_of_which_most_are_one_lie_at_one(ones, most):
+    """A point below 1 whose rank is small by chance has most entries at a tiny distance."""
+    lost = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = (rng.random((500, 10)) < ones).astype(float)
+        found = find_columns(Entries(X, 12.0, rng), 10, 1.0, 500.0)
+        lost.append(np.abs(np.log2(found.spread)) > 3)
+    assert np.mean(lost) < most
+
+
 def real_columns(n, rng):
     """A shift, an amount with zeros, dummies, a sentinel, a frequent price, ratings, years."""
     return np.column_stack([
