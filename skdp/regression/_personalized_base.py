@@ -225,6 +225,7 @@ class Base(NamedTuple):
 
     scaling: Scaling
     n: float
+    shown: bool  # whether all columns have shown their scales
     model: GlobalModel | None = None
     unit: TargetUnit | None = None
 
@@ -235,14 +236,15 @@ def learn_base(estimator, ask, query, shares):
     public = {"n": n, "centered": estimator.fit_intercept}
     columns = find_columns(ask.columns(), query.n_features, shares["columns"], **public)
     scaling = scaling_of(columns)
+    limited = np.isfinite(scaling.limit)
+    shown = bool((limited & columns.found).all())
     if not estimator._y_numeric:  # logits of all are not those of each
-        return Base(scaling, columns.n)
+        return Base(scaling, columns.n, shown)
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
-    model = pooled_model(
-        ask.scaled(*scaling), columns.found, unit, share, intercept=estimator.fit_intercept
-    )
-    return Base(scaling, columns.n, model, unit)
+    ask, found = ask.scaled(*scaling), limited | columns.found
+    model = pooled_model(ask, found, unit, share, intercept=estimator.fit_intercept)
+    return Base(scaling, columns.n, shown, model, unit)
 
 
 def _target_unit(estimator, ask, p, shares, public):
@@ -465,7 +467,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)
         model, scaling, own = base.model, base.scaling, {}
-        found = np.isfinite(scaling.limit)
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.
@@ -475,10 +476,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            if not found.any():  # no column has shown in which units rows are short
-                model = model._replace(coef=np.zeros_like(model.coef), seen=False)
+            found = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
+            model = model._replace(coef=model.coef * found, seen=model.seen and bool(found.any()))
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
-        rules = all_rules(shared, view, bool(found.all()))
+        rules = all_rules(shared, view, base.shown)
         if self.head_selection == "private_vote":
             choice, helped = elect(ask, heads, rules, n, shares["head"])
         elif self.head_selection == "per_user":

@@ -389,16 +389,20 @@ def scaling_of(columns: Columns) -> Scaling:
 
     A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
     rest on a centre: both are left alone where they may as well be noise.
+    Where users are enough to show a scale, a column about 0 that shows none is nearly always 0.
+    Without a limit its few other entries would spoil heads. Such columns share one deviation.
     """
     # Where a centre may as well be 0, the distance of many zeros from it is no scale.
     off = np.abs(columns.center)
     seen = columns.found & (columns.placed | (off == 0) | (off > 2 * columns.spread))
-    found = seen & (2 * columns.n >= columns.needed)  # fewer users show no scale
-    common = np.median(columns.spread[found]) if found.any() else 1.0
-    apart = found & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
-    scale = np.where(apart, columns.spread, common)
+    seen &= 2 * columns.n >= columns.needed  # fewer users show no scale
+    rare = ~columns.found & (off == 0) & (columns.needed <= columns.n < math.inf)
+    alike = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
+    common = np.median(columns.spread[seen]) if seen.any() else alike
+    apart = seen & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
+    scale = np.where(rare, alike, np.where(apart, columns.spread, common))
     center = np.where(off > scale, columns.center, 0.0)
-    return Scaling(center, scale, np.where(found, FARTHEST, math.inf))
+    return Scaling(center, scale, np.where(seen | rare, FARTHEST, math.inf))
 
 
 @dataclass(frozen=True)
@@ -444,16 +448,13 @@ def pooled_model(
     """
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
-    bias = _WEIGHT if intercept else 0.0
-    message = Pooled(weight, unit.center, unit.size, intercept)
-    released = message.asked(ask, share=share)
+    released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if not (seen and unit.found):  # not even the number of users, or of where y lies
-        none = np.zeros((d, len(unit.center)))  # the released mean alone
-        return GlobalModel(none, unit.center, own=not unit.found, seen=False)
+        return GlobalModel(np.zeros((d, p)), unit.center, own=not unit.found, seen=False)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
-        bias=bias, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
+        bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
     solution = solve_normal_equations(moments._replace(square=(DEVIATION * unit.size) ** 2), 0.0)
     level, clear = solution.intercepts + unit.center, bool(solution.seen.all())

@@ -195,11 +195,12 @@ def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("share", "code"), [(0.0005, 1e8), (0.01, -999.0)])
 def test_codes_among_the_entries_do_not_spoil_heads(share, code, rng):
-    """A value that stands for "unknown", in the rows of one user in twenty or of most."""
+    """A value for "unknown", in rows of one user in twenty, of most, or all that a column has."""
     users = Users(1500, d=10)
     held = rng.random(len(users.y)) < 0.25
     X, y, groups = users.all
     X = np.where(rng.random(X.shape) < share, code, X)
+    X = np.hstack([X, code * (rng.random((len(X), 2)) < 0.02)])
     model = quiet(DPPersonalizedRegressor(2).fit, X[~held], y[~held], groups[~held])
     assert r2_score(y[held], model.predict(X[held], groups[held])) > 0.4
     low, high = model.feature_bounds_
@@ -225,9 +226,8 @@ def test_where_columns_lie_makes_no_difference(far):
     model = DPPersonalizedRegressor(2, epsilon=2.0)
     quiet(model.fit, X[~held], users.y[~held], users.groups[~held])
     assert r2_score(users.y[held], model.predict(X[held], users.groups[held])) > 0.6
-    clear = (places == 0) | (
-        np.abs(places) > 10 * deviations
-    )  # 1.5 deviations from 0: either place will do
+    # 1.5 deviations from 0 either place will do.
+    clear = (places == 0) | (np.abs(places) > 10 * deviations)
     assert np.abs(model.feature_center_ - places)[clear].max() < 0.5 * far
 
 

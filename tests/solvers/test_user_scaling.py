@@ -35,13 +35,15 @@ def test_far_entries_are_folded():
 
 
 def test_a_column_without_a_scale_has_that_of_the_others():
-    def seen(found):
-        return Columns(np.zeros(D), 2.0 * np.ones(D), found, 9.0, 1.0, 10, found, np.ones(D))
+    def seen(found, n=9.0):
+        return Columns(np.zeros(D), 2.0 * np.ones(D), found, n, 1.0, 10, found, np.ones(D))
 
     none = scaling_of(seen(np.zeros(D, bool)))
     assert np.isinf(none.limit).all() and (none.scale == 1).all()
     some = scaling_of(seen(np.arange(D) > 0))
     assert (some.scale == 2).all() and np.array_equal(some.limit, [np.inf] + 3 * [FARTHEST])
+    rare = scaling_of(seen(np.arange(D) > 0, n=10.0))  # enough users: it is mostly 0
+    assert np.array_equal(rare.scale, [1, 2, 2, 2]) and (rare.limit == FARTHEST).all()
 
 
 def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
