@@ -26,8 +26,8 @@ def check_used(estimator):
     _inputs.check_clip_norm_read(estimator)
     unit, name = estimator._protects, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
+    steps = () if name in _unit_fits._ITERATED else steps
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    ignored = ignored if name not in _unit_fits._ITERATED else []
     if unit.by_rows:  # where the words of scikit-learn are taken in silence
         return
     unread = unit.reads_clip_norm and name not in _unit_fits._OF_ROWS
@@ -106,7 +106,7 @@ class DPTruncatedSVD(
         component, and single columns with the largest are the others. For interactions it also uses
         their number, which is released first; with a given `unit_bound` that instead, and in a
         PrivacyLedger the shape alone. For edges it may first release how far weights are from their
-        bounds, outside of a ledger.
+        bounds, and for entries in (0, high) the means of columns, outside of a ledger.
     n_iter : int or "auto", default="auto"
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
@@ -269,11 +269,8 @@ class DPTruncatedSVD(
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)
         self._check_shape(*X.shape)
-        fit = (
-            _unit_fits.fit_interactions
-            if self._protects.bound is DEGREE
-            else _unit_fits.fit_entries
-        )
+        counts = self._protects.bound is DEGREE
+        fit = _unit_fits.fit_interactions if counts else _unit_fits.fit_entries
         name, reason = _unit_fits.unit_route(self, X.shape)
         if name == "auto" and self.delta > 0:
             session.leave_open(self.delta)

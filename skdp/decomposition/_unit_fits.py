@@ -4,6 +4,7 @@ A route is chosen from public numbers: the shape, and the noise that each would 
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from skdp.solvers import one_shot, spectral
 from skdp.solvers.iterate import PASSES, alternate, deflate, iterate_symmetric, more_columns
 from skdp.solvers.linalg import detection_limit, shrunk, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.theory._subspaces import MAX_FLIPS, choose_one_shot, is_small, released_entries
+from skdp.theory import _subspaces
 from skdp.units import DEGREE, unit_of
 
 # Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
@@ -60,7 +61,7 @@ def _flips_show_more(estimator, shape, degree):
         return not session.budget.exact
     cells = 2 if estimator.adjacency == "replace" else 1
     s = one_shot.flip_deviation(session.budget.pure_epsilon / cells)
-    if m * n * one_shot.flip_probability(s) > MAX_FLIPS:
+    if m * n * one_shot.flip_probability(s) > _subspaces.MAX_FLIPS:
         return False
     *_, noise, columns = _moment_route(estimator, estimator._checked_session(), shape, degree)
     length, unit = noise * math.sqrt(columns) * degree, s**2 * n
@@ -153,15 +154,13 @@ def chosen_pairs(moment, k):
 _USUAL_LENGTH = 0.125  # of the longest that a row may be, where nothing is known
 
 
-def moment_thresholds(estimator, session, unit, shape):
+def moment_thresholds(estimator, session, unit, shape, entries):
     """Return {route: singular value at the edge of its noise}, from public numbers.
 
     Sums show nothing of entries with both signs: a moment is of all columns.
     """
-    if not unit.kind.reads_clip_norm:
-        return {}
     (m, n), k = shape, estimator.n_components
-    length = usual_length(estimator, unit, n)
+    length = usual_length(estimator, unit, n, entries.mean)
     noise = _moment_noise(session, unit, length)
     kept = n if unit.low < 0 else spectral.moment_columns(m * length**2 / noise, n, k)
     if kept > MOST_DENSE:
@@ -169,11 +168,11 @@ def moment_thresholds(estimator, session, unit, shape):
     return {"gram" if unit.low < 0 else "screened": math.sqrt(symmetric_noise_edge(noise, kept))}
 
 
-def usual_length(estimator, unit, n):
-    """Return the clip norm that is given, or a guess of the one that is learnt."""
+def usual_length(estimator, unit, n, mean=None):
+    """Return the clip norm that is given, or a guess of the one that is learnt, by mean entries."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
-    return unit.alpha * max(1.0, _USUAL_LENGTH * math.sqrt(n))
+    return unit.alpha * max(1.0, math.sqrt(n * (_USUAL_LENGTH**2 if mean is None else mean)))
 
 
 def _moment_noise(session, unit, clip_norm):
@@ -228,8 +227,7 @@ _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 def unit_route(estimator, shape, entries=None):
     """Return (name, reason) of the route of a fit: of settings, a public shape, released facts."""
     unit, name = unit_of(estimator), estimator.algorithm
-    routes = UNIT_SOLVERS[unit.name]
-    name = next((route for route in _SKLEARN.get(name, ()) if route in routes), name)
+    name = next((each for each in _SKLEARN.get(name, ()) if each in UNIT_SOLVERS[unit.name]), name)
     if unit.bound is DEGREE:
         if name == "auto":
             return interaction_route(estimator, shape)
@@ -240,20 +238,21 @@ def unit_route(estimator, shape, entries=None):
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
     n_answers = PASSES[iterated][pure] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
-    if name == "one_shot" and not changed.bounded and not is_small(shape):
+    if name == "one_shot" and not changed.bounded and not _subspaces.is_small(shape):
         raise ValueError(
             f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
             "'alternating' or 'auto'. Got 'one_shot'."
         )
     if whole_at_once(unit) and name in ("auto", "one_shot") and estimator.delta > 0:
-        if name == "one_shot" or (is_small(shape) and not math.isinf(estimator.epsilon)):
+        if name == "one_shot" or (_subspaces.is_small(shape) and not math.isinf(estimator.epsilon)):
             return "one_shot", "one_shot: one release of all entries holds every product with them"
         return "alternating", "alternating: there is no noise, or there are too many entries"
     if name != "auto":
         return name, f"{name}: set by the parameter"
-    noisy, session = not (pure or math.isinf(estimator.epsilon)), estimator._checked_session()
-    moments = moment_thresholds(estimator, session, changed, shape) if noisy else {}
-    return choose_one_shot(
+    moments, session = None, estimator._checked_session()
+    if unit.reads_clip_norm and not (pure or session.budget.exact):
+        moments = partial(moment_thresholds, estimator, session, changed, shape)
+    return _subspaces.choose_one_shot(
         estimator, changed, shape, n_answers, iterated, moments=moments, entries=entries
     )
 
@@ -292,9 +291,10 @@ def fit_entries(estimator, session, X, route):
     ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
     U, values, ritz, reason = np.eye(m, k), np.zeros(k), None, {}
     if route == "auto":
-        known = released_entries(ask, unit, X.shape)
+        facts = _subspaces.released_entries if unit.kind.symmetric else _subspaces.released_columns
+        known = facts(ask, unit, X.shape)
         route, reason["algorithm_reason_"] = unit_route(estimator, X.shape, known)
-        if route != "one_shot" and estimator.delta > 0:
+        if route not in ("one_shot", "sums") and estimator.delta > 0:
             session.take_delta()
     if route in ("gram", "screened"):
         U, values, V, ritz = moment_triplets(estimator, session, X, unit, route, ask)
@@ -365,9 +365,9 @@ def _released_whole(session, ask, unit, shape):
         answer = ask.right(np.eye(n), share=1.0) if n <= m else ask.left(np.eye(m), share=1.0)
         value = answer.value if n <= m else answer.value.T
         return one_shot.WholeMatrix(value, answer.noise_scale, session.law)
-    graded = not graph and is_small(shape)
+    graded = not graph and _subspaces.is_small(shape)
     if graded and not budget.exact and (graded := one_shot.graded_pays(budget.pure_epsilon)):
-        spread = released_entries(ask, unit, shape).spread
+        spread = _subspaces.released_entries(ask, unit, shape).spread
         graded = one_shot.graded_pays(budget.pure_epsilon, spread)
     left = session.left("pure")
     if graded:

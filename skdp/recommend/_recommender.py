@@ -338,9 +338,7 @@ class DPRecommender(
             n_users = query.n_rows
             self._warn_of_delta(n_users)
         elif n_users is None:
-            share = 0.01
-            n_users = released_count(*ask.count(share=share))
-            available -= share
+            n_users, available = released_count(*ask.count(share=0.01)), 0.99
         route = release_route(name, session, self._whole, n_users)
         options = (self.n_components, float(self.item_exponent), self._floor)
         fitted = fit_filter(ask, route, n_users, available, *options)

@@ -245,20 +245,15 @@ def fit_filter(
     more = rest if wanted == available else 0.0 if route.name == "one_shot" else wanted - first
     if more > 0:
         counts, rest = averaged(counts, ask.counts(share=more)), rest - more
-    order = np.argsort(-counts.value, kind="stable")
-    options = (n_components, exponent)
-    if not rest:
-        items = known_items(counts, order[:1], n_users)
-        return Fitted(residual_factors(None, items, *options), counts)
-    n_kept, usual = _sized(route, counts.value[order], n_users, rest)
+    order, moment, flipped = np.argsort(-counts.value, kind="stable"), None, None
+    n_kept, usual = _sized(route, counts.value[order], n_users, rest) if rest else (1, 1)
     kept = np.sort(order[:n_kept])
     items = known_items(counts, kept, n_users)
-    if route.name == "one_shot":
-        cells = ask.cells(kept, share=rest)
-        flipped = Flipped(cells.value, cells.noise_scale)
+    if rest and route.name == "one_shot":
+        flipped = Flipped(*ask.cells(kept, share=rest))
         moment = history_pairs(flipped.rows, flipped.noise_scale, floor or usual)
-        return Fitted(residual_factors(moment, items, *options), counts, flipped)
-    off, deviation = ask.moment(kept, floor or usual, items.popular, share=rest)
-    shrink = partial(wigner, noise_scale=deviation / math.sqrt(2))
-    moment = PairMoment(off, shrink, deviation * math.sqrt(2 * n_kept))
-    return Fitted(residual_factors(moment, items, *options), counts)
+    elif rest:
+        off, deviation = ask.moment(kept, floor or usual, items.popular, share=rest)
+        shrink = partial(wigner, noise_scale=deviation / math.sqrt(2))
+        moment = PairMoment(off, shrink, deviation * math.sqrt(2 * n_kept))
+    return Fitted(residual_factors(moment, items, n_components, exponent), counts, flipped)

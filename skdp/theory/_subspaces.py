@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -80,16 +80,27 @@ def cells_of(unit: Any, shape: tuple[int, int]) -> int:
 
 
 class Entries(NamedTuple):
-    """What is known of entries, in parts of high: their mean, and their variance when rounded."""
+    """What is known of entries, in parts of high: their mean, and their variance when rounded.
 
-    spread: float
+    `uneven` is the mean square of the sums of columns, over their squared mean.
+    """
+
+    spread: float = 0.0
     mean: float | None = None
+    uneven: float = 1.0
 
 
 def released_entries(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
     """Release the mean of all entries, and the variance of rounding one to 0 or `high`."""
     sums = ask.spread(share=_SPREAD).value / (cells_of(unit, shape) * unit.high**2)
     return Entries(*np.clip(sums, 0.0, 1.0).tolist())
+
+
+def released_columns(ask: Any, unit: Any, shape: tuple[int, int]) -> Entries:
+    """Release the means of columns of entries in (0, high): how large they are, and how uneven."""
+    means, noise = ask.left(np.full((shape[0], 1), 1 / shape[0] / unit.high), share=_SPREAD)
+    mean = min(max(float(means.mean()), noise / math.sqrt(means.size)), 1.0)
+    return Entries(0.0, mean, max((float(np.mean(means**2)) - noise**2) / mean**2, 1.0))
 
 
 def _next_to_edges(ours: float, theirs: float, weight: float) -> tuple[float, float]:
@@ -114,7 +125,7 @@ def choose_one_shot(
     n_answers: int,
     other: str,
     *,
-    moments: Mapping[str, float] | None = None,
+    moments: Callable[[Entries], Mapping[str, float]] | None = None,
     groups: bool = False,
     entries: Entries | None = None,
 ) -> tuple[str, str]:
@@ -124,8 +135,10 @@ def choose_one_shot(
     the largest singular value: "sums" where no algorithm shows much beside it, and their noise is
     not larger without the delta.
     It is "auto" for a graph where that depends on how far weights are from 0 and `high`, as
-    rounding them has noise that no budget takes away. A ledger knows what kind of a budget a fit
-    has before it begins; there weights are taken to be 0 or `high`.
+    rounding them has noise that no budget takes away; and for entries where it depends on how long
+    rows are, as a moment has the less noise the shorter they are, and on how evenly columns share
+    them: directions of few columns have more noise in products. A ledger knows what kind of a
+    budget a fit has before it begins; there weights are taken to be 0 or `high`, and rows guessed.
 
     Parameters
     ----------
@@ -139,8 +152,8 @@ def choose_one_shot(
         Number of answers of the other route.
     other : str
         Its name.
-    moments : mapping or None
-        Name -> threshold of routes by the moment of the rows.
+    moments : callable or None
+        Entries -> {name: threshold} of routes by the moment of the rows.
     groups : bool
         Whether groups of nodes are sought, and not the matrix itself.
     entries : Entries or None
@@ -152,22 +165,28 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    (m, n), k, session = shape, estimator.n_components, estimator._checked_session()
-    theirs = _iterated_threshold(session, unit, k, n_answers)
-    other, theirs = min({other: theirs, **(moments or {})}.items(), key=itemgetter(1))
-    ends = [entries or Entries(0.0)]
-    if unit.kind.symmetric and not entries and not any(around()):
-        ends.append(Entries(0.25))
-    found = [_limits(pure, unit, shape, theirs, groups, end) for end in ends]
-    names = ["one_shot" if ours < others else other for ours, others in found]
-    if names[0] != names[-1]:
-        return "auto", "auto: a release shows whether entries are 0 or the upper bound"
-    ours, theirs = found[0]
-    missed, rows = min(found[0]) / unit.alpha, max(m, k * (ours < theirs) * math.sqrt(m * n))
-    pays = session.law == "laplace" or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
-    if pays and unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
-        return "sums", f"sums: blocks of {missed:.3g} rows and columns are below the noise"
-    return names[0], f"{names[0]}: detection limit {ours:.3g} by one_shot, {theirs:.3g} by {other}"
+    k, session, ends = estimator.n_components, estimator._checked_session(), [entries or Entries()]
+    products = _iterated_threshold(session, unit, k, n_answers)
+    if not entries and not any(around()):
+        ends += [Entries(0.25)] * unit.kind.symmetric
+        if moments and unit.low == 0 and estimator.clip_norm == "auto":
+            ends = [Entries(0.0, 0.0, shape[1]), Entries(0.0, 1.0)]
+    found, pays = {}, session.law == "laplace"
+    pays = pays or pure.budget.pure_epsilon * session.noise_multiplier > 2**0.5
+    for end in ends:
+        routes = {other: products * end.uneven**0.25} | (moments(end) if moments else {})
+        name, theirs = min(routes.items(), key=itemgetter(1))
+        ours, theirs = _limits(pure, unit, shape, theirs, groups, end)
+        missed, rows = min(ours, theirs) / unit.alpha, shape[0]
+        said = f"detection limit {ours:.3g} by one_shot, {theirs:.3g} by {name}"
+        if ours < theirs:
+            name, rows = "one_shot", max(rows, k * math.sqrt(math.prod(shape)))
+        if pays and unit.kind.reads_clip_norm and unit.low == 0 and missed > _MISSED[k > 1] * rows:
+            name, said = "sums", f"blocks of {missed:.3g} rows and columns are below the noise"
+        found.setdefault(name, f"{name}: {said}")
+    if len(found) > 1:
+        return "auto", "auto: a release shows how large entries are"
+    return next(iter(found.items()))
 
 
 def _limits(
