@@ -249,8 +249,12 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # If the scale about 0 was not found, the range is the posterior median of that scale.
-        within = np.where(first.found(), first.high_end(0.75), first.high_end(0.5))
+        # Where ranks are clear, more than one bin is left for want of questions alone: the prior,
+        # by which columns lie near each other, should not choose. A scale about 0 that was not
+        # found is the posterior median.
+        clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
+        within = np.where(clear, first.high_end(0.95), first.high_end(0.75))
+        within = np.where(first.found(), within, first.high_end(0.5))
     last = _search(steps(within), ask.grid, "near", unit)
     for more in (2, 1, 0):
         last = _search(last.zoomed(), ask.grid, "nearer", unit)

@@ -105,6 +105,18 @@ def test_few_rows_show_most_columns_far_from_zero():
     assert np.mean([np.abs(found.center - X.mean(axis=0)) > 2 for X, found in tables]) < 0.2
 
 
+def test_seconds_are_found_next_to_columns_of_about_one():
+    """By these they would lie in the lower one of the bins that the questions leave."""
+
+    def table(rng):
+        near = rng.normal(size=3000), rng.random(3000) < 0.8, np.full(3000, 7.0)
+        rare = np.where(rng.random(3000) < 0.05, rng.lognormal(3, 1, 3000), 0.0)
+        return np.c_[*near, rare, rng.integers(1990, 2020, 3000), rng.normal(1.7e9, 3e4, 3000)]
+
+    tables = searched(table, 3000, 6, 12.0)
+    assert max(abs(found.center[5] - 1.7e9) for _, found in tables) < 3e4
+
+
 @pytest.mark.parametrize("ones", [0.7, 0.8])
 def test_dummies_of_which_most_are_one_lie_at_one(ones):
     """A point below 1 whose rank is small by chance has most entries at a tiny distance."""
