@@ -122,8 +122,9 @@ def release_place(
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
         between = (min(max(noise / n, least), radius), _CUT * radius)
         first = first or radius
-    # Half of the records lie nearer to 0 than the median of those that are not 0: most are 0.
-    piled = _CUT * radius + float(np.linalg.norm(at)) < first
+    # Half of the records lie nearer to 0 than the median of those that are not 0, which the ranks
+    # tell to a factor: most are 0.
+    piled = (_CUT * radius + float(np.linalg.norm(at))) * 2.0 ** (2 / 2**FINER) < first
     return Place(at, first if piled else radius)
 
 

@@ -138,6 +138,14 @@ def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     assert model.score(X, y) > 0.7 and abs(model.coef_).max() < 2
 
 
+def test_records_far_from_zero_are_not_mostly_zero(rng):
+    """The median of their norms may be told somewhat above all of them."""
+    X, M = rng.standard_normal((2000, 6, 5)), np.outer(rng.standard_normal(6), np.ones(5))
+    y = np.tensordot(X, M, 2) + rng.standard_normal(2000)
+    model = DPTraceRegressor(1, epsilon=10.0, random_state=0).fit(X + 50.0, y)
+    assert model.score(X + 50.0, y) > 0.8
+
+
 @pytest.mark.deep
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
