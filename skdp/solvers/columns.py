@@ -242,9 +242,9 @@ def _medians(
 
     Where nearly all entries lie on one side of each point of a stage, a column may be far narrower
     than a cell, as one that lies 100,000 of its scales from 0. Up to two more stages look closer.
-    They and the search for scales share what is left of the budget, whose new unit is returned. At
-    a number that many entries have they would show nothing; as a narrow column is lost without
-    them, only a still rounder one stops them.
+    They and the search for scales share what is left of the budget, whose new unit is returned. A
+    closer look at the ones of a dummy shows nothing new, so none is taken at a very round number;
+    rounder than for a centre, as a narrow column is lost without the closer look.
     `half` is what half of the rows add to a rank.
     """
     if within is None:
