@@ -88,7 +88,8 @@ class Columns(NamedTuple):
     needed : int
         About how many entries that differ from 0 and from the centre it takes to find a scale.
     placed : array of bool, shape (d,)
-        Whether the middle half of the posterior of the median is no wider than the scale.
+        Whether the middle half of the posterior of the median is no wider than the scale, or the
+        rank of the centre is clearly small, so that it lies among the entries.
     deviation : array of shape (d,)
         About the standard deviation: the posterior median of the scale, times the root of the
         fraction of entries that differ from the centre (the released fraction plus its noise
@@ -182,7 +183,7 @@ def find_kinds(
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
         return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
-    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0)
+    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
@@ -217,6 +218,8 @@ class _Medians(NamedTuple):
         How far from 0 the medians were searched for.
     even : array of bool
         Whether the rank of the centre says that it is the median; then it is nearer than `near`.
+    sure : array of bool
+        Whether it says so and noise could hardly make it say so.
     """
 
     center: FloatArray
@@ -224,6 +227,7 @@ class _Medians(NamedTuple):
     about_zero: Likelihood
     within: FloatArray
     even: NDArray[np.bool_]
+    sure: NDArray[np.bool_]
 
 
 def _part(*names: str) -> float:
@@ -274,9 +278,10 @@ def _medians(
     center = np.where(even, last.nearest, roundest(*ends))
     # A far rounder number than such an interval holds by chance is one that many entries have.
     common = (number != 0) & (number % (_ROUND * width) == 0)
-    even, center = even & ~common, np.where(a * b > 0, np.where(common, number, center), 0.0)
+    even &= ~common | (last.nearest == number)
+    center = np.where(a * b > 0, np.where(common, number, center), 0.0)
     near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
-    return _Medians(center, near, first, within, even), unit
+    return _Medians(center, near, first, within, even, even & (most > 3 * CLEAR)), unit
 
 
 def _scales_about(
@@ -320,7 +325,7 @@ def _scales_about(
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
-    unseen, placed = ~found & (center == 0), seen.near <= spread
+    unseen, placed = ~found & (center == 0), seen.sure | (seen.near <= spread)
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
         at = slice(stop, stop := stop + of_kind)

@@ -89,6 +89,7 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     found = find_columns(asked := Entries(X, 12.0, rng), 3, 1.0, None)
     np.testing.assert_allclose(found.center, [0.0, distance, -distance], atol=0.5)
     assert np.all(np.abs(np.log2(found.spread)) < 1.2) and sum(asked.shares) == pytest.approx(1)
+    assert found.placed.all()  # or targets there would have no model
 
 
 def searched(make, noise):
