@@ -15,6 +15,7 @@ from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
+from skdp.privacy.accounting.losses import compose, delta_from_losses
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 from skdp.theory._subspaces import Entries
@@ -399,6 +400,26 @@ def test_budget_split():
     ):
         spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
+
+
+@pytest.mark.parametrize(
+    ("shape", "density", "route", "kind"),
+    [
+        ((150, 100), 0.6, "one_shot", "pure"), ((60, 40), 0.3, "sums", "pure"),
+        ((150, 100), 0.01, "screened", "gaussian"), ((300, 500), 0.3, "alternating", "gaussian"),
+    ],
+)  # fmt: skip
+def test_means_that_choose_a_route_are_paid_with_what_follows(shape, density, route, kind, rng):
+    """They come first, without delta; what follows has all of the rest, and no more."""
+    svd = fit((rng.random(shape) < density) * 1.0, privacy_unit="entry")
+    assert svd.algorithm_reason_.startswith(route)
+    losses = [line.loss for line in svd.releases_]
+    assert losses[0] == ("pure", 0.02) and {loss.kind for loss in losses[1:]} == {kind}
+    assert svd.privacy_spent_.losses == (("pure", 1.0), ("delta", 1e-6))
+    if kind == "pure":
+        assert sum(loss.value for loss in losses) == pytest.approx(1.0, abs=1e-12)
+    else:
+        assert 0.99e-6 < delta_from_losses(compose(losses), 1.0) <= 1e-6
 
 
 # -- refits ------------------------------------------------------------------------------------
