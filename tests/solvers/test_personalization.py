@@ -115,6 +115,9 @@ def test_pseudo_responses_of_a_user_depend_on_no_other_user(loss, rng):
     Y, eta = rng.standard_normal((2, 5, 7, 1))
     alone = map(loss.pseudo, Y[:, None], eta[:, None])
     assert np.array_equal(loss.pseudo(Y, eta), np.concatenate([*alone]))
+    nearly = np.tile([1e-3, 1e-3 + 3e-16], 2)  # a constant to some, and next to what is larger
+    A = np.stack([nearly, np.ones(4)])[:, :, None]
+    assert np.array_equal(fits.centred(A)[:1], fits.centred(A[:1])) and fits.centred(A)[0].any()
 
 
 # -- the shared structure --------------------------------------------------------------------------
