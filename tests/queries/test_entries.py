@@ -28,7 +28,7 @@ MATRICES = {
     "column": RNG.standard_normal((N, 1)),
     "ones": np.ones((N, 1)),
 }
-LEFT = np.linalg.qr(RNG.standard_normal((M, K)))[0]
+LEFT = 1.7 * np.linalg.qr(RNG.standard_normal((M, K)))[0]
 UNITS = [
     MatrixUnit("entry", "add_remove", -0.5, 2.0),
     MatrixUnit("entry", "replace", -0.5, 2.0),

@@ -104,7 +104,7 @@ def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
 @pytest.mark.parametrize("adjacency", UNITS["entry"])
 def test_an_entry_of_a_whole_matrix_keeps_to_its_bounds_in_both_norms(adjacency):
     unit, rng = unit_of("entry", adjacency), np.random.default_rng(0)
-    for sketch in maps_of("gaussian", "dense"):
+    for sketch in maps_of("gaussian")[:2] + maps_of("gaussian", "dense"):
         pairs = neighbours("entry", adjacency, sketch, rng)
         assert 0.97 < largest_ratio(unit, sketch, pairs) <= 1 + 1e-9
 

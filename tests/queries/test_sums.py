@@ -14,7 +14,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.records import RecordQuery
 from skdp.queries.regression import RegressionQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import Neighbours, NumberQuery, whole_steps
+from skdp.queries.sums import Neighbours, NumberQuery, bias_units, whole_steps
 from skdp.queries.users import UserQuery
 from skdp.testing import check_charge_before_read, check_sensitivity
 from tools.outcomes import refuses
@@ -36,7 +36,7 @@ def unit_vector():
 
 
 DRAWS = {
-    "number": (lambda q: q.number(-0.3, 0.7), lambda: RNG.choice([-0.3, 0.1, 0.7])),
+    "number": (lambda q: q.number(-0.7, 0.3), lambda: RNG.choice([-0.7, 0.1, 0.3])),
     "array": (lambda q: q.array(1.0), unit_vector),
     "psd": (lambda q: q.positive(1.0, 2), lambda: np.outer(*[unit_vector()] * 2)),
     "non-negative": (lambda q: q.positive(1.0, 2), lambda: np.abs(unit_vector())),
@@ -83,6 +83,12 @@ def test_whole_steps_are_rounded_for_each_unit_and_saturate():
     assert whole_steps(0.0, (3, 0.5), (1, -0.5)) == 1.0
     assert whole_steps(1e-12, (2**62, 1.0)) == 2**62
     assert whole_steps(1e-12, (2**62, -1.0)) == -(2**62)
+    assert bias_units(1.0, 0.3) == 1  # a bias of 2 is longer than the bound takes it for
+
+
+def test_an_array_keeps_to_its_bound_in_l1():
+    alike = RowQuery(X[:1], clip_norm=1.0, adjacency="add_remove").sums()
+    assert 0.99 < np.abs(alike.answer(1e-6)).sum() / alike.bound.l1_steps(1e-6) <= 1.0
 
 
 # -- kept_below: how many are below t, minus half of them, zeros left out --------------------------
