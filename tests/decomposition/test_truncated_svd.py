@@ -186,13 +186,6 @@ def test_screening_wins_on_wide_sparse_rows(wide):
     assert np.array_equal(automatic.components_, screened.components_)
 
 
-def test_automatic_route_stays_on_public_facts(wide):
-    """Dense rows are never screened, and narrow ones get the moment."""
-    names = {entry.name for entry in fit(wide[:50].toarray(), 2, clip_norm=1.0).releases_}
-    assert "gram" not in names
-    assert "gram" in {entry.name for entry in fit(sp.csr_array(X), 2, clip_norm=1.0).releases_}
-
-
 # -- routes of the units that are not rows -----------------------------------------------------
 
 
@@ -310,7 +303,6 @@ def test_wide_tables_lose_nothing_to_their_column_sums(rng, epsilon, k, least):
     A = np.asarray(rng.random((100, 1000)) < rng.beta(0.5, 3, 1000), float)
     svd = fit(A, k, privacy_unit="entry", epsilon=epsilon)
     assert share_of_best(svd, A) > least
-    assert {line.mechanism for line in svd.releases_} == {"laplace"}
 
 
 @pytest.mark.thorough
@@ -392,12 +384,8 @@ SHARES["row_sum"] = 3
 def test_budget_split():
     svd = fit(X, algorithm="gram", budget_split=SHARES)
     total = svd.privacy_spent_.mu**2
-    for name, share in (
-        ("row_sum", 0.3),
-        ("count", 0.1),
-        ("norm_centered_rank", 0.16),
-        ("squared_norm_sum", 0.1),
-    ):
+    parts = {"row_sum": 0.3, "count": 0.1, "norm_centered_rank": 0.16, "squared_norm_sum": 0.1}
+    for name, share in parts.items():
         spent = sum(entry.loss.value**2 for entry in svd.releases_ if entry.name == name)
         assert spent == pytest.approx(share * total), name
 
@@ -446,10 +434,8 @@ def test_shares_of_the_automatic_route(wide):
     shares = {"subspace": 8, "spectrum": 1, "total_variance": 1, "count": 1}
     svd = fit(wide, 5, budget_split=shares, clip_norm=1.0)
     assert "gram" in {entry.name for entry in svd.releases_}
-    with pytest.raises(
-        ValueError, match=r"keys .*'count', 'spectrum', 'subspace', 'total_variance'"
-    ):
-        fit(wide, 5, budget_split=shares | {"row_sum": 1}, clip_norm=1.0)
+    more, words = shares | {"row_sum": 1}, r"keys .*'count', 'spectrum', 'subspace', 'total_var"
+    refuses(ValueError, words, fit, wide, 5, budget_split=more, clip_norm=1.0)
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
 
 

@@ -186,14 +186,6 @@ def test_levels_are_raised_to_where_few_lie_above_and_no_further(spread, goal, f
     assert raised_level(Norms(norms).above, 1.0, 11000.0, 0.1) == 1.0
 
 
-def test_levels_that_noise_hides_stay():
-    norms = np.random.default_rng(3).lognormal(size=300)
-    hidden = Norms(norms, noise=100.0)  # no count stands clear of its noise
-    assert raised_level(hidden.above, 1.0, 10.0, 0.1) == 1.0
-    assert len(hidden.asked) == 4
-    assert math.fsum(share for _, share in hidden.asked) == pytest.approx(0.1)
-
-
 @pytest.mark.thorough
 def test_a_level_is_hardly_ever_raised_far_by_mistake():
     """Noise grows with the square of a level; two counts in a hundred meant 16 times as much."""

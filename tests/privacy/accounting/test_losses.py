@@ -193,11 +193,8 @@ def test_deltas_of_fits_add_to_that_of_all_else(beside):
 
 @pytest.mark.parametrize("kind", ["sketch", "Gaussian", "", None, 3, ["pure"]])
 def test_unknown_kinds_raise_with_the_list(kind):
-    for call in (
-        compose,
-        lambda x: delta_from_losses(x, 1.0),
-        lambda x: epsilon_from_losses(x, 0.1),
-    ):
+    of_losses = lambda x: delta_from_losses(x, 1.0), lambda x: epsilon_from_losses(x, 0.1)
+    for call in (compose, *of_losses):
         refuses(ValueError, r"gaussian.*pure.*range", call, [(kind, 0.5)])
 
 

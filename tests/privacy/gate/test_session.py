@@ -64,10 +64,10 @@ def test_a_grant_opens_once():
     refuses(PrivacyError, "pays for one release", grant.open, constant(VECTOR).answer)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4), np.zeros((4, 1), np.int64)],
-)
+UNLIKE = [np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4), np.zeros((4, 1), np.int64)]
+
+
+@pytest.mark.parametrize("answer", UNLIKE)
 def test_an_answer_that_does_not_match_its_bound_is_refused(answer):
     with pytest.raises(PrivacyError, match="does not match"):
         session().release(Bounded(VECTOR, lambda step: answer), 0.5)

@@ -133,11 +133,8 @@ def test_one_fit_and_gaussian_fits_keep_their_curve():
 def test_pure_fits_cost_no_more_than_their_sum():
     fits = [(Loss("pure", 0.25),)] * 4
     failing = (*fits[0], Loss("delta", 1e-7))
-    for first, delta, epsilon in (
-        (fits[0], 1e-9, 1.0),
-        (failing, 1e-7, 1.0),
-        (failing, 1e-9, math.inf),
-    ):
+    cases = (fits[0], 1e-9, 1.0), (failing, 1e-7, 1.0), (failing, 1e-9, math.inf)
+    for first, delta, epsilon in cases:
         assert spent_epsilon(first, fits[1:], delta, (1.0, 1e-9)) == epsilon
     assert spent_delta(failing, fits[1:], 1.0, (1.0, 1e-9)) == 1e-7
     many = [(Loss("pure", 0.01),)] * 1000  # here Gaussians are far less

@@ -208,6 +208,7 @@ def test_seeded_fits_may_be_allowed():
     ledger = PrivacyLedger(1, 1e-6, allow_seeded=True)
     with ledger, pytest.warns(UserWarning, match="random_state"):
         pca(0.3, random_state=0).fit(X)
+    with ledger:
         pca(0.3).fit(X)
     assert ledger.spent.seeded
     assert "SEEDED" in ledger.report()
