@@ -19,12 +19,13 @@ def test_the_step_makes_the_claimed_change_equal_mu_sigmas(mu, l2, cross, slack)
     step = gaussian_step(bound, mu)
     assert bound.l2_steps(step) <= mu * noise.EFFECTIVE_SIGMA
     assert bound.l2_steps(step) == pytest.approx(mu * noise.EFFECTIVE_SIGMA, rel=1e-9)
+    assert gaussian_step(bound._replace(min_step=2 * step), mu) == 2 * step  # integers are exact
 
 
 def test_laplace_step_makes_the_claimed_change_equal_epsilon_scales():
     step = laplace_step(VECTOR, 0.3)
-    assert VECTOR.l1_steps(step) == pytest.approx(0.3 * noise.LAPLACE_SCALE, rel=1e-9)
-    assert VECTOR.l1_steps(step) <= 0.3 * noise.LAPLACE_SCALE
+    assert 1 - 1e-9 <= VECTOR.l1_steps(step) / (0.3 * noise.LAPLACE_SCALE) <= 1.0
+    assert laplace_step(VECTOR._replace(min_step=2 * step), 0.3) == 2 * step
 
 
 def test_rounding_beyond_the_budget_is_a_clear_error():
