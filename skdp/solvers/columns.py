@@ -37,7 +37,9 @@ _RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
 # Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _APART, a
 # column may be narrower than a cell; a point with less than _EVEN is about its median. An interval
 # holds a multiple of a power of two, _ROUND times as wide as itself, by chance once in _ROUND.
-_APART, _EVEN, _ROUND = 0.9, 0.1, 16
+# Posterior quantiles: very round numbers are looked for from _OUTER to 1 - _OUTER; a range that
+# clear ranks show ends at _SURE.
+_APART, _EVEN, _ROUND, _OUTER, _SURE = 0.9, 0.1, 16, 0.1, 0.95
 _MEDIANS, _SCALES = ("bin", "near", "nearer"), ("scale", "part", "raise")
 
 
@@ -257,13 +259,13 @@ def _medians(
         # by which columns lie near each other, should not choose. A scale about 0 that was not
         # found is the posterior median.
         clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
-        within = np.where(clear, first.high_end(0.95), first.high_end(0.75))
+        within = np.where(clear, first.high_end(_SURE), first.high_end(0.75))
         within = np.where(first.found(), within, first.high_end(0.5))
     last = _search(steps(within), ask.grid, "near", unit)
     for more in (2, 1, 0):
         last = _search(last.zoomed(), ask.grid, "nearer", unit)
         a, b, most = last.low_end(0.25), last.high_end(0.75), half / last.noise_scale
-        low, high = last.low_end(0.1), last.high_end(0.9)
+        low, high = last.low_end(_OUTER), last.high_end(1 - _OUTER)
         number, width = roundest(low, high), np.exp2(np.ceil(np.log2(high - low + SMALLEST)))
         apart = (a * b > 0) & (last.faintest > CLEAR) & (number % (8 * _ROUND * width) != 0)
         apart &= last.total > _APART * _PARTS["nearer"][1] * most
