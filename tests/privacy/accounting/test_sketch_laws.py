@@ -44,6 +44,8 @@ def test_known_inflation_of_the_noise():
     for (t, v), most in {(20, 40): 1.074, (40, 160): 1.033, (400, 800): 1.0045}.items():
         mixture = largest_mixture([(0.5, (t,)), (0.5, (v,))], 1.0, 1e-6)
         assert 1.0 < mu_from_epsilon_delta(1.0, 1e-6) / float(mixture) < most
+    for mu in (0.5, 4.0, 20.0):  # a change may also have one length, whatever the sketch
+        assert SketchMixture(((mu, (1,)),)).delta(1.0) >= delta_from_mu_epsilon(mu, 1.0)
 
 
 @pytest.mark.thorough
