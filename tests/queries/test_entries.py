@@ -209,7 +209,7 @@ ROW_RELEASES = {
 def test_rows_of_entries_hold_their_bounds(name, adjacency):
     clipped, public, least = ROW_RELEASES[name]
     clip_norm, shape = clipped or (math.inf, (7, 4))
-    starts, climb = {"gram": (80, 60), "sparse gram": (20, 5)}.get(name, (80, 15))
+    starts, climb = (80, 60) if name == "gram" else (20, 5)
 
     def rows(A):
         A = sp.csr_array(A) if "sparse" in name else A
