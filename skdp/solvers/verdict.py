@@ -103,8 +103,9 @@ def evidence(
     products of n records with a target have m_i times what rho leaves of its square by chance
     (twice that in columns that were chosen by such products); or clear products with directions
     (`few`). The same records made these: what that makes of chance follows from sums of columns,
-    and is known to about itself. Of codes, which are no targets of their own, all are looked at
-    together (`pooled`), and next to directions no columns, as scores start from these.
+    and is known to half of itself; likely is what exceeds it, as large as it is. Of codes, which
+    are no targets of their own, all are looked at together (`pooled`), and next to directions no
+    columns show that more was seen, as scores start from these.
     """
     # The means of the rows have noise too, which comes with those of the targets.
     noise, of_means = released.noise, released.sums_noise * released.target_mean
@@ -123,7 +124,10 @@ def evidence(
     parts[2] = released.chance * released.square
     if pooled:
         losses[1], parts[:] = losses[1].sum(axis=0), parts.sum(axis=1, keepdims=True)
-    shown = Kept(parts[0], np.sqrt(parts[1] + parts[2] ** 2)).exceeds(parts[2])
-    # Clearly is by a factor of e; the smallest stands for 0.
-    gain = (losses[1, :, 0] - losses[1].min(axis=1)) * (not (pooled and len(few)))
-    return rho2, shown | (gain > 2), shown | (gain > 0)
+    shown, likely = (
+        Kept(parts[0], np.sqrt(parts[1] + (known * parts[2]) ** 2)).exceeds(parts[2])
+        for known in (0.5, 0.0)
+    )
+    gain, apart = losses[1, :, 0] - losses[1].min(axis=1), pooled and len(few) > 0
+    clearly = gain > 2  # by a factor of e; the smallest stands for 0
+    return rho2, shown | (clearly & (not apart)), likely | (clearly if apart else gain > 0)

@@ -452,6 +452,20 @@ def test_what_rows_tell_nothing_of_is_said(wide, epsilon, rng):
     assert blind.privacy_spent_.epsilon == 0.1  # what is spent does not tell of it
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
+def test_classes_of_few_wide_rows_are_not_lost_where_noise_is_small(rng):
+    """Chance grows with the columns that stand clear of noise, and is guessed too large of counts.
+
+    What exceeds it, by however little, keeps its model: the label of half of all was taken.
+    """
+    F, loadings = rng.standard_normal((600, 10)), rng.standard_normal((10, 1800))
+    Z = F @ (np.exp(-np.arange(10) / 3)[:, None] * loadings) / 4 + rng.standard_normal((600, 1800))
+    X, y = 1.0 * rng.poisson(np.exp(Z + 1.5 * rng.standard_normal(1800))), F[:, 0] + F[:, 1] > 0
+    with seeded_entropy(0):
+        model = DPRidgeClassifier(epsilon=30, classes=[False, True]).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > 0.75
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("bounds", [None, (0, 1e5)])
 def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label(bounds):
