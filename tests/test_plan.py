@@ -6,8 +6,10 @@ import statistics
 
 import numpy as np
 import pytest
+from scipy.stats import skew
 from sklearn.base import clone
 from sklearn.cluster import KMeans
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import accuracy_score, adjusted_rand_score, r2_score
 
 import skdp
@@ -18,7 +20,7 @@ from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.ledger.routes import on_made_data
 from skdp.privacy.noise import words
 from skdp.recommend import DPRecommender
-from skdp.theory import _plan
+from skdp.theory import _made, _plan
 from skdp.theory._plan import thinned_budget
 from tools.ways import ESTIMATORS
 
@@ -135,7 +137,8 @@ def test_fewer_rows_have_less_noise_in_proportion():
             assert budget.mu == pytest.approx(behind * stated.mu, rel=2e-3)
             assert budget.copies == 1
     assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
-    few, many = (skdp.DPPCA(3, clip_norm=1.0).plan(n, 100) for n in (4000, 40_000))
+    plan = skdp.DPPCA(3, clip_norm=1.0).plan
+    few, many = (plan(n, 100, skew=np.zeros(100)) for n in (4000, 40_000))
     assert few.releases[0].noise_scale == pytest.approx(many.releases[0].noise_scale, rel=1e-3)
     assert many.error < few.error / 5
 
@@ -150,13 +153,12 @@ def lost_rows(model, X):
 
 
 def of_rows(estimator, n, d, k, share):
-    X = np.sinh(math.sqrt(d) * datasets.make_spiked_rows(n, d, k, share, random_state=5))
+    X = math.sqrt(d) * datasets.make_spiked_rows(n, d, k, share, random_state=5)
+    X += X**2 / 3
     values = np.linalg.eigvalsh(np.cov(X.T))
-    lengths = np.log(np.linalg.norm(X - X.mean(axis=0), axis=1))
-    spread = float(np.std(lengths))
     if estimator.clip_norm != "auto":
-        estimator.clip_norm = float(np.exp(np.median(lengths)))
-    plan = estimator.plan(n, d, spectrum=values, spread=spread)
+        estimator.clip_norm = float(np.median(np.linalg.norm(X - X.mean(axis=0), axis=1)))
+    plan = estimator.plan(n, d, spectrum=values, skew=skew(X))
     return plan.error, lambda: lost_rows(clone(estimator).fit(X), X)
 
 
@@ -190,11 +192,8 @@ def of_table(estimator, n, d):
     y = (y > np.median(y)).astype(int) if classes else y
     gauge = accuracy_score if classes else r2_score
     best, trivial = gauge(y, own.fit(X, y).predict(X)), 0.5 if classes else 0.0
-    share = np.corrcoef(f, y)[0, 1] ** 2
-    if classes:
-        share = np.mean([np.mean(scaled[y == label], axis=0) ** 2 for label in (0, 1)])
-    facts = {"signal": float(share)}
-    plan = estimator.plan(n, d, spectrum=np.linalg.eigvalsh(np.cov(scaled.T)), **facts)
+    values, share = np.linalg.eigvalsh(np.cov(scaled.T)), LinearRegression().fit(X, y).score(X, y)
+    plan = estimator.plan(n, d, spectrum=values, signal=share, skew=skew(X))
 
     def lost():
         found = gauge(y, clone(estimator).fit(X, y).predict(X))
@@ -242,7 +241,7 @@ def of_graph(estimator, n):
 
 def of_columns(estimator, n, d):
     X = np.random.default_rng(5).logistic(3.0, 2.0, (n, d))
-    plan = estimator.plan(n, d)
+    plan = estimator.plan(n, d, skew=skew(X))
     return plan.error, lambda: np.mean(np.abs(clone(estimator).fit(X).scale_ / X.std(axis=0) - 1))
 
 
@@ -271,7 +270,7 @@ COMPARED = {
     ),
     "ridge, small budget": lambda: of_table(skdp.DPRidge(epsilon=0.5), 3000, 8),
     "ridge classifier": lambda: of_table(
-        skdp.DPRidgeClassifier(classes=[0, 1], epsilon=0.2), 2000, 8
+        skdp.DPRidgeClassifier(classes=[0, 1], epsilon=0.1), 2000, 8
     ),
     "trace": lambda: of_matrix(skdp.DPTraceRegressor(1, epsilon=0.8), 3000, (20, 15)),
     "users": lambda: of_users(skdp.DPPersonalizedRegressor(2), 300, 10, 8),
@@ -285,9 +284,8 @@ COMPARED = {
 
 def of_stream(estimator, n, d):
     X = datasets.make_spiked_rows(n, d, 3, 0.5, random_state=5)
-    spread = float(np.std(np.log(np.linalg.norm(X, axis=1))))
     values = np.linalg.eigvalsh(np.cov(X.T))
-    plan = estimator.plan(n, d, signal=float(values[-3:].sum() / values.sum()), spread=spread)
+    plan = estimator.plan(n, d, signal=float(values[-3:].sum() / values.sum()), skew=skew(X))
 
     def lost():
         model = clone(estimator)
@@ -310,9 +308,9 @@ def test_plan_is_within_two_of_fits(case):
 
 @pytest.mark.thorough
 def test_what_is_needed_halves_the_loss():
-    pca = skdp.DPPCA(3, clip_norm=1.0)
-    plan = pca.plan(1000, 40)
-    assert 0.35 < pca.plan(plan.required_samples, 40).error / plan.error < 0.7
+    pca, even = skdp.DPPCA(3, clip_norm=1.0), np.zeros(40)
+    plan = pca.plan(1000, 40, skew=even)
+    assert 0.35 < pca.plan(plan.required_samples, 40, skew=even).error / plan.error < 0.7
     assert math.isinf(skdp.DPRidge(epsilon=0.1).plan(100, 30).required_samples)
     needed = [skdp.DPRidge().plan(n, 30).required_samples / n for n in (2000, 2700, 3800)]
     assert max(needed) < 1.7 * min(needed)
@@ -342,7 +340,8 @@ MESSAGES = [
     (skdp.DPRidge(), (10, 5), {"signal": 2.0}, SIGNAL),
     (DPStandardScaler(), (10, 5), {"signal": 2.0}, SIGNAL),
     (skdp.DPRidgeClassifier(), (10, 5), {"signal": 2.0}, SIGNAL),
-    (skdp.DPRidge(), (10, 5), {"length": 0.5}, "finite 'clip_norm'"),
+    (skdp.DPRidge(), (10, 5), {"skew": [0.5, 1]}, "'skew' must be None or 5"),
+    (skdp.DPRidgeClassifier(), (10, 5), {"priors": [1, -1]}, "'priors' must be None or 2"),
     (skdp.DPPCA(epsilon=-1), (10, 5), {}, "'epsilon'"),
     (skdp.DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
     (skdp.DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
@@ -375,6 +374,39 @@ def test_bounds_by_column_name_need_no_columns():
     for kind in (skdp.DPPCA, skdp.DPRidge, DPStandardScaler):
         names, order = {"age": (0, 100), "height": (1, 2)}, [(0, 100), (1, 2)]
         assert str(kind(bounds=names).plan(1000, 2)) == str(kind(bounds=order).plan(1000, 2))
+
+
+def test_made_rows_have_the_stated_facts():
+    rng, priors = np.random.default_rng(0), np.array([0.7, 0.3])
+    shares = _made.shares_of(4, 1, None, [5.0, 3.0, 1.5, 0.5])
+    X, labels = _made.parted(rng, _made.made_rows(rng, 20_000, shares), priors, 0.4)
+    assert np.linalg.eigvalsh(np.cov(X.T))[::-1] == pytest.approx(shares, rel=0.05)
+    assert np.bincount(labels) / 20_000 == pytest.approx(priors, abs=0.02)
+    assert LinearRegression().fit(X, labels).score(X, labels) == pytest.approx(0.4, abs=0.02)
+    bent = _made.skewed(rng, X, [0, -0.5, 1, 2])
+    assert skew(bent) == pytest.approx([0, 0.5, 1, 2], abs=0.2)
+    assert bent.std(axis=0) == pytest.approx(X.std(axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("model", [skdp.DPRidge(), DPStandardScaler(), skdp.DPScoreDensity()])
+def test_plans_of_one_row_do_not_warn(model):
+    assert model.plan(1, 5).n_samples == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+def test_two_releases_of_a_plan_are_as_noisy_as_the_last_of_many(mechanism):
+    pca = skdp.DPIncrementalPCA(3, max_releases=32, mechanism=mechanism)
+    X = pca._made(np.random.default_rng(0), 2000, 20, stream=False).fit.keywords["X"]
+    lost = []
+    for _ in range(5):
+        model = clone(pca)
+        for part in np.array_split(X, 32):
+            model.partial_fit(part)
+        lost.append(lost_rows(model, X))
+    assert 0.6 < np.median(lost) / pca.plan(2000, 20).error < 1.6
 
 
 def test_a_loss_is_a_share_of_what_can_be_gained():

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp._inputs import bound_of
+from skdp.privacy.streams.continual import stream_schedule
 from skdp.solvers.one_shot import mean_degree
 from skdp.theory import PlanData, PlansMixin, _made, _plan
 from skdp.units import DEGREE, INTERVAL, unit_of
@@ -32,41 +33,36 @@ class DecompositionPlans(PlansMixin):
 
     Facts: `signal` (rows, interactions: the share of the squared length that the components hold,
     None lets shares fall like 1/i; other units: the singular value of each component), or
-    `spectrum` (the variances in all directions; the singular values), `spread` (rows: deviation of
-    the logarithms of lengths, of which the median is a given clip norm), `nnz` (how many numbers
-    of a sparse matrix are not 0: histories with popular columns), `apart` (whether factors of these
-    share no column).
+    `spectrum` (the variances in all directions; the singular values), `skew` (rows: skewness of
+    each column), `nnz` (how many numbers of a sparse matrix are not 0: histories with popular
+    columns), `apart` (whether factors of these share no column).
     """
 
     _measure = MEASURE
 
-    def _made(self, rng, n, d, signal=None, spectrum=None, spread=None, nnz=None, apart=False):
+    def _made(self, rng, n, d, signal=None, spectrum=None, skew=None, nnz=None, apart=False):
         unit, k = unit_of(self), n_planned(self, d)
         if nnz is not None:
             _plan.check_entries(self, nnz, n, d)
         if unit.by_rows and nnz is None:
-            return self._made_rows(rng, n, _made.shares_of(d, k, signal, spectrum), spread)
+            return self._made_rows(rng, n, _made.shares_of(d, k, signal, spectrum), skew)
         if unit.by_rows or unit.bound is DEGREE or (unit.bound is INTERVAL and nnz is not None):
             nnz = min(_plan.USUAL_ONES, d) * n if nnz is None else nnz
             return self._made_histories(rng, (n, d), nnz, signal, bool(apart))
         A, said = drawn_matrix(self, rng, (n, d), signal if spectrum is None else spectrum)
         return PlanData(lambda m: m.fit(A), _made.captured(A), said)
 
-    def _made_rows(self, rng, n, shares, spread):
+    def _made_rows(self, rng, n, shares, skew):
         """Draw dense rows, in the units of a clip norm or of bounds that are given."""
         rows, clip = _plan.rows_of(n, len(shares)), getattr(self, "clip_norm", "auto")
         given = isinstance(clip, float | int) and math.isfinite(clip)
-        X = _made.skewed(rng, _made.made_rows(rng, rows, shares))
-        if given or spread is not None:
-            X = _made.spread_rows(rng, X, float(spread or 0.0)) * (clip if given else 1.0)
+        X = _made.skewed(rng, _made.made_rows(rng, rows, shares), skew) * (clip if given else 1.0)
         X = _made.fill_bounds(self, X)
         center = getattr(self, "center", None)
         if isinstance(center, np.ndarray | list):
             X = X + np.asarray(center, np.float64)
         held = shares[: n_planned(self, len(shares))].sum()
         said = f"{rows} skewed rows, the components hold {held:.2g} of their squared norm"
-        lengths = np.linalg.norm(X - X.mean(axis=0), axis=1)
-        said += f"; logarithms of norms vary by {np.log(np.maximum(lengths, 1e-300)).std():.2g}"
         score = _made.captured(X, centred=hasattr(self, "center"))
         return PlanData(partial(_plan.fit_rows, X=X), score, (said,), n / rows)
 
@@ -89,7 +85,7 @@ class DecompositionPlans(PlansMixin):
             low, high = bound_of(self)
             X = sp.csr_array(X * float(high or low))
         elif isinstance(clip := getattr(self, "clip_norm", None), float) and unit.by_rows:
-            X = _of_length(X, clip if math.isfinite(clip) else 1.0)
+            X = _made.of_length(X, clip if math.isfinite(clip) else 1.0)
         seen = X
         if unit.bound is DEGREE:
             floor = getattr(self, "unit_bound", None) or mean_degree(X.nnz, rows)
@@ -135,41 +131,43 @@ def drawn_matrix(estimator, rng, shape, values):
     return A, (said,)
 
 
-def _of_length(X, length=1.0):
-    """Scale binary rows to a length."""
-    return sp.csr_array(sp.diags_array(length / np.sqrt(np.maximum(np.diff(X.indptr), 1))) @ X)
-
-
 def _held(X, k):
     """Return the share of the squared length that k directions hold."""
-    rows = _of_length(X)
+    rows = _made.of_length(X)
     values = sp.linalg.svds(rows, min(k, *(size - 1 for size in rows.shape)), tol=1e-3,
                             v0=np.ones(min(rows.shape)), return_singular_vectors=False)  # fmt: skip
     return float(np.sum(values**2) / np.sum(rows.data**2))
 
 
 class IncrementalPlans(DecompositionPlans):
-    """Plans of incremental PCA: facts `signal`, `spread` and `stream`.
+    """Plans of incremental PCA: facts `signal`, `skew` and `stream`.
 
-    With `stream`, of `max_releases` calls of `partial_fit`, the last release is judged; else one
+    With `stream`, the last release of `max_releases` calls of `partial_fit` is judged; else one
     call of `fit`.
     """
 
-    def _made(self, rng, n, d, signal=None, spread=None, stream=True):
-        made = self._made_rows(rng, n, _made.shares_of(d, n_planned(self, d), signal, None), spread)
+    def _made(self, rng, n, d, signal=None, skew=None, stream=True):
+        made = self._made_rows(rng, n, _made.shares_of(d, n_planned(self, d), signal, None), skew)
         if not stream:
             return made
-        X = made.fit.keywords["X"]
+        X, steps = made.fit.keywords["X"], min(self.max_releases, 2)
         people = np.arange(len(X)) if unit_of(self).of_groups else None
+        # Two releases, with less budget, are as noisy at last; so is the search in a larger batch.
+        less = self._last_noise(d, steps) / self._last_noise(d, self.max_releases)
+        first = math.ceil(len(X) / self.max_releases / less)
 
         def fit(model):
-            for part in np.array_split(np.arange(len(X)), self.max_releases):
+            model.max_releases = steps
+            for part in np.split(np.arange(len(X)), [first][: steps - 1]):
                 model.partial_fit(X[part], groups=None if people is None else people[part])
             return model
 
-        return made._replace(
-            fit=fit, assumptions=(f"{self.max_releases} batches", *made.assumptions)
-        )
+        said = (f"{self.max_releases} batches", *made.assumptions)
+        return made._replace(fit=fit, assumptions=said, units_per_row=made.units_per_row * less)
+
+    def _last_noise(self, d, releases):
+        stream = stream_schedule(d * d, releases, self.mechanism)
+        return stream.factor * stream.noise_factor(releases)
 
 
 class FactorizerPlans(PlansMixin):

@@ -26,7 +26,7 @@ from skdp.data.products import in_dtype, saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import bare_copy
+from skdp.theory._made import bare_copy, skewed
 from skdp.theory._plan import check_share, fit_rows, rows_of
 
 # Scaling down of long rows.
@@ -311,21 +311,22 @@ def handed_on(attributes, place):
 class ScalerPlans(PlansMixin):
     """Plans of private scales.
 
-    Fact: `signal`, the deviation of a column in units of the half-width of bounds that are given.
+    Facts: `signal`, the deviation of a column in units of the half-width of bounds that are given,
+    and `skew`, the skewness of each column.
     """
 
     _measure = "1 - mean relative error of the scales (of means in deviations, without scales)"
 
-    def _made(self, rng, n, d, signal=0.25):
+    def _made(self, rng, n, d, signal=0.25, skew=None):
         rows, signal = rows_of(n, d), check_share("signal", signal)
         size = np.exp(rng.standard_normal(d))
         center = size * rng.standard_normal(d)
-        said = "normal columns some deviations from 0"
+        said = "skewed columns some deviations from 0"
         if (bounds := bare_copy(self)._public_bounds(d)) is not None:
             size = signal * (bounds[1] - bounds[0]) / 2
             center = (bounds[0] + bounds[1]) / 2
-            said = f"normal columns, whose deviation is {signal:g} of the half-width of the bounds"
-        X = center + size * rng.standard_normal((rows, d))
+            said = f"skewed columns, whose deviation is {signal:g} of the half-width of the bounds"
+        X = center + size * skewed(rng, rng.standard_normal((rows, d)), skew)
         mean, deviation = X.mean(axis=0), X.std(axis=0)
 
         def score(model):

@@ -13,42 +13,27 @@ from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.metrics import accuracy_score, r2_score
 
 from skdp._validation import check_classes, check_range
-from skdp.theory import PlanData, PlansMixin
-from skdp.theory._made import FILLED, fill_bounds, made_histories, made_rows, shares_of, skewed
+from skdp.theory import PlanData, PlansMixin, _made
 from skdp.theory._plan import check_share, fit_rows, histories_of, rows_of
 
 
-def made_records(estimator, rng, n, d, spectrum, length, nnz, n_classes=1, between=0.0):
-    """Return (rows as a regression takes them, what they are, their classes).
-
-    A share `between` of the variance of dense rows lies between the means of their classes.
-    """
+def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=0.0):
+    """Return (rows as a regression takes them, what they are, classes of dense ones)."""
     rows, clip = rows_of(n, d), estimator.clip_norm
     given = not isinstance(clip, str) and math.isfinite(clip)
-    if length is not None and not given:
-        raise ValueError(
-            "plan takes 'length' with a finite 'clip_norm': a learnt one suits the rows. "
-            f"Got length={length!r} instead."
-        )
     if nnz is not None:
         rows, ones = histories_of(n, nnz)
-        X = made_histories(rng, rows, d, ones)
-        if given:
-            size = clip / np.sqrt(np.maximum(np.diff(X.indptr), 1))
-            X = sp.csr_array(sp.diags_array(size) @ X)
+        X = _made.made_histories(rng, rows, d, ones)
+        X = _made.of_length(X, clip) if given else X
         return X, f"{rows} sparse rows with {nnz / n:.3g} ones each, of popular columns", None
-    labels = rng.integers(0, n_classes, rows)
-    drawn = made_rows(rng, rows + n_classes, shares_of(d, 1, None, spectrum))
-    X = math.sqrt(1 - between) * drawn[n_classes:] + math.sqrt(between) * drawn[labels]
-    X = skewed(rng, X)
-    if estimator.bounds is not None:
-        return fill_bounds(estimator, X), f"{rows} skewed rows that fill a part of 'bounds'", labels
-    if given:
-        share = 1.0 if length is None else float(length)
-        said = f"{rows} skewed rows, {share:.2g} times as long as the clip norm"
-        return X * clip * share, said, labels
-    away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
-    return X + away, f"{rows} skewed rows, columns some deviations from 0", labels
+    X, labels = _made.made_rows(rng, rows, _made.shares_of(d, 1, None, spectrum)), None
+    if priors is not None:
+        X, labels = _made.parted(rng, X, priors, signal)
+    X = _made.fill_bounds(estimator, _made.skewed(rng, X, skew))
+    if estimator.bounds is None:
+        away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
+        X = X * clip if given else X + away
+    return X, f"{rows} skewed rows, in the units of what is given, or off 0", labels
 
 
 def _quality(of, model, X, y, **who):
@@ -59,15 +44,15 @@ class RidgePlans(PlansMixin):
     """Plans of linear regression.
 
     Facts: `n_targets`, `signal` (share of the variance of the targets that is linear in the rows),
-    `spectrum` (variances of the rows along all orthogonal directions, None falls like 1/i),
-    `length` (of rows, in clip norms that are given), `nnz` (of sparse rows).
+    `spectrum` (variances of the rows along all orthogonal directions, None falls like 1/i), `skew`
+    (skewness of each column), `nnz` (of sparse rows).
     """
 
     _measure = "R2 on made records"
 
-    def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, length=None, nnz=None):
+    def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, skew=None, nnz=None):
         signal = check_share("signal", signal)
-        X, said, _ = made_records(self, rng, n, d, spectrum, length, nnz)
+        X, said, _ = made_records(self, rng, n, d, spectrum, skew, nnz)
         y = linear_targets(rng, X, n_targets, signal)
         away = rng.standard_normal(n_targets) * self.fit_intercept
         y = in_target_bounds(self, y, away)
@@ -81,19 +66,22 @@ class RidgePlans(PlansMixin):
 class RidgeClassifierPlans(PlansMixin):
     """Plans of linear classification.
 
-    Facts: `n_classes` (without `classes` alone), `signal` (share of the variance of the
-    columns that lies between the means of the classes; of sparse rows the share of what decides
-    that is linear in their leading directions), and `spectrum`, `length` and `nnz` as of `DPRidge`.
+    Facts: `priors` (shares of the classes; None: all are equal), `signal` (share of the variance of
+    the classes' 0/1 indicators that is linear in the rows; of sparse rows the share of what decides
+    that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of `DPRidge`.
     """
 
     _measure = "accuracy on made records"
 
-    def _made(self, rng, n, d, n_classes=2, signal=None, spectrum=None, length=None, nnz=None):
-        names = np.arange(n_classes) if self.classes is None else check_classes(self)
-        usual = 0.1 if nnz is None else 0.9
+    def _made(self, rng, n, d, priors=None, signal=None, spectrum=None, skew=None, nnz=None):
+        names = np.arange(2 if priors is None else np.size(priors))
+        names = names if self.classes is None else check_classes(self)
+        priors = np.ones(len(names)) if priors is None else priors
+        priors = _made.check_numbers("priors", priors, len(names), "shares of classes")
+        usual = 0.5 if nnz is None else 0.9
         signal = check_share("signal", usual if signal is None else signal)
-        X, said, labels = made_records(self, rng, n, d, spectrum, length, nnz, len(names), signal)
-        between = f"{len(names)} classes; {signal:g} of the variance lies between their means"
+        X, said, labels = made_records(self, rng, n, d, spectrum, skew, nnz, priors, signal)
+        between = f"{len(names)} classes; {signal:g} of their variance is linear in the rows"
         if labels is None:
             # Topics decide of texts: what the leading directions hold, not all rare columns alike.
             k = min(len(names), min(X.shape) - 1)
@@ -113,7 +101,7 @@ def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
     if bounds is None:
         return y + away
     low, high = bounds
-    return low + (high - low) / 2 * (1 + FILLED * y)
+    return low + (high - low) / 2 * (1 + _made.FILLED * y)
 
 
 def linear_targets(rng: Any, X: Any, q: int, signal: float) -> Any:

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.fft import dct
 from scipy.optimize import brentq
+from scipy.special import ndtri
 from sklearn.preprocessing import scale
 
 from skdp._limits import FloatArray
@@ -52,13 +53,7 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
         raise ValueError("plan takes 'signal' or 'spectrum', not both. Got both.")
     places = np.arange(1, d + 1.0)
     if spectrum is not None:
-        shares = np.sort(np.asarray(spectrum, np.float64).ravel())[::-1]
-        fine = shares.shape == (d,) and np.isfinite(shares).all()
-        if not fine or shares[-1] < 0 or shares[0] == 0:
-            raise ValueError(
-                f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
-                f"variances along orthogonal directions. Got {spectrum!r} instead."
-            )
+        shares = np.sort(check_numbers("spectrum", spectrum, d, "variances, not all 0"))[::-1]
         return np.asarray(shares / shares.sum())
     fall = 1.0
     if signal is not None:
@@ -70,6 +65,15 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
         fall = exponent(lambda a: float(np.sum(places[:k] ** -a) / np.sum(places**-a)), signal, 9)
     shares = places**-fall
     return np.asarray(shares / shares.sum())
+
+
+def check_numbers(name: str, given: Any, size: int, what: str) -> FloatArray:
+    """Return so many numbers of at least 0, or refuse them."""
+    numbers = np.asarray(given, np.float64)
+    fine = numbers.shape == (size,) and np.isfinite(numbers).all()
+    if not fine or not numbers.min() >= 0 < numbers.max():
+        raise ValueError(f"'{name}' must be None or {size} {what}. Got {given!r} instead.")
+    return numbers
 
 
 def exponent(held: Callable[[float], float], share: float, most: float) -> float:
@@ -90,22 +94,35 @@ def made_rows(rng: np.random.Generator, n: int, shares: FloatArray) -> FloatArra
     return np.asarray(X)
 
 
-def skewed(rng: np.random.Generator, X: FloatArray) -> FloatArray:
-    """Turn normal columns into log-normal ones of the same deviation, with a random skewness each.
+def skewed(rng: np.random.Generator, X: FloatArray, skew: Any = None) -> FloatArray:
+    """Turn normal columns into log-normal ones of the same deviation, and of a stated skewness.
 
-    In real tables a few rows hold much of some columns, so that clipping has a cost.
+    In real tables a few rows hold much of some columns, so that clipping has a cost. Where no
+    skewness is stated, the columns have those of half-normal deviations of the logarithms.
     """
-    bent = np.expm1(scale(X) * (_SKEW * np.abs(rng.standard_normal(X.shape[1]))))
-    return np.asarray(scale(bent) * X.std(axis=0))
+    logs = rng.permutation(_SKEW * ndtri(1 - (np.arange(X.shape[1]) + 0.5) / (2 * X.shape[1])))
+    if skew is not None:
+        third = check_numbers("skew", np.maximum(np.abs(skew), 1e-3), X.shape[1], "numbers")
+        # The skewness g of a log-normal is (v + 2) sqrt(v - 1), for v = exp(logs**2): a cubic.
+        root = np.cbrt(1 + third**2 / 2 + third * np.sqrt(1 + third**2 / 4))
+        logs = np.sqrt(np.log(root + 1 / root - 1))
+    return np.asarray(scale(np.expm1(scale(X) * logs)) * X.std(axis=0))
 
 
-def spread_rows(rng: np.random.Generator, X: FloatArray, spread: float) -> FloatArray:
-    """Scale rows to log-normal norms of median about 1; `spread` is the deviation of their log."""
-    lengths = np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
-    logs = np.log(lengths / np.median(lengths))
-    own = max(float(logs.std()), 1e-300)
-    more = math.sqrt(max(spread**2 - own**2, 0.0)) * rng.standard_normal(logs.shape)
-    return np.asarray(X / lengths * np.exp(min(1.0, spread / own) * logs + more))
+def parted(rng: np.random.Generator, X: FloatArray, priors: FloatArray, signal: float) -> Any:
+    """Move rows apart by classes, with the same spectrum: `signal` of these is linear in the rows.
+
+    Return the rows and their classes. Scores along directions are moved apart so far that they
+    explain the contrasts of the classes in proportion to their variances, and are made orthonormal
+    again.
+    """
+    labels = rng.choice(len(priors), len(X), p=priors / priors.sum())
+    contrasts = np.linalg.qr(scale(np.eye(len(priors))[labels], with_std=False))[0][:, :-1]
+    scores, values, V = np.linalg.svd(X, full_matrices=False)
+    signs = rng.choice([-1.0, 1.0], (contrasts.shape[1], len(values)))
+    far = math.sqrt(signal / max(1 - signal, 1e-3)) * values / max(np.linalg.norm(values), 1e-300)
+    left, _, right = np.linalg.svd(scores + contrasts @ signs * far, full_matrices=False)
+    return (left @ right * values) @ V, labels
 
 
 def made_histories(
@@ -123,6 +140,11 @@ def made_histories(
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
     draw = apart_histories if apart else partial(drawn_histories, spread=_SPREAD)
     return draw(rng, lengths.astype(np.int64), popularity, _FACTORS, overlap=_OVERLAP)
+
+
+def of_length(X: Any, length: float = 1.0) -> Any:
+    """Scale binary rows to a length."""
+    return sp.csr_array(sp.diags_array(length / np.sqrt(np.maximum(np.diff(X.indptr), 1))) @ X)
 
 
 def made_blocks(

@@ -149,10 +149,9 @@ class FitPlan:
             ("Lost", lost),
         ]
         if self.required_samples != self.n_samples:
-            most = math.isinf(self.required_samples)
-            few = f"about {self.required_samples} samples"
-            said = f"more than {_MORE[-1] * self.n_samples:.0f} samples" if most else few
-            facts.append(("Half as much", f"lost by {said}"))
+            said, least = f"about {self.required_samples}", f"{_MORE[-1] * self.n_samples:.0f}"
+            said = f"more than {least}" if math.isinf(self.required_samples) else said
+            facts.append(("Half as much", f"lost by {said} samples"))
         return facts + [("Made data", text) for text in self.assumptions]
 
     _head = ("release", "budget fraction", "sensitivity", "noise scale")
@@ -214,7 +213,8 @@ class PlansMixin:
         plan : FitPlan
             Print it to read it; ``plan.error`` is the fraction of the gain that noise costs.
         """
-        return planned(self, n_samples, n_features, facts)
+        with no_warnings():  # those of fits to few synthetic rows say nothing of private ones
+            return planned(self, n_samples, n_features, facts)
 
 
 def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan:
@@ -236,14 +236,14 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, PlanData, Any]] = []
-    few = once = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
+    once = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
     for seed in range(N_FITS):
-        if seed == N_FEW and few:
+        if seed == N_FEW and once:
             break
         if not (once and fits):
             made: PlanData = estimator._made(np.random.default_rng(seed), n, d, **stated | counts)
             if math.isnan(made.best):
-                few, once = True, once or made.plain is None
+                once = once or made.plain is None
                 exact = made.plain() if made.plain else fit(made, seed, epsilon=math.inf)
                 made = made._replace(best=float(made.score(exact)))
         model = fit(made, seed)
@@ -330,7 +330,7 @@ def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
     return {"epsilon": epsilon, "delta": delta}
 
 
-_COUNTS = ("n_targets", "n_classes", "n_rows", "nnz")  # facts that are counts
+_COUNTS = ("n_targets", "n_rows", "nnz")  # facts that are counts
 
 
 def _whole(size: Any) -> Any:
