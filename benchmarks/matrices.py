@@ -25,6 +25,7 @@ import planned
 import scipy.sparse as sp
 from readout import adassp, r2, synthetic
 from report import run_sections, show, shown
+from scipy.stats import skew
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
@@ -161,9 +162,8 @@ def row_table(title, X, k, *, apart=False, **notes):
     if unit:
         facts = {"nnz": X.nnz, "signal": moment.best / float(np.sum(X.data**2)), "apart": apart}
     else:
-        lengths = np.linalg.norm(X, axis=1)
         facts = {"spectrum": np.maximum(np.linalg.eigvalsh(X.T @ X), 0.0)}
-        facts["spread"] = float(np.std(np.log(lengths)))
+        facts["skew"] = np.nan_to_num(skew(X))  # of constant columns too
     expect = planned.captured(DPTruncatedSVD(k, **options), X, **facts)
     methods = {
         f"{k} most popular columns": lambda e: baselines.popular(
