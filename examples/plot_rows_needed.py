@@ -7,16 +7,18 @@ its answer stands next to fits on rows that another generator made.
 """
 
 # %%
-# Five components of a hundred features that hold half of the squared length: what is assumed of the
-# rows is printed with the plan. The error is the share of what could be captured that is lost.
+# Five components of a hundred features, none of them skewed, that hold half of the squared length:
+# what is assumed of the rows is printed with the plan. The error is the share of what could be
+# captured that is lost.
 import numpy as np
 
 from skdp import DPPCA
 from skdp.datasets import make_spiked_rows
 
-D, K, SIGNAL = 100, 5, 0.5
+D, K = 100, 5
+FACTS = {"signal": 0.5, "skew": np.zeros(D)}
 pca = DPPCA(K, clip_norm=1.0, center="none")
-print(pca.plan(n_samples=5000, n_features=D, signal=SIGNAL))
+print(pca.plan(n_samples=5000, n_features=D, **FACTS))
 
 # %%
 # The check: rows as assumed, cut to length one, fitted at each budget. On private rows such a
@@ -32,7 +34,7 @@ def lost(X, components):
 
 measured = {epsilon: [] for epsilon in epsilons}
 for n in sizes:
-    X = make_spiked_rows(n, D, K, SIGNAL, random_state=0)
+    X = make_spiked_rows(n, D, K, FACTS["signal"], random_state=0)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     for epsilon in epsilons:
         model = DPPCA(K, epsilon=epsilon, clip_norm=1.0, center="none")
@@ -43,6 +45,6 @@ print(f"{'rows':>8}" + "".join(f"  epsilon {epsilon:>4}: plan, fits" for epsilon
 for i, n in enumerate(sizes):
     line = ""
     for epsilon in epsilons:
-        planned = pca.set_params(epsilon=epsilon).plan(n, D, signal=SIGNAL).error
+        planned = pca.set_params(epsilon=epsilon).plan(n, D, **FACTS).error
         line += f"{planned:>16.3f}, {measured[epsilon][i]:<7.3f}"
     print(f"{n:>8}{line}")
