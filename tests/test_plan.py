@@ -85,7 +85,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")  # numpy's of a single row are not shown
-@pytest.mark.parametrize("model", [skdp.DPPCA(1), skdp.DPRidge(), skdp.DPScoreDensity()])
+@pytest.mark.parametrize("model", [skdp.DPRidgeClassifier(classes=[0, 1]), skdp.DPScoreDensity()])
 def test_plan_is_the_same_each_time(model):
     assert str(model.plan(1, 8)) == str(model.plan(1, 8))
 

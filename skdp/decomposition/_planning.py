@@ -162,8 +162,7 @@ class IncrementalPlans(DecompositionPlans):
                 model.partial_fit(X[part], groups=None if people is None else people[part])
             return model
 
-        said = (f"{self.max_releases} batches", *made.assumptions)
-        return made._replace(fit=fit, assumptions=said, units_per_row=made.units_per_row * less)
+        return made._replace(fit=fit, units_per_row=made.units_per_row * less)
 
     def _last_noise(self, d, releases):
         stream = stream_schedule(d * d, releases, self.mechanism)

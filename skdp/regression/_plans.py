@@ -92,7 +92,8 @@ class RidgeClassifierPlans(PlansMixin):
         trivial = float(np.max(np.unique(y, return_counts=True)[1])) / len(y)
         fit, score = partial(fit_rows, X=X, y=y), partial(_quality, accuracy_score, X=X, y=y)
         plain = partial(RidgeClassifier(self.alpha, fit_intercept=self.fit_intercept).fit, X, y)
-        return PlanData(fit, score, (said, between), n / X.shape[0], trivial, math.nan, plain)
+        best = math.nan if trivial < 1 else 1.0  # of a few rows of one class
+        return PlanData(fit, score, (said, between), n / X.shape[0], trivial, best, plain)
 
 
 def in_target_bounds(estimator: Any, y: Any, away: Any = 0.0) -> Any:
