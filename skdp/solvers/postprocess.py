@@ -128,25 +128,20 @@ def infer_dimension(variances: FloatArray, n: float) -> int:
     if not largest > 0:
         return 1
     v = np.maximum(variances / largest, 0.0)  # the choice does not depend on the scale
-    v[v < NEGLIGIBLE] = 0.0
-    most = int(np.count_nonzero(v))  # what is rounding is no component
+    most = int(np.count_nonzero(v >= NEGLIGIBLE))  # what is rounding is no component
     scores = [_minka_score(np.maximum(v, NEGLIGIBLE), k, n) for k in range(1, min(d - 1, most) + 1)]
     return 1 + int(np.argmax(scores)) if scores else 1
 
 
 def _minka_score(v: FloatArray, k: int, n: float) -> float:
     d = len(v)
-    i = np.arange(1, k + 1)
-    log_volume = -k * math.log(2.0) + float(
-        np.sum(gammaln((d - i + 1) / 2) - math.log(math.pi) * (d - i + 1) / 2)
-    )
+    half = np.arange(d, d - k, -1) / 2
+    log_volume = float(np.sum(gammaln(half) - math.log(math.pi) * half)) - k * math.log(2.0)
     rest = max(1e-300, float(v[k:].sum()) / (d - k))
     fit = -float(np.sum(np.log(v[:k]))) * n / 2 - math.log(rest) * n * (d - k) / 2
     m = d * k - k * (k + 1) / 2
     floored = np.where(np.arange(d) < k, v, rest)
-    a, b = np.triu_indices(d, 1)
-    used = a < k
-    a, b = a[used], b[used]
+    a, b = np.triu_indices(k, 1, d)
     curvature = (1 / floored[b] - 1 / floored[a]) * (v[a] - v[b])
     log_hessian = float(np.sum(np.log(np.maximum(curvature, 1e-300)) + math.log(n)))
     laplace = math.log(2 * math.pi) * (m + k) / 2
@@ -164,9 +159,8 @@ def count_components(
     if rule is None:
         return limit
     if isinstance(rule, str):
-        if rule == "mle":
-            return min(limit, infer_dimension(variances, n))
-        return min(limit, int(np.count_nonzero(variances)))
+        found = infer_dimension(variances, n) if rule == "mle" else np.count_nonzero(variances)
+        return min(limit, int(found))
     if isinstance(rule, float) and rule < 1.0:
         ratios = np.cumsum(variances / max(float(variances.sum()), total, 1e-300))
         return min(limit, int(np.searchsorted(ratios, rule, side="right")) + 1)

@@ -169,9 +169,8 @@ class Route(NamedTuple):
 
     def counts(self, first: Answer) -> float:
         """Return the share of the counts, from the first ones: the list of them shall be clear."""
-        n_items = len(first.value)
         total = float(first.value.sum())
-        if total <= first.noise_scale * math.sqrt(n_items):  # nothing but noise
+        if total <= first.noise_scale * math.sqrt(len(first.value)):  # nothing but noise
             return 1.0
         unresolved = self._unresolved(first, total)
         share = max(self.least, unresolved / (unresolved + _UNRESOLVED))

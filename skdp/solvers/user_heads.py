@@ -413,8 +413,7 @@ def global_model(
         parts = 1 / size + _kept(shares.value - total / size, noise) / count
         logits = np.log(np.maximum(parts, (1 + noise / 2) / (count + 2)))  # noise takes from some
         logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
-    message = MeanHead(heads, logits, coef_clip_norm)
-    released = message.asked(ask, share=share)
+    released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
     sums = released.value[: k * p]
     # Heads are at most as long as their level: this is what any n of them would add up to.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
