@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -91,13 +92,13 @@ Part = Callable[[np.random.Generator, float], FloatArray] | None
 
 
 def chosen_subspace(
-    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None, part: Part = None
+    A: FloatArray, noise_scale: float, k: int, known: Sequence[Candidate] = (), part: Part = None
 ) -> FloatArray:
     """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
 
     Candidates: leading eigenvectors as they are, and of what is read off the diagonal and the
-    diagonal itself; the axes of the k largest entries of `first`, if it is given.
-    That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
+    diagonal itself; those that are given. What these know must be known from elsewhere
+    (popularity): what holds the noise of A is judged too well.
     The moment of few columns, which popularity shows nearly as well, is split more than once: the
     mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
     Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
@@ -106,15 +107,14 @@ def chosen_subspace(
     released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
         return _leading(released, k)
-    of_first = [] if first is None else [lambda _, k: axes(first, k)]
-    candidates: list[Candidate] = [_leading, _without_diagonal, *of_first]
+    candidates: list[Candidate] = [_leading, _without_diagonal, *known]
     rng = np.random.default_rng(20240229)
     splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
     scores = np.mean([_scores(released, candidates, k, rng, part) for _ in range(splits)], axis=0)
-    # Another must be better by one noise scale than the leading eigenvectors, or than what is known
-    # from elsewhere, where it is judged once: the best of several looks better than it is.
+    # Another must be better by one noise scale than the leading eigenvectors, or than the first or
+    # last of those given, where it is judged once: the best of several looks better than it is.
     margin = math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
-    scores[[0] if first is None else [0, -1]] += margin * noise_scale * math.sqrt(k)
+    scores[[0, 2, -1] if known else [0]] += margin * noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
 
@@ -151,6 +151,13 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
     return A.pairs_of(estimate, k)[1]
+
+
+def _next_to(known: FloatArray, way: Candidate, A: _Noisy, k: int) -> FloatArray:
+    """A direction that is known, and what a way finds next to it."""
+    apart = A.moment - known @ (known.T @ A.moment)
+    apart -= (apart @ known) @ known.T
+    return orthonormal(np.column_stack([known, way(A._replace(moment=apart), k)[:, : k - 1]]))
 
 
 def axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -351,12 +358,11 @@ def screened_subspace(
     first, last = _MOMENT * (1 - _SUMS) * share, (1 - _MOMENT) * (1 - _SUMS) * share
     n = kept_columns(_FEWER * noise.n * math.sqrt(first) / noise.psd, d, k)
     order = np.argsort(-np.abs(sums.value), kind="stable")[:n]
-    sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
     rows, first, _ = suited_rows(ask.columns(order), 2 * n, first, noise, _SCREENED_LEVEL)
     moment, scale = rows.gram(share=first)
     start = np.zeros((d, k + 1))
     start[:, 0] = about_common(sums.value, sums.noise_scale)
-    start[order, 1:] = chosen_subspace(moment, scale, k, sizes)
+    start[order, 1:] = chosen_subspace(moment, scale, k, [lambda *_: np.eye(n, k)])
     return power_subspace(ask, start[:, : min(k + 1, d)], k, [last], noise), sums
 
 
@@ -404,8 +410,10 @@ def screened_moment(
     alike = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
     order = order if alike else order[:size]
     moment, V = ask.columns(order).gram(share=(1 - part) * share), np.zeros((d, k))
-    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order])
     common = about_common(counts.value, counts.noise_scale)
+    popular = orthonormal(np.column_stack([common[order], np.eye(len(order), k - 1)]))
+    known = [partial(_next_to, popular[:, :1], way) for way in (_leading, _without_diagonal)]
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, [*known, lambda *_: popular])
     apart = common - V @ (V.T @ common)
     return orthonormal(np.column_stack([V, apart])) if apart @ apart > _SUMS else V
 
