@@ -258,9 +258,11 @@ class Heads:
 
 @dataclass(frozen=True)
 class HeadVotes(SumMessage):
-    """Each user's unit vote: how much better than average each rule does, in logs.
+    """Each user's vote of norm 1 at most: how much better than average each rule does, in logs.
 
-    Users with too few rows for a head judge the rules without one alone.
+    Users with too few rows for a head judge the rules without one alone. Where there are two
+    classes votes are as long as what is gained: most users with few rows have the same label
+    throughout, and gain a little by trust in it. The others lose much.
     """
 
     heads: Heads
@@ -272,8 +274,7 @@ class HeadVotes(SumMessage):
     def public(self) -> tuple[Any, ...]:
         """Its arrays."""
         model = self.heads.model
-        rules = np.array(self.rules, np.float64)
-        return self.heads.view.whitener, *model.public, self.heads.U, rules
+        return self.heads.view.whitener, *model.public, self.heads.U, np.array(self.rules, float)
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -281,13 +282,16 @@ class HeadVotes(SumMessage):
         return (((len(self.rules),), 1.0, False),)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return the votes."""
-        return unit(self.gains(batch))
+        """Return the votes, which are cut to norm 1 where they are summed."""
+        gains, binary = self.gains(batch), self.heads.view.loss_name == "logistic"
+        return gains * (batch.Y.shape[1] / 2) if binary else unit(gains)
 
     def gains(self, batch: UserBatch) -> FloatArray:
-        """Return how much better than average each rule does, in logs."""
+        """Return how much better than average each rule does, in logs (or of two classes, not)."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
+        if self.heads.view.loss_name == "logistic":  # whose squares have a public scale
+            logs = losses[:, :-1] / losses[:, -1:]
         m = batch.Y.shape[1]  # one row left out leaves none
         judged = np.array([m >= (2 if x.penalty == math.inf else _FEWEST_ROWS) for x in self.rules])
         # One after the other: how numpy adds along an axis depends on who else is in the batch.

@@ -180,6 +180,16 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     assert errors[1] < errors[0] < 5 * errors[1]
 
 
+def test_users_of_two_labels_do_not_elect_what_costs_others_more():
+    """Labels that follow the model of all by chance: most have one twice, and gain a little."""
+    Y = np.repeat([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], [64, 32, 4], axis=0)[:, :, None]
+    model = shared.GlobalModel(np.zeros((3, 1)), np.log([4.0]))
+    theirs = heads.Heads(shared.View(None, True, "logistic"), np.eye(3, 1), model)
+    rules = heads.HeadRule(0.0, math.inf, 1.0, True), heads.AS_ALL
+    votes = heads.HeadVotes(theirs, rules)(batch_of(np.ones((100, 2, 3)), Y)).sum(axis=0)
+    assert votes[0] < -5 and votes[1] > 5
+
+
 def test_heads_undo_scale_and_whitener():
     """The same head whatever the units of rows and targets."""
     U, _, batch = users(n=20)
