@@ -543,15 +543,14 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         if users is None:
             return None
         (d, p), scaling = (query.n_features, query.n_outputs), self._scaling()
-        ends = 2 * self.head_rule_scores_.own_units  # of columns, beyond which entries are cut
-        heads, out = self._public_heads(scaling), np.zeros((len(users), (d + 1) * p + ends * d))
+        heads, choice = self._public_heads(scaling), self.head_rule_scores_
+        out = np.zeros((len(users), (d + 1) * p + 2 * d))  # the last: where entries are cut
 
         def local(batch):
-            values = heads.fit(batch, self.head_rule_scores_)
-            coef, intercept, limits = np.split(values, [d * p, (d + 1) * p], axis=1)
+            coef, intercept = np.split(heads.fit(batch, choice), [d * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            limits = limits * np.tile(scaling.scale, ends) + np.tile(scaling.center, ends)
-            return np.concatenate([coef.reshape(len(coef), -1), intercept, limits], axis=1)
+            ends = np.nan_to_num(heads.limits(batch, choice) * scaling.scale + scaling.center)
+            return np.hstack([each.reshape(len(each), -1) for each in (coef, intercept, ends)])
 
         with no_warnings():  # of one user's rows
             for which, values in query.scaled(*scaling).cached_local(local, out.shape[1]):
@@ -632,8 +631,6 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]
             theirs, intercept, *limits = np.split(own, np.cumsum([d * p, p, d]), axis=1)
-            block = X[some].toarray() if sp.issparse(X) else X[some]
-            if limits[1].size:
-                block = np.clip(block, *limits)
+            block = np.clip(X[some].toarray() if sp.issparse(X) else X[some], *limits)
             eta[some] = np.einsum("id,idp->ip", block, theirs.reshape(-1, d, p)) + intercept
         return eta

@@ -213,8 +213,6 @@ class Heads:
         Of several each has the weight exp(m/2 gain + score), m the number of rows: the likelihood
         of normal left-out residuals, and of the votes of all users. The best one alone is often so
         by chance. Users with too few rows for a head have no choice.
-
-        If rules have own units, the least and the largest entries that count follow, (n, 2 d).
         """
         common = self.view(batch)
         n, m, _ = batch.X.shape
@@ -233,11 +231,17 @@ class Heads:
             seen, path = kinds[rule.outside]
             fit = self._fit(batch, seen, path, rule)
             out = out + weight[:, None] * self._of_rows(batch, seen, rule, path, fit)
-        if choice.own_units:
-            _, means, size = batch.in_own_units(self.view.intercept)
-            limits = [(means - _OWN_LIMIT * size)[:, 0], (means + _OWN_LIMIT * size)[:, 0]]
-            out = np.concatenate([out, *limits], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
+
+    def limits(self, batch: UserBatch, choice: Choice) -> FloatArray:
+        """Return the least and the largest entries that count for each user, (n, 2, d), private.
+
+        A few rows show no slope far beyond them. Two show no deviation either, and where columns
+        have scales of all users a few are cut later.
+        """
+        m, (_, means, size) = batch.X.shape[1], batch.in_own_units(self.view.intercept)
+        far = _OWN_LIMIT * size * (1 if choice.own_units else m / max(m - 2, 1e-9))
+        return np.concatenate([means - far, means + far], axis=1)
 
     def _of_rows(
         self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit

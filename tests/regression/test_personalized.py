@@ -296,7 +296,10 @@ def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     rng, users = np.random.default_rng(0), np.repeat(np.arange(30), 40)
     X, coef = rng.standard_normal((1200, 4)), rng.standard_normal((30, 4))[users]
     y = np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(1200)
-    X, held = X * [1.0, 10.0, 1e2, 1e3], np.arange(1200) % 2 == 0
+    skewed, X, held = np.exp(1.5 * X), X * [1.0, 10.0, 1e2, 1e3], np.arange(1200) % 2 == 0
+    # Next to common scales: a slope of some rows says nothing of an entry far beyond them.
+    model = seeded(data=(skewed[~held], y[~held], users[~held]), epsilon=100.0)
+    assert model.score(skewed[held], y[held], users[held]) > 0.4
     model = seeded(DPPersonalizedRegressor, (X[~held], y[~held], users[~held]), epsilon=10.0)
     assert 0 < np.count_nonzero(np.isfinite(model.feature_bounds_[1])) < 4
     assert model.score(X[held], y[held], users[held]) > 0.9
@@ -350,8 +353,7 @@ def test_hostile_users_break_nothing(params):
     for name, value in vars(model).items():
         if isinstance(value, np.ndarray | float):
             assert np.isfinite(value).all() or name == "feature_bounds_", name
-    assert np.isfinite(model._private["heads"]).all()
-    assert np.isfinite(predicted).all()
+    assert np.isfinite(model._private["heads"]).all() and np.isfinite(predicted).all()
 
 
 def degenerate(d=4):
@@ -434,12 +436,9 @@ def test_both_forms_of_users_are_the_same_fit():
     frame = pd.DataFrame(SMALL.X, columns=list("abcde"))
     frame["who"] = [f"user {g:03d}" for g in SMALL.groups]
     for data, column in ((X, 2), (X, -4), (sp.csr_array(X), 2), (frame, "who"), (frame, 5)):
-        model = quiet(
-            DPPersonalizedRegressor(random_state=0, group_column=column).fit, data, SMALL.y
-        )
-        assert np.allclose(model.components_, by_groups.components_)
+        model = seeded(data=(data, SMALL.y, None), group_column=column)
+        assert np.allclose(model.components_, by_groups.components_) and model.n_features_in_ == 6
         assert np.allclose(model.predict(data), by_groups.predict(SMALL.X, SMALL.groups))
-        assert model.n_features_in_ == 6
         refuses(ValueError, "twice", model.predict, data, groups=SMALL.groups)
         refuses(ValueError, "twice", model.fit, data, SMALL.y, groups=SMALL.groups)
     assert list(model.feature_names_in_) == [*"abcde", "who"]
@@ -449,8 +448,7 @@ def test_both_forms_of_users_are_the_same_fit():
 def test_rows_without_users():
     with pytest.warns(PrivacyUnitWarning, match="without users"):
         model = DPPersonalizedRegressor(target_bounds=(-9, 9)).fit(SMALL.X, SMALL.y)
-    assert model.privacy_spent_.unit == "row"
-    assert model._private is None
+    assert model.privacy_spent_.unit == "row" and model._private is None
     assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
     assert model.privacy_unit == clone(model).privacy_unit == "group"
     with pytest.raises(ValueError, match="require_groups"):
@@ -508,11 +506,9 @@ def test_bad_user_labels(groups, match):
 @pytest.mark.parametrize("routing", [False, True])
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_pipeline_and_search_with_users(routing):
-    users = Users(600, d=6, m=8)
-    X, y, groups = users.all
+    X, y, groups = Users(600, d=6, m=8).all
     model = DPPersonalizedRegressor(epsilon=8.0)
-    cut = FunctionTransformer()
-    scores = {}
+    cut, scores = FunctionTransformer(), {}
     with config_context(enable_metadata_routing=routing):
         column = clone(model).set_params(group_column=6)
         XU = np.column_stack([X, groups])
@@ -541,8 +537,7 @@ def test_released_copy_holds_nothing_private():
     assert not hasattr(public, "_private") and not hasattr(public, "n_groups_")
     alike = seeded(data=(SMALL.X, 0 * SMALL.y + 1, SMALL.groups), epsilon=math.inf)
     assert alike.n_groups_ == 60  # though none has a direction
-    assert public.random_state is None
-    assert public.privacy_spent_ == model.privacy_spent_
+    assert public.random_state is None and public.privacy_spent_ == model.privacy_spent_
     heads = model._private["heads"]
     raw = pickle.dumps(public)
     assert heads.tobytes()[:64] not in raw
