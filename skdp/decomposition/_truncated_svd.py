@@ -143,6 +143,7 @@ class DPTruncatedSVD(
         products with ``delta=0``, come without a total: there it is the fraction of the variance of
         the released components. With "one_shot" and epsilon below about 2.5, the total contains the
         variance of rounding entries to 0 and `high`; that of column sums alone is an upper bound.
+        Of rows that lie far from 0 ratios are noise: `DPPCA` centres them.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
