@@ -134,8 +134,7 @@ def test_noise_does_not_make_classes_thin(rng):
     sums = np.concatenate([sums_of(g) for g in groups])
     areas = []
     for _ in range(100):
-        noisy = sums + 18.0 * rng.standard_normal(sums.size)
-        shapes = class_shapes(noisy, 18.0, UNIT)
+        shapes = class_shapes(sums + 18.0 * rng.standard_normal(sums.size), 18.0, UNIT)
         areas.append(np.median(np.sqrt(np.linalg.det(shapes["covariances_"]))) / 0.25**2)
     assert 0.4 < min(areas) < max(areas) < 4
 

@@ -284,8 +284,7 @@ def test_noise_of_weighted_products_is_as_said():
         noisy = released(X, codes[y], 2.0, rng)
         got = reweighted(noisy, class_moments(noisy, codes), 1.0 / np.bincount(y))
         errors.append((got.cross - truth)[0] / got.cross_noise)
-    squares = np.mean(np.square(errors))
-    assert squares == pytest.approx(1.0, abs=6 * np.sqrt(2 / 400))
+    assert np.mean(np.square(errors)) == pytest.approx(1.0, abs=6 * np.sqrt(2 / 400))
 
 
 @pytest.mark.deep

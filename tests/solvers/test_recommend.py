@@ -140,8 +140,7 @@ def factors_of(R):
 
 
 def test_factors_are_those_that_were_planted():
-    R = histories(4000, 90, 3, np.random.default_rng(0))
-    pairs = factors_of(R)
+    pairs = factors_of(histories(4000, 90, 3, np.random.default_rng(0)))
     assert pairs.rank >= 2
     likeness = pairs.inward[:, 1:3] @ pairs.outward[:2]
     same = np.arange(90)[:, None] % 3 == np.arange(90) % 3
@@ -152,8 +151,7 @@ def test_factors_are_those_that_were_planted():
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_sample_shows_by_chance_is_left_out(seed):
     """Without noise every eigenvalue can be read; almost none of them is more than chance."""
-    R = histories(400, 90, 0, np.random.default_rng(seed))
-    assert factors_of(R).rank <= 2
+    assert factors_of(histories(400, 90, 0, np.random.default_rng(seed))).rank <= 2
     assert factors_of(histories(400, 90, 3, np.random.default_rng(seed))).rank >= 2
 
 

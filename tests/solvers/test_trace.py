@@ -122,8 +122,7 @@ def test_retraction_is_the_truncated_svd(rng):
         S, right = rng.standard_normal((r, r)), rng.standard_normal((d1, r))
         left = rng.standard_normal((r, d2))
         left -= left @ V @ V.T
-        full = U @ S @ V.T + right @ V.T + U @ left
-        P, s, Qt = np.linalg.svd(full)
+        P, s, Qt = np.linalg.svd(U @ S @ V.T + right @ V.T + U @ left)
         A, values, B = trace.retract(U, S, V, right, left)
         assert np.allclose((A * values) @ B.T, (P[:, :r] * s[:r]) @ Qt[:r])
         assert np.allclose(A.T @ A, np.eye(r))
@@ -171,8 +170,7 @@ def test_private_medians_are_found_to_a_tenth():
             asked.append(share)
             return Answer(50.0 if threshold >= median else -50.0, 0.1)
 
-        found = trace.private_median(below, 0.01, 100.0)
-        assert 0.9 <= found / median < 1.1
+        assert 0.9 <= trace.private_median(below, 0.01, 100.0) / median < 1.1
         again = trace.private_median(below, 0.01, 100.0, (0.6 * median, 1.7 * median))
         assert 0.93 <= again / median < 1.07
         assert len(asked) == trace.median_steps(1, placed=False, of_design=False) - 3

@@ -79,8 +79,7 @@ def test_rows_that_cannot_be_seen_get_little():
     means = Means(facts(counts, 50.0))
     means.release(ask, 0.1)
     means.release(ask, 0.8)
-    of_columns = math.fsum(share for by_column, share in ask.asked if by_column)
-    assert of_columns > 0.6
+    assert math.fsum(share for by_column, share in ask.asked if by_column) > 0.6
 
 
 def test_energies_of_a_design():
