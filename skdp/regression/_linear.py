@@ -412,7 +412,8 @@ class Releases:
 
         Return the columns of the largest, and directions about as long as the bias; and what is
         known of these. Where the fewest columns are best none is better: what they cost in noise
-        they do not show.
+        they do not show. Dense rows may lie far from 0, and clipped rows do not show how far: a
+        search finds where they lie along the directions.
         """
         bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
         answer = self.ask.within(clip_norm, self.scale)
@@ -421,12 +422,19 @@ class Releases:
         found = product_directions(answer.value, answer.noise_scale, *public)
         size *= size > _FEWEST_KEPT
         order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
-        ranks = self.ask.selected(Mapped(none, found.basis, found.center)).lengths().kept_below
-        length = find_between(ranks, (near / 2, 16 * near), 4, self.of_lengths)
+        if self.dense and self.estimator.fit_intercept:
+            about = self.ask.selected(Mapped(none, found.basis, np.zeros_like(found.center)))
+            (seen,) = find_kinds(about.columns(), [len(near)], [self.of_lengths], self.n)
+            center = np.where(seen.found, seen.center, found.center)
+            length = float(np.linalg.norm(np.where(seen.found, seen.deviation, near)))
+        else:
+            center, near = found.center, float(np.linalg.norm(near))
+            ranks = self.ask.selected(Mapped(none, found.basis, center)).lengths().kept_below
+            length = find_between(ranks, (near / 2, 16 * near), 4, self.of_lengths)
         unit = self.estimator._bias * clip_norm / length
         known = {"share": found.share, "directions": found.along}
         known["chance"] = found.chance * unit / self.scale.size
-        return Mapped(np.sort(order[:size]), found.basis * unit, found.center * unit), known
+        return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), known
 
     def _moments(self, clip_norm, share, part=0.0):
         """Release the moments of records; return them in units of the data.

@@ -432,8 +432,8 @@ class RegressionDirections(NamedTuple):
         What takes them to the products, up to one factor: a linear map by these alone.
     center : array of shape (k,)
         The mean of the rows in them.
-    near : float
-        About how far rows are from there.
+    near : array of shape (k,)
+        About how far rows are from there along each.
     share : array of shape (q,)
         Which part of the variance along them, for each target, is no noise.
     contrasts : array of shape (d,)
@@ -445,7 +445,7 @@ class RegressionDirections(NamedTuple):
     basis: FloatArray
     along: FloatArray
     center: FloatArray
-    near: float
+    near: FloatArray
     share: FloatArray
     contrasts: FloatArray
     chance: float
@@ -458,11 +458,12 @@ def product_directions(
 
     Where rows fill few of many columns, squares of a column are about as its sum, and products of
     two of them next to nothing: what X'X would say the sums say. Columns whose sums stand clear of
-    their noise share the squares of all rows, of length `clip_norm`; the penalty is what this noise
-    is in them. Columns of like sums (by factors of 2) are alike: their products count by the part
-    that is not clearly noise (Wiener), and by no less than those of smaller sums. Where targets are
-    many that tells common columns from the rest, which squares alone would favour. Sums are drawn
-    to 0 before products with the means are taken off: theirs is the larger noise.
+    their noise share the squares of all rows about their mean, of length `clip_norm` about 0; the
+    penalty is what this noise is in them. Columns of like sums (by factors of 2) are alike: their
+    products count by the part that is not clearly noise (Wiener), and by no less than those of
+    smaller sums. Where targets are many that tells common columns from the rest, which squares
+    alone would favour. Sums are drawn to 0 before products with the means are taken off: theirs is
+    the larger noise.
     """
     weight = max(products[-1, -1], 2 * noise) / bias**2
     sums, means = products[:-1, -1] / bias, centered * products[-1, :-1] / (bias * weight)
@@ -470,7 +471,11 @@ def product_directions(
     # In units of the noise no square of it is extreme.
     cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.full_like(sums, unit)
-    each = weight * clip_norm**2 / float(clear.sum())
+    # Of squares of rows up to `clip_norm` their mean surely holds so much; a 64th is left.
+    length = float(np.linalg.norm(sums))
+    held = length**2 - len(sums) * unit**2 - 2 * CLEAR * unit * length
+    held = centered * min(max(held, 0.0) / (weight * clip_norm) ** 2, 1 - 1 / 64)
+    each = (1 - held) * weight * clip_norm**2 / float(clear.sum())
     squares = each * clear
     noises, contrasts = 1 + (means / bias) ** 2, np.sum(cross**2, axis=1)
     alike = np.log2(2 * np.maximum(size / unit, 0.5)).astype(int)
@@ -485,7 +490,7 @@ def product_directions(
     found = filters[:, None] * cross
     left, sizes, _ = np.linalg.svd(found, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]
-    near = math.sqrt(float(squares @ np.sum(basis**2, axis=1)) / weight)
+    near = np.sqrt(squares @ basis**2 / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
     chance = float(filters @ squares) * clip_norm / noise

@@ -99,8 +99,7 @@ def test_audit_of_a_unit_that_comes_at_many_times(way, monkeypatch):
     place = np.zeros((M, N))
     place[2, 3] = 1.0
     weights = np.r_[0.97, np.full(T - 1, 0.03 / (T - 1))] * (1 - 1e-9)
-    zeros = [np.zeros((M, N))] * T
-    pair = zeros, [w * place for w in weights]
+    pair = [np.zeros((M, N))] * T, [w * place for w in weights]
     if way == "isometry":  # the same sketch for both: those that are known have exact norms
         draw = SketchSource.of
         monkeypatch.setattr(SketchSource, "of", lambda session, _seed=None: draw(session, 5))

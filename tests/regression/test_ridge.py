@@ -466,6 +466,16 @@ def test_classes_of_few_wide_rows_are_not_lost_where_noise_is_small(rng):
     assert model.score(X[400:], y[400:]) > 0.75
 
 
+def test_wide_rows_far_from_zero_show_no_labels_by_their_mean(rng):
+    """Clipped rows show too short a mean; what is left of it moved with the noise of a total."""
+    F, waves = rng.standard_normal((900, 3)), np.sin(np.outer([3, 5, 8], np.linspace(0, 1, 1600)))
+    X, model, said = 1 + 0.3 * F @ waves, DPRidgeClassifier(epsilon=3, classes=[False, True]), []
+    for seed in range(5):
+        with seeded_entropy(seed):
+            said += messages_of(model.fit, X, rng.random(900) < 0.2)
+    assert sum("learnt nothing" in text for text in said) >= 3  # of rows about 0, one in ten is not
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("bounds", [None, (0, 1e5)])
 def test_rows_of_no_known_length_leave_the_budget_to_the_most_frequent_label(bounds):

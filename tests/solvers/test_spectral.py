@@ -21,8 +21,7 @@ def spiked(n=4000, d=30, k=3, captured=0.7, seed=0):
     Q = orthonormal(rng.standard_normal((d, d)))
     variances = np.full(d, (1 - captured) / (d - k))
     variances[:k] = captured / k * np.array([1.3, 1.0, 0.7])[:k]
-    X = rng.standard_normal((n, d)) * np.sqrt(variances)
-    return X @ Q.T / 1.5
+    return rng.standard_normal((n, d)) * np.sqrt(variances) @ Q.T / 1.5
 
 
 def loss(X, V):
@@ -182,8 +181,7 @@ def test_shares_are_spent_exactly(route, share):
     names, parts = zip(*shares_of(session), strict=True)
     assert math.fsum(parts) == pytest.approx(share) and all(part > 0 for part in parts)
     assert route != "gram" or names.count("gram") == 1
-    products = {"power": 2, "screened": 1}
-    assert names.count("tangent_product") == products.get(route, 0)
+    assert names.count("tangent_product") == {"power": 2, "screened": 1}.get(route, 0)
 
 
 def test_more_columns_are_kept_where_more_can_be_read():
@@ -254,8 +252,7 @@ def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read(rng):
 @pytest.mark.parametrize("n", [150, 700])
 def test_moments_of_any_size_are_read(n, size, rng):
     """Rows in units of 1e21 have moments that are no single-precision numbers."""
-    M = np.diag(np.r_[900.0, 400.0, np.ones(n - 2)])
-    A = with_noise(M, 3.0, rng)
+    A = with_noise(np.diag(np.r_[900.0, 400.0, np.ones(n - 2)]), 3.0, rng)
     V, W = (spectral.chosen_subspace(f * A, f * 3.0, 2) for f in (1.0, size))
     np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
 

@@ -132,8 +132,7 @@ def test_shrinkage_kills_noise_and_keeps_signal(rng):
     noise = rng.standard_normal((60, 40))
     values = np.linalg.svd(noise, compute_uv=False)
     assert not trace.shrink(values, 1.1, (60, 40)).any()
-    signal = 40 * low_rank(60, 40, (1.0,))
-    seen = np.linalg.svd(signal + noise, compute_uv=False)[:1]
+    seen = np.linalg.svd(40 * low_rank(60, 40, (1.0,)) + noise, compute_uv=False)[:1]
     shrunk = trace.shrink(seen, 1.0, (60, 40))
     assert shrunk < seen
     assert shrunk == pytest.approx(40 * 0.97, rel=0.06)

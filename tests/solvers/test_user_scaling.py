@@ -13,8 +13,7 @@ D, M, N = 4, 12, 200
 
 def rows(seed=0, n=N):
     rng = np.random.default_rng(seed)
-    X = rng.uniform(-2, 2, (n * M, D))
-    return rng, X
+    return rng, rng.uniform(-2, 2, (n * M, D))
 
 
 def test_far_entries_are_folded():
