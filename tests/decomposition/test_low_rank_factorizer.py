@@ -385,8 +385,7 @@ def test_a_reporter_reports_each_row_by_itself():
     ]
     assert np.array_equal(found, [report.values for report in alone])
     assert np.array_equal(found, reporter.transform(sp.csr_array(rows)))
-    zeros = reporter.transform(0 * rows)  # the noise alone
-    assert len({tuple(row) for row in zeros}) == 6
+    assert len({tuple(row) for row in reporter.transform(0 * rows)}) == 6  # the noise alone
     part = LocalRowRandomizer(sketch_size=3, sketch_seed=1).fit(rows)
     assert part.transform(rows).shape == (6, 3)
     assert list(part.get_feature_names_out())[-1] == "localrowrandomizer2"

@@ -101,8 +101,7 @@ def test_every_route_equals_scikit_learn(rows, kwargs, k):
 
 def graph(n=60, seed=0):
     """Return a weighted graph with leading eigenvalues of both signs, as its upper triangle."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.standard_normal((n, 4)))[0]
+    Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, 4)))[0]
     A = (Q * [9.0, -7.0, 5.0, -3.0]) @ Q.T
     return np.triu(A, 1), np.triu(A, 1) + np.triu(A, 1).T
 

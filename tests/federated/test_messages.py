@@ -40,8 +40,7 @@ def test_everything_comes_back_bit_for_bit():
         Call("product", (1 / 3,)),
         Call("gram_product", (by_columns,)),
     )
-    sent = request(*calls)
-    got = Request.decode(sent.encode())
+    got = Request.decode(request(*calls).encode())
     assert (got.serial, got.facts, got.share, got.step) == (3, FACTS, 0.1, 2.0**-30)
     for left, right in zip(calls, got.calls, strict=True):
         assert left.method == right.method
@@ -120,8 +119,7 @@ def test_messages_read_as_they_were_written():
     for n in (1, 8, 9, 100):
         body = memoryview(wire.pack_flags(n, {0, n - 1}, set()))
         assert wire.unpack_flags(body, n) == ({0, n - 1}, set())
-    shares = [(5, 0, b"s" * 33), (2, 1, b"t" * 33)]
-    body = memoryview(wire.pack_reveal(shares))
+    body = memoryview(wire.pack_reveal([(5, 0, b"s" * 33), (2, 1, b"t" * 33)]))
     assert wire.unpack_reveal(body) == {5: (0, b"s" * 33), 2: (1, b"t" * 33)}
 
 

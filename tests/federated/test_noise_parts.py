@@ -113,8 +113,7 @@ def test_parts_have_their_law():
         gate = session(source=SeededSource(client))
         grant = distribute(gate, Bound("sum", (size,), 1.0), 1.0, parts)
         part = grant.noised(lambda step: np.zeros(size, np.int64)).astype(float)
-        statistic = float(np.sum((part / noise.PART_SIGMA_INT) ** 2))
-        assert limits[0] < statistic < limits[1]
+        assert limits[0] < float(np.sum((part / noise.PART_SIGMA_INT) ** 2)) < limits[1]
         total += part
     server = distribute(session(), Bound("sum", (size,), 1.0), 1.0, parts)
     answer = server.close(total.astype(np.int64), 20)

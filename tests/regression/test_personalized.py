@@ -453,8 +453,7 @@ def test_rows_without_users():
     assert model.privacy_unit == clone(model).privacy_unit == "group"
     with pytest.raises(ValueError, match="require_groups"):
         DPPersonalizedRegressor(require_groups=True).fit(SMALL.X, SMALL.y)
-    strict = seeded(require_groups=True)
-    refuses(ValueError, "groups", strict.predict, SMALL.X)
+    refuses(ValueError, "groups", seeded(require_groups=True).predict, SMALL.X)
     with (
         pytest.raises(PrivacyError, match="unit"),
         PrivacyLedger(3.0, 1e-5, unit="group"),
@@ -539,8 +538,7 @@ def test_released_copy_holds_nothing_private():
     assert alike.n_groups_ == 60  # though none has a direction
     assert public.random_state is None and public.privacy_spent_ == model.privacy_spent_
     heads = model._private["heads"]
-    raw = pickle.dumps(public)
-    assert heads.tobytes()[:64] not in raw
+    assert heads.tobytes()[:64] not in pickle.dumps(public)
     with pytest.warns(PrivacyWarning, match="holds an exact head for each user"):
         assert heads.tobytes()[:64] in pickle.dumps(model)
     unknown = model.predict(SMALL.X, SMALL.groups - 1000)

@@ -14,7 +14,9 @@ from skdp import DPRidge, DPRidgeClassifier
 from skdp.exceptions import NoSignalWarning, PrivacyWarning, UtilityWarning
 from skdp.regression._linear import moment_size
 from skdp.solvers.postprocess import ClassMoments
-from skdp.testing import seeded_entropy
+from skdp.testing import record_transcript, replay_answers, seeded_entropy, transcript_audit
+from skdp.testing._transcripts import fixed_noise
+from skdp.testing.audit import FitData
 from tools.null_checks import check_null_release
 from tools.outcomes import assert_refused, messages_of
 
@@ -474,6 +476,20 @@ def test_wide_rows_far_from_zero_show_no_labels_by_their_mean(rng):
         with seeded_entropy(seed):
             said += messages_of(model.fit, X, rng.random(900) < 0.2)
     assert sum("learnt nothing" in text for text in said) >= 3  # of rows about 0, one in ten is not
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.NoSignalWarning")
+def test_wide_dense_rows_keep_to_what_they_pay(rng):
+    """All that is shown follows from what was released; a row more moves no release too far."""
+    X, y = 1 + rng.standard_normal((401, 1600)), np.append(1e6, rng.standard_normal(400))
+    model, pair = DPRidge(epsilon=30), (FitData(X[1:], y[1:]), FitData(X, y))
+    with fixed_noise(1), record_transcript() as answers:
+        seen = model.fit(X[1:], y[1:]).coef_
+    with fixed_noise(1), replay_answers(answers):
+        assert np.array_equal(seen, model.fit(3 - 9 * X, y**2).coef_) and seen.any()
+    report = transcript_audit(model, pair, answers).check()
+    assert 0.7 < report.realised_mu / report.claimed_mu <= 1
 
 
 @pytest.mark.deep

@@ -149,8 +149,7 @@ def test_records_far_from_zero_are_not_mostly_zero(rng):
 @pytest.mark.deep
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
-    model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)
-    assert model.rank_ == 3
+    assert DPTraceRegressor(9, epsilon=9.0).fit(X, y).rank_ == 3
     column = DPTraceRegressor().fit(X.reshape(3000, -1), y)
     assert column.coef_.shape == (12, 1) and column.rank_ == 1
 

@@ -78,8 +78,7 @@ def test_columns_of_both_signs_are_found_too(rng):
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])
 def test_screening_is_never_far_below_the_most_popular_columns(scale, rng):
     """Columns without a factor in common: popularity is all there is."""
-    P = 0.3 * np.arange(1, 301.0) ** -0.6
-    W = (rng.random((3000, 300)) < P).astype(float)
+    W = (rng.random((3000, 300)) < 0.3 * np.arange(1, 301.0) ** -0.6).astype(float)
     W /= np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1.0)
     asks = [rows(W, scale, seed)[0] for seed in range(16)]
     found = [spectral.screened_subspace(ask, 300, 5, 1.0, noisy(scale, 3000.0))[0] for ask in asks]

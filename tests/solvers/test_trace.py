@@ -50,8 +50,7 @@ class Sum:
 
 def low_rank(d1=8, d2=6, values=(3.0, 1.0), seed=1):
     rng = np.random.default_rng(seed)
-    r = len(values)
-    U, V = (np.linalg.qr(rng.standard_normal((d, r)))[0] for d in (d1, d2))
+    U, V = (np.linalg.qr(rng.standard_normal((d, len(values))))[0] for d in (d1, d2))
     return (U * np.array(values)) @ V.T
 
 

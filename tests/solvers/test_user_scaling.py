@@ -73,8 +73,7 @@ def test_users_as_they_are_seen_keep_what_their_rows_say():
     y = np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(len(X))
     X[5 * M : 6 * M] *= 8e307 * np.where(np.arange(M) % 2, 1.0, -1.0)[:, None]
     center = np.array([1.7e308, 0.0, 1e3, -1.0])
-    source = UserRows(X, y[:, None], np.repeat(np.arange(20), M), True)
-    batch = next(source.blocks())
+    batch = next(UserRows(X, y[:, None], np.repeat(np.arange(20), M), True).blocks())
     scaling = Scaling(center, np.ones(D), np.full(D, np.inf))
     largest = np.finfo(float).max
     with np.errstate(over="ignore"):
