@@ -102,10 +102,10 @@ def evidence(
     whether it is likely at all: one that is clearly likelier than 0, or any likelier, where
     products of n records with a target have m_i times what rho leaves of its square by chance
     (twice that in columns that were chosen by such products); or clear products with directions
-    (`few`). The same records made these: what that makes of chance follows from sums of columns,
-    and is known to half of itself; likely is what exceeds it, as large as it is. Of codes, which
-    are no targets of their own, all are looked at together (`pooled`), and next to directions no
-    columns show that more was seen, as scores start from these.
+    (`few`). The same records made these: what chance adds follows from sums of columns. Its
+    standard error is half of it where more was seen; it counts as exact where more is likely. Of
+    codes, which are no targets of their own, all are looked at together (`pooled`). Next to
+    directions columns show that more is likely, not that it was seen, as scores start from these.
     """
     # The means of the rows have noise too, which comes with those of the targets.
     noise, of_means = released.noise, released.sums_noise * released.target_mean

@@ -144,9 +144,11 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
     undecided, exponents = heads.Choice(rules), batch[2:]
+    classes = heads.Heads(shared.View(None, True, "logistic"), U, model)
+    both = [heads.HeadVotes(each, rules) for each in (users_heads, classes)]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
-            np.hstack([heads.HeadVotes(users_heads, rules)(few), users_heads.fit(few, undecided)])
+            np.hstack([*(vote(few) for vote in both), users_heads.fit(few, undecided)])
             for n in (400, 1)
             for few in [Batch(*(A[:n] for A in (batch.X[:, :m], batch.Y[:, :m], *exponents)))]
         )
