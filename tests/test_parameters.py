@@ -100,8 +100,7 @@ NO_PLANE = r"two directions and 'center' a point of 5 feature\(s\)"
 NO_CENTRE = "'private'.*or an array of public centres"
 NORMALIZER = "no bounded sensitivity; use 'QR' or 'auto'"
 SHARES = {"subspace": 2, "spectrum": 1, "total_variance": 1, "count": 1, "clip_norm": 2}
-SHARES["row_sum"] = 3
-CENTRES = {"count": 1, "gram": 1, "center": 1, "center_search": 1}
+CENTRES = {"count": 1, "center": 1, "center_search": 1}
 SKETCHED = {"method": "two_sketch"}
 # Values that do not go together, or with five columns; those of axes are in tests/tools/ways.py.
 SAID = {
@@ -113,7 +112,7 @@ SAID = {
         ({"center": None}, r"or an array of public .* Got None"),
         ({"bounds": (0, 1), "center": np.zeros(5)}, "not both"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
-        ({"budget_split": CENTRES | {"clip_norm": 0}}, "positive"),
+        ({"budget_split": CENTRES | {"gram": 1, "clip_norm": 0}}, "positive"),
         ({"center": True}, NO_CENTRE),
         ({"center": False}, NO_CENTRE),
     ],
@@ -150,9 +149,9 @@ SAID = {
         ({"unit_bound": [(18, 90), (0, 2e5)], "privacy_unit": "entry"},
          r"one for all entries .*PublicScaler\(bounds="),
         ({"unit_bound": 1e155, "privacy_unit": "spectral"}, "unit_bound"),
-        ({"budget_split": {"gram": 1}}, "keys .*'row_sum', 'spectrum', 'subspace'"),
+        ({"budget_split": {"gram": 1}}, "keys .*'count', 'spectrum', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
-        ({"budget_split": {**SHARES, "spectrum": 0}}, "positive"),
+        ({"budget_split": SHARES | CENTRES | {"spectrum": 0}}, "positive"),
     ],
     skdp.DPLowRankFactorizer: [
         (SKETCHED | {"sketch": "sparse"}, "worst direction"),

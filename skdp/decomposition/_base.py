@@ -217,8 +217,11 @@ def found_of(values, ratios=0.0):
     return int(np.count_nonzero(values)), len(values), Kept(float(np.sum(ratios)), 0.0)
 
 
-def with_learnt(shares, learnt):
-    """Return shares that leave room for those of what is learnt first."""
+def with_learnt(shares, learnt=None):
+    """Return shares that leave room for those of what is learnt first: of a clip norm, or given."""
+    if learnt is None:
+        about_mean = {"clip_norm": 0.06, "center_search": 0.05}
+        learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
     rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
     return {name: rest * share for name, share in shares.items()} | learnt
 
@@ -503,6 +506,63 @@ def centred(session, ask, noise, shares, d, level):
     # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
     beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
     return Centre(mean, about.recentered(mean), noise, beyond)
+
+
+class AboutZero(NamedTuple):
+    """Rows about a released place c near their mean m, asked about 0.
+
+    Their moment about 0 is n (c m' + m c' - c c') larger than that about c, whose noise follows
+    from how far rows lie from c.
+    """
+
+    rows: Any
+    place: Any
+    mean: Any
+    n: float
+
+    @property
+    def norms_above(self):
+        """What counts the rows that lie farther from the place than a threshold."""
+        return self.rows.norms_above
+
+    def clipped(self, clip_norm):
+        """Return the rows moved to within this distance of the place."""
+        return self._replace(rows=self.rows.clipped(clip_norm))
+
+    def gram(self, *, share):
+        """Release the moment."""
+        return self._moved(self.rows.gram(share=share), self.place, self.mean)
+
+    def projected_gram(self, V, *, share):
+        """Release the moment in a subspace."""
+        answer = self.rows.projected_gram(V, share=share)
+        return self._moved(answer, self.place @ V, self.mean @ V)
+
+    def square_sum(self, *, share):
+        """Release the sum of squares."""
+        answer, place = self.rows.square_sum(share=share), self.place
+        more = self.n * float(place @ (2 * self.mean - place))
+        return answer._replace(value=answer.value + more)
+
+    def _moved(self, answer, place, mean):
+        half = self.n * np.outer(place, mean - place / 2)
+        return answer._replace(value=answer.value + half + half.T)
+
+
+def about_zero(session, ask, noise, shares, d):
+    """Return rows that are asked about 0 through a place near their mean, their noise, and shares.
+
+    If the mean is near 0 they are asked as they were, and the moment has what was left.
+    """
+    level = spectral.DIRECTION_LEVEL
+    place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
+    if not place.any():
+        part = shares["center"] / 4
+        left += shares["subspace"] - part
+        return ask, noise, shares | {"row_sum": part, "subspace": left}
+    step = postprocess.shrunk_mean(*rows.sums(share=left), noise.n, clip_norm)[0]
+    rows = AboutZero(rows, place, place + step, noise.n)
+    return rows, replace(noise, clip_norm=clip_norm), shares
 
 
 # The probabilistic model behind PCA, from released values only.

@@ -94,12 +94,7 @@ class RowComponentsMixin:
             shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
-        if self.clip_norm == "auto":
-            of_means = {"clip_norm": 0.06, "center_search": 0.05}
-            return _base.with_learnt(
-                shares, of_means if "center" in shares else {"clip_norm": 0.07}
-            )
-        return shares
+        return _base.with_learnt(shares) if self.clip_norm == "auto" else shares
 
     def _rank(self, n, d):
         """Return what scikit-learn's rank stands for: a person may have any number of rows."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from skdp import _inputs, _validation
 from skdp._limits import CLEAR
-from skdp.answer import NOTHING
+from skdp.answer import NOTHING, Answer
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _unit_fits
@@ -53,8 +53,8 @@ class DPTruncatedSVD(
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
     (default), an interaction of a binary user-item matrix, or an entry, whatever the data are.
-    Contributions beyond the public bounds are clipped. X is not centred and never densified. Not
-    covered: ``transform`` of private rows, and models trained on them.
+    Contributions beyond the public bounds are clipped. The SVD is that of X as it is, and sparse X
+    is never densified. Not covered: ``transform`` of private rows, and models trained on them.
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ class DPTruncatedSVD(
     clip_norm : float or "auto", default="auto"
         Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
         the budget on the median norm, and warns if it was not found. A number is an upper bound: in
-        the row unit 3% of the budget lower it if there are many rows and most are shorter.
+        the row unit 3% of the budget lower it if there are many rows and most are shorter. With
+        "auto" (and a Gram matrix) dense rows far from 0 are clipped about their released mean.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
@@ -143,7 +144,6 @@ class DPTruncatedSVD(
         products with ``delta=0``, come without a total: there it is the fraction of the variance of
         the released components. With "one_shot" and epsilon below about 2.5, the total contains the
         variance of rounding entries to 0 and `high`; that of column sums alone is an upper bound.
-        Of rows that lie far from 0 ratios are noise: `DPPCA` centres them.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_singular_vectors_ : ndarray of shape (n_samples, n_components)
@@ -151,7 +151,8 @@ class DPTruncatedSVD(
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, otherwise exact (public).
     clip_norm_ : float
-        Row unit: the clip norm that was used: released, and at most the given one.
+        Row unit: the clip norm that was used: released (perhaps about the mean), and at most the
+        given one.
     user_level_mu_ : float
         Interaction unit: the mu that the fit implies for all interactions of a user. It is not set
         for "one_shot", which implies epsilon times the number of items, nor if "auto" may choose
@@ -330,8 +331,6 @@ class DPTruncatedSVD(
                 f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
         check_used(self)
-        if row and self.algorithm != "auto":  # else the shape decides which releases there are
-            _validation.check_split(self, self._default_shares(self.algorithm))
         if not row and self.budget_split != "auto":
             raise ValueError(
                 "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
@@ -346,15 +345,16 @@ class DPTruncatedSVD(
             )
         _validation.check_rank(self, n_samples, n_features)
 
-    def _default_shares(self, route):
+    def _default_shares(self, route, sparse):
         shares = {"subspace": 0.91, "spectrum": 0.03, "total_variance": 0.02}
         if not self._total_is_public():
             shares["count"] = 0.01
-        if route != "screened":  # which releases them on its way
+        learnt = self.clip_norm == "auto"
+        if route == "gram" and learnt and not sparse:
+            shares["center"] = 0.08
+        elif route != "screened":  # which releases them on its way
             shares["row_sum"] = 0.02
-        if self.clip_norm == "auto":
-            return _base.with_learnt(shares, {"clip_norm": 0.07})
-        return shares
+        return _base.with_learnt(shares) if learnt else shares
 
     @property
     def _by_rows(self):
@@ -366,28 +366,35 @@ class DPTruncatedSVD(
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
-        route = _base.row_route(self.algorithm, d, k, _base.is_sparse(X), centred=False)
-        shares = _validation.check_split(self, self._default_shares(route))
+        sparse = _base.is_sparse(X)
+        route = _base.row_route(self.algorithm, d, k, sparse, centred=False)
+        shares = _validation.check_split(self, self._default_shares(route, sparse))
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         known = self._total_is_public()
-        n = query.n_rows if known else released_count(*ask.count(share=shares["count"]))
-        noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        n, n_noise = (query.n_rows, 0.0) if known else ask.count(share=shares["count"])
+        n = released_count(n, n_noise)
+        noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
         ask, noise, shares = _base.lowered(self, ask, noise, shares)
-        clip_norm, ask = noise.clip_norm, ask.clipped(noise.clip_norm)
+        ask = ask.clipped(noise.clip_norm)
+        if "center" in shares:
+            ask, noise, shares = _base.about_zero(session, ask, noise, shares, d)
+        moved, sums = isinstance(ask, _base.AboutZero), NOTHING
         # Rows that would be screened have a share of their sums only without noise.
-        screened = route == "screened" and not session.budget.exact
-        share = shares.get("row_sum", shares["subspace"] / 2)
-        sums = NOTHING if screened else ask.sums(share=share)
-        if self.algorithm == "auto" and sums.noise_scale and spectral.significance(sums) > CLEAR:
-            route = _base.row_route("auto", d, k, True, centred=False)  # sums show what holds most
+        if not moved and (route != "screened" or session.budget.exact):
+            sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
+        clear = sums.noise_scale and spectral.significance(sums) > CLEAR
+        if self.algorithm == "auto" and clear:  # sums show what holds most
+            route = _base.row_route("auto", d, k, True, centred=False)
         V, sums, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
         )  # fmt: skip
+        if moved:  # what a clip norm about their mean cuts off is no part of their squares about 0
+            sums, rows = Answer(n * ask.mean, 0.0), ask
         values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown)
         mean_square = max(float(total.value), total.noise_scale) / n
         facts = sums.value / n, mean_square, n, sums.noise_scale / n
         attributes = svd_variances(values, _base.components_of(vectors), *facts)
-        return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
+        return attributes | {"n_samples_seen_": round(n), "clip_norm_": noise.clip_norm}

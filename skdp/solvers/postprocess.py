@@ -79,14 +79,16 @@ def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
 def shrunk_mean(
     sums: FloatArray, noise_scale: float, n: float, radius: float
 ) -> tuple[FloatArray, float]:
-    """Return the mean of n rows from noisy sums, and by what factor it was shrunk towards zero.
+    """Return the mean of n rows from noisy sums, and the factor by which entries were drawn to one.
 
-    A mean that is mostly noise is shrunk by as much (James and Stein), down to nothing: rows about
-    a centre of noise alone are longer than rows about zero.
+    Entries that scatter mostly by noise are drawn to their mean by as much (James and Stein): rows
+    about a centre of noise are longer than rows about one number.
     """
-    square, noise = float(sums @ sums), max(len(sums) - 2, 0) * noise_scale**2
+    common = float(np.mean(sums))
+    apart = sums - common
+    square, noise = float(apart @ apart), max(len(sums) - 3, 0) * noise_scale**2
     kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
-    return inside_ball(kept * sums / n, radius), kept
+    return inside_ball((common + kept * apart) / n, radius), kept
 
 
 def subspace_attributes(

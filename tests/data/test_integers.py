@@ -63,8 +63,7 @@ def test_integer_norm_never_exceeds_the_bound(radius, sparse):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.floats(-20, 20), st.floats(0.1, 1e5))
 def test_integer_norm_is_bounded_for_any_row(seed, d, log_scale, radius):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((6, d)) * 10.0**log_scale
+    X = np.random.default_rng(seed).standard_normal((6, d)) * 10.0**log_scale
     assert max(exact_squares(IntegerRows(1.0, 1.0 / radius)(X))) <= radius**2
 
 
@@ -94,8 +93,7 @@ def test_clipped_rows_keep_direction_and_length(rng):
     X = rng.standard_normal((500, 20)) * 10.0 ** rng.uniform(-1, 8, (500, 1))
     unit = 1 / 15384.2
     Z = IntegerRows(1.0, unit)(X) * unit
-    norms = np.linalg.norm(X, axis=1)
-    clipped = X * np.minimum(1, 1 / norms)[:, None]
+    clipped = X * np.minimum(1, 1 / np.linalg.norm(X, axis=1))[:, None]
     assert np.abs(Z - clipped).max() < 3 * unit
 
 
@@ -124,8 +122,7 @@ def test_norms_in_a_unit(scale):
     expected = np.where(np.arange(50) == 4, 0.0, scale * np.linalg.norm(X / scale, axis=1))
     norms = row_norms(X, length_unit(30))
     np.testing.assert_allclose(norms, expected, rtol=1e-3)
-    one = row_norms(np.array([X[7], 2 * X[0], X[1]]), length_unit(30))[0]
-    assert one == norms[7]
+    assert row_norms(np.array([X[7], 2 * X[0], X[1]]), length_unit(30))[0] == norms[7]
 
 
 @pytest.mark.parametrize("n_features", [1, 7, 100, 4000])
@@ -159,8 +156,7 @@ def test_integer_factors_are_exactly_bounded(step, rng):
         for Z in unit_factors(F, step):
             rows = [[int(z) for z in row] for row in Z]
             G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]
-            square = sum(entry**2 for row in G for entry in row)
-            assert square <= 1 / step**2
+            assert sum(entry**2 for row in G for entry in row) <= 1 / step**2
 
 
 # -- wide integers in digits: the same numbers as Python's integers --------------------------------
@@ -303,8 +299,7 @@ def test_what_is_seen_of_a_moment_is_rounded_by_no_more_than_it_says(bits, scale
             np.testing.assert_allclose(first.astype(float), whole, **near)
         far.append(np.linalg.norm((second - first).astype(float) - change))
     wider, steps = matrix.rounding
-    allowed = wider * ratio * longest * matrix.norms[0] ** 2 + steps
-    assert max(far) <= allowed
+    assert max(far) <= (wider * ratio * longest * matrix.norms[0] ** 2 + steps)
     assert max(far) >= 0.1 * steps or ratio < 0.1  # then a row adds less than a step
     assert matrix.projected(limbs[0], 1e9 / longest * 2**32, longest) is None
 
@@ -337,15 +332,13 @@ def test_limbs_are_joined_to_what_they_were(rng):
 def test_public_matrix_is_exact_and_knows_its_norms(scale, rng):
     V = rng.standard_normal((6, 3)) * scale
     matrix = PublicMatrix(V)
-    true = np.linalg.svd(V, compute_uv=False)[:2]
-    np.testing.assert_allclose(matrix.norms, true, rtol=1e-6)
+    np.testing.assert_allclose(matrix.norms, np.linalg.svd(V, compute_uv=False)[:2], rtol=1e-6)
     Z = rng.integers(-(2**20), 2**20, (40, 6)).astype(np.float64)
     whole = matrix.multiply(Z)
     np.testing.assert_allclose(whole, Z @ V, rtol=0, atol=1e-6 * np.abs(Z @ V).max())
     assert np.array_equal(matrix.multiply(sp.csr_array(Z)), whole)
     assert np.array_equal(matrix.multiply(Z[::-1])[::-1], whole)
-    images = np.linalg.norm(whole, axis=1)
-    assert np.all(images <= np.linalg.norm(Z, axis=1) * matrix.norms[0])
+    assert np.all(np.linalg.norm(whole, axis=1) <= np.linalg.norm(Z, axis=1) * matrix.norms[0])
 
 
 def test_grid_is_fine():

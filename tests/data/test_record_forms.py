@@ -59,8 +59,7 @@ def test_norms_and_tangent_sizes_are_upper_bounds_and_near(name, whitened):
     assert np.all(norms >= true)
     np.testing.assert_allclose(norms, true, rtol=0.02)
     sizes, inner = form.tangent(block_of(name, units=units), frame(whitened, name))
-    beside = np.eye(D2) - V @ V.T
-    projected = Z @ V @ V.T + U @ U.T @ Z @ beside
+    projected = Z @ V @ V.T + U @ U.T @ Z @ (np.eye(D2) - V @ V.T)
     true_sizes = np.linalg.norm(projected, axis=(1, 2))
     assert np.all(sizes >= true_sizes * (1 - 1e-6))
     np.testing.assert_allclose(sizes, true_sizes, rtol=0.05)

@@ -297,8 +297,7 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
 
 def test_targets_in_memory_are_cut_to_their_tasks():
     """A task has the targets of its own block, sealed."""
-    placed = Placed(DaskRows(lazy(X)), {"y": Y})
-    records = placed.joined(RecordForm(np.asarray, 2))
+    records = Placed(DaskRows(lazy(X)), {"y": Y}).joined(RecordForm(np.asarray, 2))
     slices = [pair[1] for pair in records._parts]
     assert [len(part.value) for part in slices] == list(CHUNKS)
     assert {repr(part) for part in slices} == {"<sealed>"}

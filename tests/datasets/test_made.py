@@ -157,8 +157,7 @@ def test_trace_regression(design):
         products = np.einsum("ij,ik->ijk", *X)
     else:
         products = (X if design == "gaussian" else X.toarray()).reshape(-1, 6, 4)
-    residual = y - np.einsum("ijk,jk->i", products, M)
-    assert residual.std() == pytest.approx(0.1, rel=0.05)
+    assert (y - np.einsum("ijk,jk->i", products, M)).std() == pytest.approx(0.1, rel=0.05)
     assert np.einsum("ijk,i->jk", products, y) / len(y) == pytest.approx(M, abs=0.15)
 
 

@@ -31,8 +31,7 @@ def matrix(unit, seed=0):
 
 def parts_of(A, unit):
     """Entries at random holders; rows of a graph at the server of each node, so edges at two."""
-    rng = np.random.default_rng(1)
-    home = rng.integers(0, S, (len(A), 1) if "edge" in unit else A.shape)
+    home = np.random.default_rng(1).integers(0, S, (len(A), 1) if "edge" in unit else A.shape)
     return [sp.csr_array(A * (home == i)) for i in range(S)]
 
 

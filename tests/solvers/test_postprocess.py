@@ -183,12 +183,12 @@ def test_user_level_mu_covers_each_release(n_items, floor):
 
 
 def test_a_mean_that_is_mostly_noise_is_shrunk(rng):
-    """Nearer to the truth than the noisy mean, and than zero where it can be seen."""
-    noise = rng.standard_normal(1000)
-    for length in (0.0, 10.0, 300.0):
-        sums = np.full(1000, length / np.sqrt(1000)) + noise
-        mean, kept = postprocess.shrunk_mean(sums, 1.0, 50, 100.0)
-        error = np.linalg.norm(mean - length / np.sqrt(1000) / 50)
+    """Its entries are drawn to their mean as far as they scatter by noise."""
+    noise, ends = rng.standard_normal(1000), np.repeat([-1.0, 1.0], 500) / np.sqrt(1000)
+    for common, length in ((0, 0.0), (100, 0.0), (1, 10.0), (0, 300.0), (100, 300.0)):
+        sums = common + length * ends + noise
+        mean, kept = postprocess.shrunk_mean(sums, 1.0, 50, 1e4)
+        error = np.linalg.norm(mean - (common + length * ends) / 50)
         assert error <= min(np.linalg.norm(noise), length + 6) / 50 + 1e-12
         assert kept == 1.0 if length == 300.0 else kept < 0.2
     exact, kept = postprocess.shrunk_mean(np.ones(4), 0.0, 2, 0.5)
