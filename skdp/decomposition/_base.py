@@ -157,6 +157,11 @@ def is_sparse(X):
     return sp.issparse(X) or getattr(X, "sparse", False)
 
 
+def stays_sparse(X):
+    """Whether rows are sparse and many columns make it worth while not to centre them."""
+    return is_sparse(X) and X.n_features > spectral.FEWEST_KEPT
+
+
 def check_center(center, n_features):
     """Return a public centre as a float array of the right length, or None for a string."""
     if isinstance(center, str):
@@ -432,10 +437,10 @@ def located(session, ask, noise, shares, d, level):
 
     The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
     from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
-    mean is near the point about which they were measured are not measured again. Half of the rows
-    lie hardly nearer to a mean than its error, and few farther than from the point before: three
-    questions tell where, as counts raise and lower what they find. `level` is how many rows may be
-    shortened, as in `row_clip_norm`.
+    mean is near the point about which they were measured are not measured again, nor those whose
+    sums are noise. Half of the rows lie hardly nearer to a mean than its error, and few farther
+    than from the point before: three questions tell where, as counts raise and lower what they
+    find. `level` is how many rows may be shortened, as in `row_clip_norm`.
     """
     means, last = shares["center"], _RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
@@ -443,7 +448,9 @@ def located(session, ask, noise, shares, d, level):
     for _ in range(3):
         means = means / 2
         step = postprocess.shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
-        if is_near(step, clip_norm):
+        square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
+        clear = square > (d + CLEAR * math.sqrt(2 * d)) * noise_square
+        if is_near(step, clip_norm) or not clear:
             break
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
@@ -552,11 +559,12 @@ class AboutZero(NamedTuple):
 def about_zero(session, ask, noise, shares, d):
     """Return rows that are asked about 0 through a place near their mean, their noise, and shares.
 
-    If the mean is near 0 they are asked as they were, and the moment has what was left.
+    Where that does not halve the noise of their moment, they are asked as they were, and it has
+    what is left of the budget.
     """
     level = spectral.DIRECTION_LEVEL
     place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
-    if not place.any():
+    if clip_norm**2 > _NEARER * noise.clip_norm**2:
         part = shares["center"] / 4
         left += shares["subspace"] - part
         return ask, noise, shares | {"row_sum": part, "subspace": left}

@@ -448,7 +448,7 @@ class DPIncrementalPCA(
         k = self._check_n_components(X)
         center = _base.check_center(self.center, d)
         centers = center is None and self.center == "private"
-        starts = centers and not _base.is_sparse(X)  # rows about a point are no longer sparse
+        starts = centers and not _base.stays_sparse(X)
         shares = default_shares(d, centers, public, self.clip_norm, starts)
         shares = _validation.check_split(self, shares)
         query = self._unit_query(X)

@@ -32,7 +32,7 @@ class RowComponentsMixin:
         d, centers = source.n_features, self._centers()
         self._check_n_components(source)
         center, near, between = _base.public_range(self, d, centers=centers)
-        sparse = _base.is_sparse(source) and (center is None or not centers)
+        sparse = _base.stays_sparse(source) and (center is None or not centers)
         shares = _validation.check_split(self, self._default_shares(d, sparse))
         # Query: what may be asked of the rows, with its bounds; nothing is read.
         query = self._unit_query(source)
@@ -158,7 +158,7 @@ class DPPCA(
         Largest norm of a row, after a public `center` is subtracted. "auto" spends about a tenth
         of the budget on the median norm, about 0 and perhaps about the released mean; a warning
         says if it was not found. A number is an upper bound. 3% of the budget lower it if there are
-        many rows and most are shorter; not for sparse rows whose whole spectrum is released
+        many rows and most are shorter; not for wide sparse rows whose whole spectrum is released
         (`n_components` is not an int).
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.

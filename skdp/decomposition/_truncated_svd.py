@@ -366,7 +366,7 @@ class DPTruncatedSVD(
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
-        sparse = _base.is_sparse(X)
+        sparse = _base.stays_sparse(X)
         route = _base.row_route(self.algorithm, d, k, sparse, centred=False)
         shares = _validation.check_split(self, self._default_shares(route, sparse))
         query = self._unit_query(X)

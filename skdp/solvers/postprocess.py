@@ -81,12 +81,13 @@ def shrunk_mean(
 ) -> tuple[FloatArray, float]:
     """Return the mean of n rows from noisy sums, and the factor by which entries were drawn to one.
 
-    Entries that scatter mostly by noise are drawn to their mean by as much (James and Stein): rows
-    about a centre of noise are longer than rows about one number.
+    Entries that scatter mostly by noise are drawn to their mean, or to 0 if that is noise, by as
+    much (James and Stein): rows about a centre of noise are longer than rows about one number.
     """
-    common = float(np.mean(sums))
+    d, common = len(sums), float(np.mean(sums))
+    common *= abs(common) * math.sqrt(d) > CLEAR * noise_scale
     apart = sums - common
-    square, noise = float(apart @ apart), max(len(sums) - 3, 0) * noise_scale**2
+    square, noise = float(apart @ apart), max(d - 2, 0) * noise_scale**2
     kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
     return inside_ball((common + kept * apart) / n, radius), kept
 

@@ -190,9 +190,9 @@ def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
     assert "start" not in _incremental_pca.default_shares(5, True, False, 9.0)
 
 
-def test_sparse_rows_stay_where_they_are():
+def test_wide_sparse_rows_stay_where_they_are():
     """About a centre they would not be sparse any more."""
-    rows = sp.csr_array(FAR)
+    rows = sp.hstack([sp.csr_array(FAR), sp.csr_array((len(FAR), 100))], format="csr")
     with pytest.warns(UtilityWarning, match="noise"):
         pca = DPIncrementalPCA(1, epsilon=2.0).fit(rows)
     assert "row_sum" not in shares_of(pca) and pca.clip_norm_ > 2000

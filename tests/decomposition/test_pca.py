@@ -105,7 +105,8 @@ def test_more_components_than_public_rows(kind):
 
 
 def test_budget_split():
-    pca = seeded(data=sp.csr_array(X), epsilon=3, budget_split={"clip_norm": 1, "moment": 3})
+    rows = sp.hstack([sp.csr_array(X), sp.csr_array((len(X), 100))], format="csr")
+    pca = seeded(data=rows, epsilon=3, budget_split={"clip_norm": 1, "moment": 3})
     spent = [entry.loss.value**2 for entry in pca.releases_ if entry.name == "norm_centered_rank"]
     assert sum(spent) == pytest.approx(0.8 * pca.privacy_spent_.mu**2 / 4)
 
