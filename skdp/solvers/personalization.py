@@ -68,6 +68,10 @@ class GlobalModel(NamedTuple):
         """Its arrays; None for an intercept of each user's own."""
         return self.coef, None if self.own else self.intercept
 
+    def times(self, coef: float, intercept: float) -> GlobalModel:
+        """Return the model with multiples of its coefficients and intercepts."""
+        return self._replace(coef=coef * self.coef, intercept=intercept * self.intercept)
+
     def predictions(self, batch: UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
