@@ -120,7 +120,7 @@ class FirstFitUsers(PrivateQuery):
         model = self._model(coef, intercept)
         based = self._estimator._y_numeric
         view = self._view(whitener, coef if based else None, intercept if based else None)
-        given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
+        given = tuple(HeadRule(*rule) for rule in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
     def class_frequency_sum(self) -> Bounded:
@@ -228,11 +228,10 @@ def is_level(query: Any, value: Argument) -> bool:
 
 
 def is_rules(_: Any, value: Argument) -> bool:
-    """Rules for fitting heads, one in each row: (outside, penalty, intercept, toward_global)."""
-    if not _clients.is_array(value, 2) or value.shape[1] != 4 or not 1 <= len(value) <= _MOST_RULES:
+    """Rules for fitting heads, one in each row, as `HeadRule` has them."""
+    if not _clients.is_array(value, 2) or value.shape[1] != 5 or not 1 <= len(value) <= _MOST_RULES:
         return False
-    inside = (value >= 0).all() and (value[:, 0] <= 2).all()
-    return bool(inside and np.isin(value[:, 3], (0.0, 1.0)).all())
+    return bool((value >= 0).all() and (value[:, [0, 3, 4]] <= [2, 8, 8]).all())
 
 
 def is_level_bound(_: Any, value: Argument) -> bool:

@@ -47,6 +47,7 @@ from skdp.solvers.user_heads import (
     elect,
     fixed_choice,
     predicts_one_class,
+    unshrunk,
 )
 from skdp.units import offered
 
@@ -336,14 +337,13 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
 
     def _default_shares(self):
         """Return the shares: the subspace is a matrix of d x d numbers, a vote has fewer."""
-        shares = {"subspace": 0.45, "global": 0.1, "columns": 0.1}
-        if self.whiten:
-            shares["whitener"] = 0.05
-        if self.head_selection == "private_vote":
-            shares["head"] = 0.06
-        if isinstance(getattr(self, "target_bounds", None), str):  # labels need none
-            shares["targets"] = 0.08
-        return shares
+        shares = {
+            "subspace": 0.45, "global": 0.1, "columns": 0.1, "whitener": 0.05 * self.whiten,
+            "head": 0.06 * (self.head_selection == "private_vote"),
+            "logits": 0.03 * (not self._y_numeric),
+            "targets": 0.08 * isinstance(getattr(self, "target_bounds", None), str),
+        }  # fmt: skip
+        return {name: share for name, share in shares.items() if share}
 
     # -- fit -------------------------------------------------------------------------------
 
@@ -478,6 +478,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
             found = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
             model = model._replace(coef=model.coef * found, seen=model.seen and bool(found.any()))
+            model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view, base.shown)
         if self.head_selection == "private_vote":

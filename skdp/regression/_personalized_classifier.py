@@ -44,7 +44,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
         Budget fraction of each release. The keys depend on the other parameters; an error for a
         wrong key lists them.
     coef_clip_norm : float or "auto", default=1.0
-        Largest norm of a user's coefficients (in units of the data) in the released global model.
+        Largest norm of a user's coefficients (in units of the data) in their released mean.
         Intercepts may differ by one logit from the released class frequencies. "auto" spends half
         of the budget of that release on a private median.
     whiten : bool, default=True
@@ -82,7 +82,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     eigenvalues_ : ndarray of shape (n_features,)
         Released eigenvalues of the users' unit directions, in descending order.
     global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
-        The model for users without one of their own: the mean of the users' clipped coefficients.
+        The model for users without one of their own: the mean of the users' clipped coefficients,
+        times what users voted for, since it is too small.
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_clip_norm_ : float

@@ -221,8 +221,6 @@ class LocalFit(NamedTuple):
 
     Attributes
     ----------
-    eta : array of shape (n, m, p)
-        Linear predictor of the rows.
     left_out : array of shape (n, m, p)
         Linear predictor of each row when it was left out.
     dual : array of shape (n, m, p)
@@ -231,7 +229,6 @@ class LocalFit(NamedTuple):
         The intercept.
     """
 
-    eta: FloatArray
     left_out: FloatArray
     dual: FloatArray
     intercept: FloatArray
@@ -385,7 +382,7 @@ class RidgePath(NamedTuple):
             eta = target - BY
         left_out = target - BY / np.maximum(diagonal[:, 0], NEGLIGIBLE)[:, :, None]
         dual = BY / each(penalty * self.size, BY)
-        return LocalFit(eta, left_out, dual, intercept[:, 0])
+        return LocalFit(left_out, dual, intercept[:, 0])
 
     def coefficients(self, fit: LocalFit) -> FloatArray:
         """Return the coefficients (n, q, p) of a fit."""

@@ -68,6 +68,10 @@ class GlobalModel(NamedTuple):
         """Its arrays; None for an intercept of each user's own."""
         return self.coef, None if self.own else self.intercept
 
+    def times(self, coef: float, intercept: float) -> GlobalModel:
+        """Return the model with multiples of its coefficients and intercepts."""
+        return self._replace(coef=coef * self.coef, intercept=intercept * self.intercept)
+
     def predictions(self, batch: UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
@@ -399,8 +403,12 @@ def scaling_of(columns: Columns) -> Scaling:
     rare = ~columns.found & (off == 0) & (columns.needed <= columns.n < math.inf)
     alike = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
     common = np.median(columns.spread[seen]) if seen.any() else alike
-    apart = seen & (np.abs(np.log2(columns.spread / common)) > _ALIKE)
-    scale = np.where(rare, alike, np.where(apart, columns.spread, common))
+    # Zeros beside about as many ones may have a centre a little off them. Their distance from it is
+    # no scale, and it takes more rows to show that many entries lie far beyond.
+    dummy = (off > 0) & (off <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
+    spread = np.where(dummy & (4 * columns.spread < min(common, 1)), 1.0, columns.spread)
+    apart = seen & (np.abs(np.log2(spread / common)) > _ALIKE)
+    scale = np.where(rare, alike, np.where(apart, spread, common))
     center = np.where(off > scale, columns.center, 0.0)
     return Scaling(center, scale, np.where(seen | rare, FARTHEST, math.inf))
 

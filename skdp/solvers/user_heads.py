@@ -47,14 +47,16 @@ class HeadRule(NamedTuple):
     intercept : float
         Prior variance of the intercept in the same units (without coefficients in units of the
         variance of one row about it): 0 has none, inf is free.
-    toward_global : bool
-        Shrink towards the released global model instead of zero.
+    toward_global, toward_level : float
+        Shrink towards so many times the coefficients and the intercepts of the model of all,
+        instead of zero.
     """
 
     outside: float
     penalty: float
     intercept: float
-    toward_global: bool
+    toward_global: float
+    toward_level: float = 1.0
 
 
 AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
@@ -90,8 +92,7 @@ def outside_variance(shared: Shared) -> float:
 
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
-    variance, based = math.inf if view.intercept else 0.0, view.base is not None
-    return Choice((HeadRule(0.0, _GRID[0], variance, based),))
+    return Choice((HeadRule(0.0, _GRID[0], view.variance, view.base is not None),))
 
 
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
@@ -163,7 +164,7 @@ class Heads:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
         if not rule.toward_global or self.view.base is not None:
             return np.zeros_like(batch.Y)
-        return self.model.predictions(batch)
+        return self.model.times(rule.toward_global, rule.toward_level).predictions(batch)
 
     def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
         penalty = np.full(len(seen.Y), rule.penalty)
@@ -180,14 +181,11 @@ class Heads:
         out = np.empty((len(Y), len(rules) + 1))
         loss = self.view.loss if own else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
-        offset, mean = self._offset(batch, AS_ALL), self.view.loss.mean
-        if mean is not None:
-            offset = self.view.linear_targets(mean(offset))
         # Without coefficients any path will do.
-        kinds = [(x.outside if x.penalty < math.inf else 1.0, x.toward_global) for x in rules]
+        kinds = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
         paths = {
             part: self._path(self._seen_in_own_units(batch) if part > 1 else seen, part)
-            for part in {part for part, _ in kinds}
+            for part in {part for part, *_ in kinds}
         }
         for kind in set(kinds):
             which, path = [i for i, one in enumerate(kinds) if one == kind], paths[kind[0]]
@@ -196,7 +194,10 @@ class Heads:
                 out[:, i] = loss.losses(Y, left_out).mean(axis=1)
             if not own:
                 given = np.array([(rules[i].penalty, rules[i].intercept) for i in which]).T
-                out[:, which] = path.errors(Y - offset if kind[1] else Y, *given)
+                offset = self._offset(batch, rules[which[0]])
+                if self.view.loss.mean is not None:
+                    offset = self.view.linear_targets(self.view.loss.mean(offset))
+                out[:, which] = path.errors(Y - offset, *given)
         return out
 
     def small(self, batch: UserBatch) -> FloatArray:
@@ -264,9 +265,9 @@ class Heads:
 class HeadVotes(SumMessage):
     """Each user's vote of norm 1 at most: how much better than average each rule does, in logs.
 
-    Users with too few rows for a head judge the rules without one alone. Where there are two
-    classes votes are as long as what is gained: most users with few rows have the same label
-    throughout, and gain a little by trust in it. The others lose much.
+    Users with too few rows for a head judge the rules without one alone. Votes about labels are as
+    long as what is gained: most users with few rows have the same label throughout, and gain a
+    little by trust in it. The others lose much.
     """
 
     heads: Heads
@@ -287,21 +288,41 @@ class HeadVotes(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, which are cut to norm 1 where they are summed."""
-        gains, binary = self.gains(batch), self.heads.view.loss_name == "logistic"
-        return gains * (batch.Y.shape[1] / 2) if binary else unit(gains)
+        gains, labels = self.gains(batch), self.heads.view.loss.mean is not None
+        # Votes on models of all are shorter: if they were cut, they would count users, not losses.
+        rows = 2 if self.rules[0].penalty == math.inf else batch.Y.shape[1]
+        return gains * (rows / 2) if labels else unit(gains)
 
     def gains(self, batch: UserBatch) -> FloatArray:
-        """Return how much better than average each rule does, in logs (or of two classes, not)."""
+        """Return how much better than average each rule does, in logs (of labels: not)."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-        if self.heads.view.loss_name == "logistic":  # whose squares have a public scale
+        if self.heads.view.loss.mean is not None:  # of labels squares have a public scale
             logs = losses[:, :-1] / losses[:, -1:]
-        m = batch.Y.shape[1]  # one row left out leaves none
-        judged = np.array([m >= (2 if x.penalty == math.inf else _FEWEST_ROWS) for x in self.rules])
+        # One row left out leaves none: it judges what is not fitted alone.
+        few = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
+        judged = batch.Y.shape[1] >= np.array(few)
         # One after the other: how numpy adds along an axis depends on who else is in the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
         return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
+
+
+# How many times the coefficients and intercepts of a model of labels may be too small.
+_SHRUNK = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 8))
+
+
+def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
+    """Return the model of all that votes prefer among multiples of it, or between them.
+
+    A mean of shrunk heads, cut to a norm, has logits that are too small: a user's few rows would
+    win over what all know better.
+    """
+    rules = tuple(AS_ALL._replace(toward_global=a, toward_level=b) for a, b in _SHRUNK)
+    released = HeadVotes(heads, rules).asked(ask, share=share)
+    gaps = (released.value.max() - released.value) / math.hypot(released.noise_scale, 1.0)
+    times = np.exp(np.average(np.log(_SHRUNK), axis=0, weights=np.exp(-(gaps**2) / 4)))
+    return heads.model.times(*times) if heads.model.seen else heads.model
 
 
 def elect(
@@ -347,8 +368,7 @@ class HeadNorms(NumberMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the norms."""
-        size = self.heads.U.shape[1] * self.heads.model.intercept.size
-        values = self.heads.small(batch)[:, :size]
+        values = self.heads.small(batch)[:, : -self.heads.model.intercept.size]
         sizes = np.sqrt((values * values).sum(axis=1))
         return np.where(np.isfinite(sizes), sizes, np.inf)
 
@@ -396,9 +416,9 @@ class MeanHead(SumMessage):
         return ((k * p,), self.coef_clip_norm, False), ((p,), self.coef_clip_norm, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
-        """Return both, the intercepts in units of one logit."""
+        """Return both, the intercepts in units of one logit; of one row, which has none, no gap."""
         p, values = len(self.logits), self.heads.small(batch)
-        gaps = self.coef_clip_norm * (values[:, -p:] - self.logits)
+        gaps = self.coef_clip_norm * (values[:, -p:] - self.logits) * (batch.Y.shape[1] > 1)
         return np.concatenate([values[:, :-p], gaps], axis=1)
 
 

@@ -22,7 +22,7 @@ MIXED, ZERO, ONE, KEPT = mixed_sizes(D, D), np.zeros(D), np.ones(D), np.arange(3
 V = np.linalg.qr(RNG.standard_normal((D, 2)))[0]
 LEVEL, LINE = np.zeros(1), V[:, :1]
 VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL)
-RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
+RULES = np.array([[0.0, 1, np.inf, 1, 1], [1, 0.1, np.inf, 1, 1], [0, np.inf, 0, 4, 1]])
 GRID = np.array([[-1.0, 0.5, 2.0]] * D)
 PUBLIC = {  # method -> public arguments, of which those are sent that it takes
     "clipped": [(1.5,)], "columns": [(), (KEPT,)], "centered": [(ONE,)], "recentered": [(ONE,)],

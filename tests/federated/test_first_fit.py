@@ -208,7 +208,7 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
 
 EYE, ONE = np.eye(D), np.ones(D)
 LEVEL, COEF, LINE = np.zeros(1), np.zeros((D, 1)), np.eye(D)[:, :1]
-RULES = np.array([[0.0, 1, np.inf, 1], [1, 0.1, np.inf, 1], [2, 0.1, 1, 1], [0, np.inf, 0, 1]])
+RULES = np.array([[0.0, 1, np.inf, 1, 1], [2, 0.1, 1, 1, 1], [0, np.inf, 0, 8, 2]])
 SIGHT = (1e3 * EYE[0], ONE + EYE[1], np.append(np.full(D - 2, np.inf), [2.0, 1e5]))
 SKEWED = EYE + 1e-13 * np.roll(EYE, 1, axis=1)
 SKEWED[3] = SKEWED[2] * (1 + 1e-13)  # two features seen as one
@@ -238,8 +238,9 @@ LIES = [
     ("head_rule_votes", (EYE, COEF, LEVEL, np.ones((D, D)), RULES)),
     ("head_rule_votes", (EYE, COEF, LEVEL, 1.0, RULES)),
     ("head_rule_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
-    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, RULES * [2, 1, 1, 1])),
-    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 4)))),
+    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, RULES * [2, 1, 1, 1, 1])),
+    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, RULES * [1, 1, 1, 2, 1])),
+    ("head_rule_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 5)))),
     ("head_rule_votes", (EYE, None, LEVEL, LINE, RULES)),
     ("pooled_regression_moments", (ONE[1:], LEVEL, 1.0)),
     ("pooled_regression_moments", (ONE, LEVEL, -1.0)),

@@ -77,7 +77,8 @@ def test_leave_one_out_is_exact(q, variance, penalty):
         expected = brute_force(F[u], Y[u], penalty * size, variance * size)
         assert np.allclose(Y[u] - fit.left_out[u], expected)
         assert np.isclose(errors[u], np.mean(expected**2, axis=0).sum())
-        assert np.allclose(F[u] @ coefficients[u] + fit.intercept[u], fit.eta[u])
+        residuals = penalty * size * fit.dual[u]
+        assert np.allclose(F[u] @ coefficients[u] + fit.intercept[u], Y[u] - residuals)
 
 
 @pytest.mark.parametrize("m", [4, 7, 15])
@@ -104,7 +105,7 @@ def test_label_fits_reach_the_minimum(loss):
     path, penalty, model = fits.RidgePath.of(F), 0.5, fits.LOSSES[loss]
     fit = path.fit(Y, np.zeros_like(Y), model, np.full(5, penalty), 0.0)
     scale = 4.0 if loss == "logistic" else 2.0
-    gradient = fits.moments(F, Y - model.mean(fit.eta))
+    gradient = fits.moments(F, Y - model.mean(F @ path.coefficients(fit)))
     shrink = penalty * path.size[:, None, None] * path.coefficients(fit) / scale
     assert np.allclose(gradient, shrink, atol=1e-2 * np.abs(gradient).max())
 
@@ -140,7 +141,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     U, theta, batch = users()
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
-    rules = heads.all_rules(shared.Shared(U, 0.001, 1.0), users_heads.view)
+    found = [heads.all_rules(shared.Shared(U, x, 1.0), users_heads.view) for x in (0.9, 0.0, 1e-3)]
+    rules = found[-1]
+    assert [*map(len, found)] == [19] * 3  # their number is public
     votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
     undecided, exponents = heads.Choice(rules), batch[2:]
@@ -192,6 +195,18 @@ def test_users_of_two_labels_do_not_elect_what_costs_others_more():
     assert votes[0] < -5 and votes[1] > 5
 
 
+def test_a_shrunk_model_of_labels_is_multiplied():
+    """Labels follow 4 times its coefficients, and its intercepts as they are; not what is noise."""
+    X, made = RNG.standard_normal((900, 6, 3)), np.random.default_rng(1).gumbel(size=(900, 6, 3))
+    model = shared.GlobalModel(np.eye(3) / 2, np.array([0.5, 0.0, -0.5]))
+    labels = np.eye(3)[np.argmax(4 * X @ model.coef + model.intercept + made, axis=2)]
+    view, ask, batch = shared.View(None, True, "softmax"), SimpleNamespace(), batch_of(X, labels)
+    ask.sums = lambda name, vote, *_, share: Answer(vote(batch).sum(axis=0), 1.0)
+    for seen, times in ((True, 4.0), (False, 1.0)):
+        found = heads.unshrunk(ask, heads.Heads(view, np.eye(3, 1), model._replace(seen=seen)), 1.0)
+        assert all(map(np.allclose, found[:2], (times * model.coef, model.intercept)))
+
+
 def test_heads_undo_scale_and_whitener():
     """The same head whatever the units of rows and targets."""
     U, _, batch = users(n=20)
@@ -238,12 +253,6 @@ def test_kept_decompositions_hold_features_of_any_scale():
     seen = view(batch_of(X, RNG.standard_normal((3, 6, 1))))
     assert np.isfinite(seen.path.s).all()
     np.testing.assert_allclose(seen.path.s[:, -1], 6 * seen.X[:, 0, 0] ** 2, rtol=1e-6)
-
-
-def test_number_of_rules_is_public():
-    view = shared.View(None, True, "squared")
-    seen = [shared.Shared(np.eye(5)[:, :2], error, 1.0) for error in (0.9, 0.0)]
-    assert [len(heads.all_rules(each, view)) for each in seen] == [19, 19]
 
 
 def test_prior_outside_the_subspace_follows_its_error():

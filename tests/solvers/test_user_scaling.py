@@ -54,6 +54,11 @@ def test_columns_are_seen_from_zero_unless_they_lie_elsewhere():
     few = scaling_of(Columns(center, 2.0**-40 * spread, found, 49.0, 1.0, 100, found, spread))
     assert (few.scale == 1).all() and np.isinf(few.limit).all()
     assert np.array_equal(few.center, seen.center)
+    # A dummy of about as many zeros as ones, and narrow columns of more rows or farther from 0.
+    for n, place, scale in ((799.0, 0.02, 1.0), (800.0, 0.02, 0.02), (799.0, 0.06, 0.02)):
+        center, spread = place * (np.arange(D) == 1), np.array([1.0, 0.02, 1.0, 1.0])
+        seen = scaling_of(Columns(center, spread, found, n, 1.0, 100, found, spread))
+        assert np.array_equal(seen.scale, [1, scale, 1, 1])
 
 
 def test_targets_are_found_by_enough_users():

@@ -265,7 +265,7 @@ _PURPOSES = {
     "class_frequency_sum": "class frequencies",
     **dict.fromkeys(("pooled_regression_moments", "user_coef_sum"), "model of all users"),
     "feature_second_moment": "whitening",
-    "head_rule_votes": "rule of each user's model",
+    "head_rule_votes": "votes on users' models",
     **dict.fromkeys(("projected_matrix", "rayleigh_quotient", "projected_gram"), "spectrum"),
     "squared_norm_sum": "total variance",
     **dict.fromkeys(("regression_moments", "regression_products"), "regression"),
