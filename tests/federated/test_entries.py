@@ -63,8 +63,7 @@ def test_same_releases_and_receipt_as_the_central_fit(unit):
     whole = clients_of(unit, [A])[0]._query
     assert max(distance for _, _, distance in wire.gaps(whole)) <= 2 * S
     assert abs(svd.components_[0] @ v) > 0.999
-    route = "power" if "edge" in unit else "alternating"
-    central = estimator(unit, algorithm=route).fit(A)
+    central = estimator(unit, algorithm=("power" if "edge" in unit else "alternating")).fit(A)
     names = [[line.name for line in fitted.releases_] for fitted in (svd, central, clients[0])]
     assert names[0] == names[1] == names[2]
     assert svd.privacy_spent_.epsilon == clients[0].close().epsilon == 8.0

@@ -36,8 +36,7 @@ def test_sum_of_two_discrete_gaussians_is_one_within_the_lemma(a, b):
 
 
 def test_the_lemma_is_negligible_for_parts():
-    t = noise.PART_SIGMA_INT / math.sqrt(2)
-    assert 2 * math.pi**2 * t**2 > 1000 * math.log(2)
+    assert 2 * math.pi**2 * (noise.PART_SIGMA_INT / math.sqrt(2)) ** 2 > 1000 * math.log(2)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +67,7 @@ def test_step_covers_the_change_exactly():
     grant = distribute(gate, bound, 0.5, parts)
     mu = gate.ledger[0].loss.value
     assert mu == gate.budget.mu * math.sqrt(0.5)
-    ratio = bound.l2_steps(grant.step) / parts.effective_sigma / mu
-    assert 1 - 1e-9 < ratio <= 1
+    assert 1 - 1e-9 < (bound.l2_steps(grant.step) / parts.effective_sigma / mu) <= 1
     assert grant.step == gaussian_step(bound, mu, parts.effective_sigma)
     assert gate.ledger[0].noise_scale == grant.step * parts.effective_sigma
     assert gate.ledger[0].mechanism == "distributed gaussian"
@@ -117,8 +115,7 @@ def test_parts_have_their_law():
         total += part
     server = distribute(session(), Bound("sum", (size,), 1.0), 1.0, parts)
     answer = server.close(total.astype(np.int64), 20)
-    statistic = float(np.sum((answer.value / answer.noise_scale) ** 2))
-    assert limits[0] < statistic < limits[1]
+    assert limits[0] < float(np.sum((answer.value / answer.noise_scale) ** 2)) < limits[1]
 
 
 def test_the_rest_can_be_given_up():

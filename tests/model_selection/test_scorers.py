@@ -198,8 +198,7 @@ def test_a_mean_is_over_units_whose_number_is_public():
     users = np.arange(40) // 5
     scorer = make_private_scorer("squared_error", (0.0, 1.0), adjacency="replace")
     for unit, groups, n in (("row", None, 40), ("label", None, 40), ("group", users, 8)):
-        found = scorer._query(Constant(), X[:40], Y[:40], groups, UNITS[unit], False)[1]
-        assert found == n
+        assert scorer._query(Constant(), X[:40], Y[:40], groups, UNITS[unit], False)[1] == n
 
 
 @pytest.mark.parametrize(
@@ -230,8 +229,7 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
         return query.total()
 
     bounded = total(300)
-    moved = abs(float(bounded.answer(0.0)) - float(total(299).answer(0.0)))
-    assert moved <= bounded.bound.l2
+    assert abs(float(bounded.answer(0.0)) - float(total(299).answer(0.0))) <= bounded.bound.l2
 
 
 def test_other_targets_and_more_losses_than_rows_are_refused():
@@ -250,8 +248,7 @@ def test_other_targets_and_more_losses_than_rows_are_refused():
     ],
 )
 def test_an_empty_fold_scores_noise(model, loss):
-    scorer = make_private_scorer(loss, (0.0, 1.0))
-    assert -1.0 <= scorer(model.fit(X, Y), X[:0], Y[:0]) <= 0.0
+    assert -1.0 <= make_private_scorer(loss, (0.0, 1.0))(model.fit(X, Y), X[:0], Y[:0]) <= 0.0
 
 
 class _Coupled(RowClipper):

@@ -350,8 +350,7 @@ def test_transcript_of_a_search(search):
         report = transcript_audit(search, pair).check()
     assert report.ratio > 0.9
     if search.strategy == "compose":
-        plan = search.plan()
-        assert report.realised_mu <= plan.run.value * math.sqrt(3) * (1 + 1e-9)
+        assert report.realised_mu <= search.plan().run.value * math.sqrt(3) * (1 + 1e-9)
 
 
 MU, MEAN = 0.3, 64.0
@@ -436,14 +435,12 @@ def test_a_classifier_is_scored_by_its_labels(scoring, rng):
 @pytest.mark.parametrize("mu", [1e-12, 1e-9, 2.7e-7, 1e-6, 1e-3, 1.0])
 def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
     """However little that is: tiny searches were refused, with a delta that nobody had given."""
-    given = PrivacyBudget(*budget_for("gaussian", mu, delta)).mu
-    assert (1 - 1e-7) * mu <= given <= mu
+    assert (1 - 1e-7) * mu <= PrivacyBudget(*budget_for("gaussian", mu, delta)).mu <= mu
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_of_next_to_nothing_is_a_search():
-    search = clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60])
-    assert search.privacy_spent_.epsilon == 1e-9
+    assert clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60]).privacy_spent_.epsilon == 1e-9
 
 
 # -- our own checks on private searches: slow, since each fit is a search --------------------------

@@ -59,6 +59,12 @@ class Users:
         fit = path.fit(Y, 0 * Y, LOSSES["squared"], best, 0.0)
         return self.risk(path.coefficients(fit)[:, :, 0])
 
+    def within(self, U):
+        """Risk of ridge heads in a subspace."""
+        path, Y = RidgePath.of(self.rows @ U), self.y.reshape(self.n, self.m, 1)
+        fit = path.fit(Y, 0 * Y, LOSSES["squared"], np.full(self.n, 0.1), 0.0)
+        return self.risk((path.coefficients(fit).swapaxes(1, 2) @ U.T)[:, 0])
+
 
 # Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
 EXPECTED = ".*no noise|.*random_state|.*lie far|.*could (not|use)|.*learnt nothing|.*classes from y"
@@ -108,6 +114,12 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound, beside_alone):
 
 
 @pytest.mark.thorough
+def test_without_noise_it_is_nearly_as_good_as_the_true_subspace():
+    users = Users(1500)
+    assert risk_of(users, epsilon=math.inf) <= 1.2 * users.within(users.U)
+
+
+@pytest.mark.thorough
 def test_automatic_number_of_components():
     for k in (1, 3):
         users = Users(2000, d=15, k=k, m=15)
@@ -118,7 +130,7 @@ def test_automatic_number_of_components():
 @pytest.mark.parametrize(
     "params",
     [
-        {"head_selection": "per_user", "epsilon": math.inf},
+        {"head_selection": "per_user"},
         {"head_selection": "subspace", "adjacency": "replace"},
         {"loss": "huber", "whiten": False, "target_bounds": (-20, 20)},
     ],
