@@ -49,7 +49,7 @@ def warn_no_signal(estimator, session, attributes, n):
     warn_caller(
         f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
         f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
-        "embedding_ is noise. A larger 'epsilon' lowers the former.",
+        "embedding_ shows degrees at most. A larger 'epsilon' lowers the former.",
         NoSignalWarning,
     )
 
@@ -137,7 +137,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" divides rows and columns by the root of their known noise, and removes the
-        direction of the released degrees, except for what it says of groups. "laplacian" removes
+        direction of the released degrees, except for what it says of groups. Where nothing else
+        exceeds the noise, unequal degrees are the first column. "laplacian" removes
         the direction of that root instead, and scales rows to norm 1. "none" returns the leading
         eigenvectors. It is better at small budgets if groups have unequal sizes and nodes of a
         group are similar, and worse otherwise.
@@ -160,7 +161,8 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     Attributes
     ----------
     embedding_ : ndarray of shape (n_nodes, n_components)
-        Released embedding of the nodes.
+        Released embedding of the nodes. With "degree", columns are the shorter the less of them
+        stands above the noise.
     eigenvalues_ : ndarray of shape (n_components,)
         Released eigenvalues, signed, by decreasing magnitude; those of the scaled graph unless
         normalization="none". With "one_shot" they are debiased, and 0 below the noise level. A

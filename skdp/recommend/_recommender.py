@@ -170,8 +170,8 @@ class DPRecommender(
 
     Parameters
     ----------
-    n_components : int, default=16
-        Number of directions, including popularity.
+    n_components : int, default=64
+        Largest number of directions, including popularity.
     epsilon : float, default=1.0
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
@@ -250,7 +250,7 @@ class DPRecommender(
 
     def __init__(
         self,
-        n_components: int = 16,
+        n_components: int = 64,
         *,
         epsilon: float = 1.0,
         delta: float = 1e-6,

@@ -84,6 +84,8 @@ def embed_across(
 ) -> tuple[FloatArray, FloatArray]:
     """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
+    Columns are as long as their expected cosines. Where none is seen, the first is that of degrees
+    which are more unequal than random links make them.
     `weight` and `spread` are those of `degree_scale`. `angles` takes the root of the noise for the
     direction of the degrees, and divides rows by their length.
     """
@@ -96,8 +98,12 @@ def embed_across(
         lengths = np.hypot(direction, np.linalg.norm(V, axis=1))
         return values, V / np.maximum(lengths, NEGLIGIBLE)[:, None]
     variance = (spread or 1.0) * degrees.noise_scale**2
-    noise = _noise_strength(degrees.values, weight, scale, variance)
-    return values, _adjusted_by_degrees(V, direction, _seen(values, noise)) * math.sqrt(len(V))
+    own, noise = (_noise_strength(degrees.values, weight, scale, v) for v in (0.0, variance))
+    seen, chance = _seen(values, own, noise), weight * float(degrees.values.mean())
+    error = math.sqrt(2 / len(V)) * (chance + degrees.noise_scale**2)  # of their variance
+    if seen.max() <= _LEAST and degrees.values.var() > chance + CLEAR * error:
+        V[:, 0], seen[0] = direction, 1.0  # unequal degrees are all that is known
+    return values, _adjusted_by_degrees(V, direction, seen)
 
 
 def _noise_strength(
@@ -114,9 +120,14 @@ def _noise_strength(
     return float(np.linalg.eigvalsh(both.T @ both)[-1])
 
 
-def _seen(values: FloatArray, noise: float) -> FloatArray:
-    """Return the expected squared cosines with the true directions."""
-    squares = np.maximum(values**2, max(noise / 2, np.finfo(float).tiny))
+def _seen(values: FloatArray, own: float, noise: float) -> FloatArray:
+    """Return the expected squared cosines with the true directions.
+
+    A value w is that of the graph. That of the chances of its edges, t, is less: w = t + own/t.
+    """
+    half = np.abs(values) / 2
+    squares = (half + np.sqrt(np.maximum(half**2 - own, 0.0))) ** 2
+    squares = np.maximum(squares, max(noise / 2, np.finfo(float).tiny))
     return np.asarray(np.clip(1 - noise / squares, _LEAST, 1.0))
 
 
@@ -130,8 +141,8 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     size = direction * math.sqrt(n)
     size = size - size.mean()
     spread = float(size @ size) / n
-    if spread < NEGLIGIBLE:
-        return V
+    if spread < NEGLIGIBLE:  # by rounding
+        size, spread = 0 * size, 1.0
     own = 1 - means**2
     shared = (X - means).T @ size / n
     shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - CLEAR**2 * spread / n, 0.0))
@@ -139,5 +150,6 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     rest = np.maximum(own * spread - shared**2, NEGLIGIBLE * spread)
     first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
-    adjusted = means + first * (X - means) + np.outer(size, second)
-    return np.asarray(adjusted / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE))
+    adjusted = first * X + np.outer(size, second)
+    lengths = np.sqrt(n * seen) / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE)
+    return np.asarray(adjusted * lengths)

@@ -38,7 +38,10 @@ def top_eigenpairs(M: FloatArray, k: int | None = None) -> tuple[FloatArray, Flo
     d = len(M)
     few = k is not None and k < d // 4
     subset = (d - int(k or 0), d - 1) if few else None
-    values, vectors = scipy.linalg.eigh(M, subset_by_index=subset, check_finite=False)
+    try:
+        values, vectors = scipy.linalg.eigh(M, subset_by_index=subset, check_finite=False)
+    except np.linalg.LinAlgError:  # LAPACK finds no part of many values that are alike
+        values, vectors = np.linalg.eigh(M)
     return values[::-1][:k], vectors[:, ::-1][:, :k]
 
 
