@@ -114,6 +114,8 @@ def _refuse_form(name, data):
 
 def check_numbers(y: Any, name: str = "y") -> Any:
     """Return targets as an array; refuse text, which numpy's error would quote when casting it."""
+    if sp.issparse(y):
+        raise TypeError(f"{name} is sparse, but must be dense: use '.toarray()'.")
     y = np.asarray(y)
     if y.dtype.kind not in "fiub":
         raise ValueError(

@@ -243,13 +243,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _checked_session(self, *, random_state=None, pure=False, split=True):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
-        epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
+        epsilon = check_real(self, "epsilon", NEGLIGIBLE, math.inf, closed="both")
         delta = check_real(self, "delta", 0, 1, closed="left")
-        if epsilon < NEGLIGIBLE:
-            raise ValueError(
-                f"The 'epsilon' parameter of {name} must be at least {NEGLIGIBLE:g}: below that "
-                f"the result would be noise alone. Got {self.epsilon!r} instead."
-            )
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():
             raise ValueError(
                 f"delta=0: {name} has no pure differential privacy with these parameters. Use "
@@ -260,11 +255,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         unit = getattr(self, "privacy_unit", "row")
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
-        delta = 0.0 if pure else delta
-        spent = epsilon, delta, self._pure_epsilon()
-        budget = PrivacyBudget(*spent, split and self._splits_budget)
-        if budget.copies > 1 and any(around()):  # a ledger prices all fits
-            budget = PrivacyBudget(*spent)
+        split = split and self._splits_budget and not any(around())  # a ledger prices all fits
+        budget = PrivacyBudget(epsilon, 0.0 if pure else delta, self._pure_epsilon(), split)
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )

@@ -121,11 +121,13 @@ def ratings(n=4000, shape=(20, 13)):
 
 def larger_fits():
     """Return fits of tables that no constant was chosen on, by name."""
-    X, y, labels, groups = table()
-    Z, few = histories(), make_user_items(600, 60, 12, random_state=0)
+    X, y, labels, owners = table()
+    few, groups, sizes = X[:, :8], {"groups": owners}, {"n_components": [1, 2]}
+    Z, made = histories(), make_user_items(600, 60, 12, random_state=0)
+    model = skdp.DPPersonalizedClassifier(2, classes=[0, 1, 2])
     of_rows = {
         "pca": (skdp.DPPCA(3), (X,), {}),
-        "pca of groups": (skdp.DPPCA(3, privacy_unit="group"), (X,), {"groups": groups}),
+        "pca of groups": (skdp.DPPCA(3, privacy_unit="group"), (X,), groups),
         "pca of batches": (skdp.DPIncrementalPCA(2), (X,), {}),
         "ridge": (skdp.DPRidge(), (X, y), {}),
         "two targets": (skdp.DPRidge(), (X, np.column_stack([np.exp(y / 4), 500 - y])), {}),
@@ -133,30 +135,24 @@ def larger_fits():
         "scaler": (DPStandardScaler(), (X,), {}),
         "svd": (skdp.DPTruncatedSVD(3), (Z,), {}),
         "svd of interactions": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (Z,), {}),
-        "svd of popular items": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (few,), {}),
+        "svd of popular items": (skdp.DPTruncatedSVD(3, privacy_unit="interaction"), (made,), {}),
         "svd of entries": (skdp.DPTruncatedSVD(3, privacy_unit="entry"), (Z.toarray(),), {}),
-        "svd of sums": (skdp.DPTruncatedSVD(1, privacy_unit="entry", epsilon=0.5), (few,), {}),
+        "svd of sums": (skdp.DPTruncatedSVD(1, privacy_unit="entry", epsilon=0.5), (made,), {}),
         "recommender": (DPRecommender(3), (Z,), {}),
         "recommender of ones": (DPRecommender(3, privacy_unit="interaction"), (Z,), {}),
-        "users": (skdp.DPPersonalizedRegressor(2), (X[:, :8], y), {"groups": groups}),
-        "users, auto": (skdp.DPPersonalizedRegressor("auto"), (X[:, :8], y), {"groups": groups}),
-        "robust users": (
-            skdp.DPPersonalizedRegressor(2, loss="huber"), (X[:, :8], y), {"groups": groups},
-        ),
-        "classes of users": (
-            skdp.DPPersonalizedClassifier(2, classes=[0, 1, 2]), (X[:, :8], labels),
-            {"groups": groups},
-        ),
+        "users": (skdp.DPPersonalizedRegressor(2), (few, y), groups),
+        "users, auto": (skdp.DPPersonalizedRegressor("auto"), (few, y), groups),
+        "robust users": (skdp.DPPersonalizedRegressor(2, loss="huber"), (few, y), groups),
+        "classes of users": (model, (few, labels), groups),
         "trace": (skdp.DPTraceRegressor(1, matrix_shape=(4, 3)), (X, y), {}),
         "density": (skdp.DPScoreDensity(classes=[0, 1, 2]), (X[:, :2], labels), {}),
         "ridge of many columns": (skdp.DPRidge(), (histories(900, 4500), y), {}),
         "ridge of some columns": (skdp.DPRidge(), (histories(900, 120), y), {}),
         "ridge of few rows": (skdp.DPRidge(), (X[:60], y[:60] + 1e4), {}),
+        "ridge of too few rows": (skdp.DPRidge(), (X[:200], y[:200]), {}),
         "ratings": (skdp.DPTraceRegressor(1, matrix_shape=(20, 13)), ratings(), {}),
-        "search of recommenders": (
-            DPGridSearchCV(DPRecommender(), {"n_components": [1, 2]}), (Z,), {},
-        ),
-        "search": (DPGridSearchCV(skdp.DPPCA(clip_norm=50.0), {"n_components": [1, 2]}), (X,), {}),
+        "search of recommenders": (DPGridSearchCV(DPRecommender(), sizes), (Z,), {}),
+        "search": (DPGridSearchCV(skdp.DPPCA(clip_norm=50.0), sizes), (X,), {}),
     }  # fmt: skip
     fits = {}
     for epsilon in (0.4, 3.0, 30.0):

@@ -340,6 +340,7 @@ MESSAGES = [
     (skdp.DPTraceRegressor(), (100,), {}, "set 'matrix_shape'"),
     (skdp.DPTraceRegressor(matrix_shape=(3, 3)), (100, 10), {}, "does not fit matrix_shape"),
     (skdp.DPSpectralEmbedding(), (10, 9), {}, "as many features as nodes"),
+    (skdp.DPTruncatedSVD(privacy_unit="edge"), (2, 5), {}, "needs a square symmetric matrix"),
     (skdp.DPLowRankFactorizer(matrix_shape=(5, 5)), (5, 6), {}, "must have the shape"),
     (skdp.DPPCA(bounds={"age": (0, 100), "height": (1, 2)}), (1000, 3), {}, "for 3 columns"),
     (DPRecommender(), (10, 10), {"nnz": 101}, r"range \[1, 100\]"),

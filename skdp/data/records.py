@@ -546,11 +546,6 @@ class MixedRecords(DenseRecords):
         assert self.mix is not None
         return exact_map(self.mix, flat)
 
-    def mapped_float(self, flat: FloatArray) -> FloatArray:
-        """Return A K of a sum of floats."""
-        assert self.mix is not None
-        return np.asarray(off_grid(self.mix) @ flat)
-
     def survey(self, block: Zipped) -> Pair:
         """Return units and upper bounds of the norms of A x; 0 for what adds nothing."""
         size = math.prod(self.shape)

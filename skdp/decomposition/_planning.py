@@ -108,7 +108,7 @@ def drawn_matrix(estimator, rng, shape, values):
     Where no value is stated, entries are about as large as one unit may change them. Return it, and
     what it is.
     """
-    unit, k = unit_of(estimator), n_planned(estimator, min(shape))
+    (m, n), unit, k = shape, unit_of(estimator), n_planned(estimator, min(shape))
     smaller = min(1.0, math.sqrt(_plan.MOST_NUMBERS / math.prod(shape)))
     sizes = tuple(max(k, round(size * smaller)) for size in shape)
     ends = bound_of(estimator) if unit.bound is INTERVAL else None
@@ -125,7 +125,7 @@ def drawn_matrix(estimator, rng, shape, values):
             )
         given = np.full(k, given[0]) if np.ndim(values) == 0 else np.sort(given)[::-1][:k]
         values = given * math.sqrt(smaller)
-    A = _made.made_blocks(rng, sizes, values, ends=ends, symmetric=unit.symmetric)
+    A = _made.made_blocks(rng, sizes, values, ends=ends, symmetric=unit.symmetric and m == n)
     said = f"a matrix of {sizes[0]} x {sizes[1]} with {len(values)} blocks, of singular values "
     said += f"from {np.min(values):.3g} to {np.max(values):.3g}"
     return A, (said,)

@@ -151,9 +151,6 @@ def chosen_pairs(moment, k):
 # A row moves little of the moment by one entry: where the matrix is thin this beats products.
 
 
-_USUAL_LENGTH = 0.125  # of the longest that a row may be, where nothing is known
-
-
 def moment_thresholds(estimator, session, unit, shape, entries):
     """Return {route: singular value at the edge of its noise}, from public numbers.
 
@@ -169,10 +166,10 @@ def moment_thresholds(estimator, session, unit, shape, entries):
 
 
 def usual_length(estimator, unit, n, mean=None):
-    """Return the clip norm that is given, or a guess of the one that is learnt, by mean entries."""
+    """Return the clip norm that is given, or a guess: of rows by mean entries, or of one entry."""
     if estimator.clip_norm != "auto":
         return float(estimator.clip_norm)
-    return unit.alpha * max(1.0, math.sqrt(n * (_USUAL_LENGTH**2 if mean is None else mean)))
+    return unit.alpha * max(1.0, math.sqrt(n * (mean or 0.0)))
 
 
 def _moment_noise(session, unit, clip_norm):

@@ -469,7 +469,7 @@ class DPStandardScaler(
         """
         self._check_parameters()
         session = self._open_session()
-        accepted = False if self._by_group else self._accepted()
+        accepted = False if self._by_group else self._accepted(X)
         X = self._checked_rows(X, groups, accept_sparse=accepted)
         attributes = self._fit_session(session, X)
         if self.group_column is not None:
@@ -480,14 +480,16 @@ class DPStandardScaler(
         """Make all releases; X itself is read by the session alone."""
         shares = self._check_parameters()
         X = row_source(X)
-        bounds = self._public_bounds(X.n_features)
-        if getattr(X, "sparse", False) and bounds is not None:
-            self._check_zero(*bounds)
+        bounds, sparse = self._public_bounds(X.n_features), getattr(X, "sparse", False)
+        if sparse and bounds is not None and not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
+            raise ValueError(
+                "a sparse X needs 'bounds' with 0 between them: zeros are not stored, and "
+                f"stay zeros. Got {self.bounds!r}."
+            )
         query = self._asked(ColumnQuery, X)
         n = float(query.n_rows) if self._total_is_public() else None
         ask = session.ask(query)
         center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
-        sparse = getattr(X, "sparse", False)
         if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
@@ -520,17 +522,11 @@ class DPStandardScaler(
             return None
         return _validation.column_bounds(self, "bounds", d, _inputs.feature_names(self))
 
-    def _accepted(self):
+    def _accepted(self, X):
         """Return the sparse format that is accepted: means would fill in what is not stored."""
+        if self.with_mean and sp.issparse(X):
+            raise ValueError("Cannot center sparse matrices: pass 'with_mean=False' instead.")
         return False if self.with_mean else "csr"
-
-    def _check_zero(self, low, high):
-        """Refuse public bounds that would cut what a sparse X does not store."""
-        if not ((low <= 0) & (high >= 0)).all():
-            raise ValueError(
-                "a sparse X needs 'bounds' with 0 between them: zeros are not stored, and "
-                f"stay zeros. Got {self.bounds!r}."
-            )
 
     def _learns_bounds(self):
         return isinstance(self.bounds, str) and self.bounds == "auto"
@@ -583,7 +579,7 @@ class DPStandardScaler(
         )
         source = _inputs.as_blocks(X)
         if source is None:
-            return scale(_inputs.checked(self, X, accept_sparse=self._accepted(), reset=False))
+            return scale(_inputs.checked(self, X, accept_sparse=self._accepted(X), reset=False))
         return _inputs.map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X: Any) -> Any:
@@ -601,7 +597,7 @@ class DPStandardScaler(
         """
         check_is_fitted(self)
         X = _inputs.advised(
-            self, check_array, X, accept_sparse=self._accepted(), copy=True, input_name="X"
+            self, check_array, X, accept_sparse=self._accepted(X), copy=True, input_name="X"
         )
         if self.with_std and sp.issparse(X):
             X.data *= self.scale_[X.indices].astype(X.dtype)

@@ -401,7 +401,8 @@ class ClippedSum(PrivateQuery):
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         form = self.query.form
-        flat = form.mapped_float(flat) if isinstance(form, MixedRecords) else flat
+        if isinstance(form, MixedRecords) and form.mix is not None:
+            flat = off_grid(form.mix) @ flat
         K, outer = flat.reshape(self.query.shape), form.outer
         if outer is not None:
             K = off_grid(outer[0]) @ K @ off_grid(outer[1])
@@ -495,11 +496,6 @@ class RecordQuery(SumQuery):
     @property
     def _counted(self) -> bool:
         return self.neighbours.replace or self.unit.of_targets  # a label is withheld
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether records come in dense rows."""
-        return isinstance(self.form, DenseRecords)
 
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)

@@ -378,7 +378,7 @@ class LossQuery(SumQuery):
         Users of the rows as integers, where the unit is the user.
     """
 
-    units, count_name = "units", "loss_count"
+    units, count_name, rounding = "units", "loss_count", 0.0  # it is asked once
 
     def __init__(
         self, losses: Callable[[], FloatArray], n_rows: Callable[[], int],

@@ -62,6 +62,8 @@ class RowQuery(GroupQuery):
         Threads for the passes over the rows; it never changes a result.
     """
 
+    rounding = 1.1  # sums of columns have a hundredth of the budget, or more
+
     def __init__(
         self, rows: Any, *, clip_norm: float, adjacency: str, by_group: bool = False,
         n_jobs: int | None = None,

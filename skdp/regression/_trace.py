@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.queries.records import RecordQuery
+from skdp.queries.records import DenseRecords, RecordQuery
 from skdp.regression import _measurements
 from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
@@ -297,7 +297,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         shape, place = query.shape, Place(np.zeros(math.prod(query.shape)), 0.0)
         if design is not None:
             return place, query, ask, design
-        public, placed = query.unit.of_targets, self.fit_intercept and query.is_dense
+        public = query.unit.of_targets
+        placed = self.fit_intercept and isinstance(query.form, DenseRecords)
         if placed and public:
             place = Place(query.public_mean(), 0.0)
         elif placed:

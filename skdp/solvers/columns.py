@@ -267,7 +267,7 @@ def _medians(
         a, b, most = last.low_end(0.25), last.high_end(0.75), half / last.noise_scale
         low, high = last.low_end(_OUTER), last.high_end(1 - _OUTER)
         number, width = roundest(low, high), np.exp2(np.ceil(np.log2(high - low + SMALLEST)))
-        apart = (a * b > 0) & (last.faintest > CLEAR) & (number % (8 * _ROUND * width) != 0)
+        apart = (last.faintest > CLEAR) & (number % (8 * _ROUND * width) != 0)
         apart &= last.total > _APART * _PARTS["nearer"][1] * most
         if not more or not (far or apart.any()):
             break

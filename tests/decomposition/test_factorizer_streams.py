@@ -184,8 +184,8 @@ def test_secrets_stay_and_released_models_go():
 
 def test_servers_are_for_one_release():
     late = new(max_releases=1).for_server(sketch_seed=5).set_params(max_releases=T)
-    with pytest.raises(ValueError, match="single release"):
-        late.update_matrix(STEPS[0])  # of sketches that a ledger would take for independent ones
+    # of sketches that a ledger would take for independent ones
+    refuses(ValueError, "single release", late.update_matrix, STEPS[0])
     model = new().update_matrix(STEPS[0])
     for call in (model.state_message, model.for_server, lambda: model.merge(b"")):
         refuses(PrivacyError, "max_releases=1", call)

@@ -183,6 +183,15 @@ def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency):
     assert 0.68 - 1e-9 <= moments["far"] < moments["near"] <= 0.93 + 1e-9
 
 
+def test_a_start_goes_by_the_released_number_of_rows():
+    """Of eight times as many rows it knows what it was answered."""
+    model = DPIncrementalPCA(1, epsilon=2.0)
+    with testing.fixed_noise(1), testing.record_transcript() as answers:
+        place = clone(model).partial_fit(FAR[:300]).mean_
+    with testing.fixed_noise(1), testing.replay_answers(answers):
+        assert np.array_equal(model.partial_fit(FAR).mean_, place)
+
+
 @pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
 def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
     names = shares_of(DPIncrementalPCA(1, epsilon=2.0, **kwargs).partial_fit(NEAR)).keys()

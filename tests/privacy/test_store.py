@@ -496,8 +496,7 @@ def test_one_stream_at_a_time(path):
         refuses(PrivacyError, "cannot be copied or pickled", duplicate, this.group.keeper.store)
     this.close()
     again = Acts(path)
-    with pytest.raises(PrivacyError, match="closed"):
-        this.step()  # the first one has lost its file
+    refuses(PrivacyError, "closed", this.step)  # the first one has lost its file
     again.step()
     connection = again.group.keeper.store._connection
     del again, this

@@ -18,7 +18,7 @@ from skdp.testing import record_transcript, replay_answers, seeded_entropy, tran
 from skdp.testing._transcripts import fixed_noise
 from skdp.testing.audit import FitData
 from tools.null_checks import check_null_release
-from tools.outcomes import assert_refused, messages_of
+from tools.outcomes import assert_refused, messages_of, refuses
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
 UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}
@@ -224,6 +224,7 @@ def test_what_does_not_fit_the_targets():
         assert_refused(DPRidge(bounds=bounds), "bounds", X, Y)
     assert_refused(DPRidgeClassifier(), "one class", X, np.zeros(20))
     assert_refused(DPRidgeClassifier(), "one kind", X, np.array(10 * ["a", 1], object))
+    refuses(TypeError, "y is sparse", DPRidge().fit, X, sp.csr_array(Y))
     assert_refused(DPRidgeClassifier(classes=[0]), "classes", X, np.zeros(20))
 
 

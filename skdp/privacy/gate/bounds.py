@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from numpy.typing import NDArray
 
-from skdp._limits import FloatArray
+from skdp._limits import MOST_DENSE, FloatArray
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import SketchLaw, as_number
+from skdp.privacy.accounting.losses import Loss, SketchLaw, as_number
 from skdp.privacy.noise import integers as noise
 
 # What is known of a statistic before it is read, and the grid on which its noise is added.
@@ -75,7 +75,7 @@ class Bound(NamedTuple):
     linf: float | None = None
     law: SketchLaw | None = None
     cells: int = 0
-    remedy: str = "Use a larger 'epsilon' or fewer features."
+    remedy: str = "Use a larger 'epsilon' or 'delta', or fewer features."
 
     @property
     def size(self) -> int:
@@ -111,7 +111,13 @@ class Bounded(NamedTuple):
 
 
 class PrivateQuery:
-    """Base of the classes that own private data: `Ask` wraps these, and nothing else."""
+    """Base of the classes that own private data: `Ask` wraps these, and nothing else.
+
+    `rounding` is about what some release of a fit needs, in steps for the root of 100 columns, next
+    to the noise of the whole budget: a search for columns has a thousandth of it for each question.
+    """
+
+    rounding = 5.0
 
     def _with(self, **public: Any) -> Self:
         """Return this query with other public settings."""
@@ -138,13 +144,12 @@ def _checked_step(
 
 def _room(bound: Bound, slack: float, noise_steps: float) -> float:
     """Return the noise (in steps, for one unit of loss) minus the slack for rounding, or raise."""
-    room = noise_steps - slack
-    if not room > 0 or slack > _MAX_ROUNDING * noise_steps:
+    if not (noise_steps > 0 and slack <= _MAX_ROUNDING * noise_steps):
         raise ValueError(
             f"The budget is too small to release {bound.name!r} ({bound.size} numbers) on the "
             f"integer grid of the noise. {bound.remedy}"
         )
-    return room
+    return noise_steps - slack
 
 
 def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA) -> float:
@@ -348,3 +353,13 @@ class PrivacyBudget:
     def kind(self) -> str:
         """Of the losses of releases: "pure", or "gaussian"."""
         return "pure" if self.pure else "gaussian"
+
+
+def check_later_releases(query: Any, budget: PrivacyBudget, left_open: tuple[Loss, ...]) -> None:
+    """Refuse a budget that rounding may use up once a part is paid, by the public shape."""
+    if left_open:  # its first releases take half of epsilon at most
+        budget = PrivacyBudget(budget.epsilon, left_open[-1].value, budget.epsilon / 2)
+    n, side = getattr(query, "n_features", 1), min(getattr(query, "shape", (0,)))
+    slack = query.rounding * (10 * math.sqrt(n) + min(side, MOST_DENSE))  # moments, of a matrix
+    if budget.mu > 0:
+        _room(Bound("all parts of a fit", (n,), 1.0), slack, budget.mu * noise.EFFECTIVE_SIGMA)

@@ -36,6 +36,7 @@ from skdp.privacy.gate.bounds import (
     Bounded,
     Path,
     PrivacyBudget,
+    check_later_releases,
     gaussian_step,
     laplace_step,
 )
@@ -649,6 +650,8 @@ class PrivacySession:
 
     def ask(self, query: object) -> Ask:
         """Return the `Ask` of a query, which solvers get in place of the query."""
+        if not self.ledger:
+            check_later_releases(query, self.budget, self.open)
         return Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
