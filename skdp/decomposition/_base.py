@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from numbers import Integral
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -538,39 +539,55 @@ class AboutZero(NamedTuple):
 
     def gram(self, *, share):
         """Release the moment."""
-        return self._moved(self.rows.gram(share=share), self.place, self.mean)
+        return moved(self.rows.gram(share=share), self._beyond())
 
     def projected_gram(self, V, *, share):
         """Release the moment in a subspace."""
-        answer = self.rows.projected_gram(V, share=share)
-        return self._moved(answer, self.place @ V, self.mean @ V)
+        return moved(self.rows.projected_gram(V, share=share), self._beyond(V, V))
+
+    def tangent(self, V, scale):
+        """Return what releases the product with V, its part in V divided by `scale`."""
+        query, added = self.rows.tangent(V, scale), self._beyond(V=V)
+        added = added - (1 - 1 / scale) * V @ (V.T @ added)
+
+        def product(clip_level, *, share):
+            return moved(query.product(clip_level, share=share), added)
+
+        return SimpleNamespace(sizes_above=query.sizes_above, product=product)
 
     def square_sum(self, *, share):
         """Release the sum of squares."""
-        answer, place = self.rows.square_sum(share=share), self.place
-        more = self.n * float(place @ (2 * self.mean - place))
-        return answer._replace(value=answer.value + more)
+        more = self.n * float(self.place @ (2 * self.mean - self.place))
+        return moved(self.rows.square_sum(share=share), more)
 
-    def _moved(self, answer, place, mean):
-        half = self.n * np.outer(place, mean - place / 2)
-        return answer._replace(value=answer.value + half + half.T)
+    def _beyond(self, U=None, V=None):
+        """Return how much larger U'X'XV is about 0; None is the identity."""
+        pair = np.vstack([self.place, self.mean])
+        (c, m), (a, b) = (pair if W is None else pair @ W for W in (U, V))
+        return self.n * (np.outer(c, b) + np.outer(m - c, a))
+
+
+def moved(answer, by):
+    """Return an answer plus public numbers."""
+    return answer._replace(value=answer.value + by)
 
 
 def about_zero(session, ask, noise, shares, d):
-    """Return rows that are asked about 0 through a place near their mean, their noise, and shares.
+    """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
 
-    Where that does not halve the noise of their moment, they are asked as they were, and it has
-    what is left of the budget.
+    Where the mean holds less than a quarter of the squares, they are asked as they were, and their
+    moment has what is left of the budget.
     """
     level = spectral.DIRECTION_LEVEL
     place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
-    if clip_norm**2 > _NEARER * noise.clip_norm**2:
+    if clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
         part = shares["center"] / 4
         left += shares["subspace"] - part
-        return ask, noise, shares | {"row_sum": part, "subspace": left}
-    step = postprocess.shrunk_mean(*rows.sums(share=left), noise.n, clip_norm)[0]
-    rows = AboutZero(rows, place, place + step, noise.n)
-    return rows, replace(noise, clip_norm=clip_norm), shares
+        return ask, noise, shares | {"row_sum": part, "subspace": left}, NOTHING
+    step, scale = rows.sums(share=left)
+    mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
+    rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)
+    return rows, noise, shares, Answer(noise.n * mean, scale)
 
 
 # The probabilistic model behind PCA, from released values only.

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from skdp import _inputs, _validation
 from skdp._limits import CLEAR
-from skdp.answer import NOTHING, Answer
+from skdp.answer import NOTHING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _unit_fits
@@ -70,7 +70,7 @@ class DPTruncatedSVD(
         Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
         the budget on the median norm, and warns if it was not found. A number is an upper bound: in
         the row unit 3% of the budget lower it if there are many rows and most are shorter. With
-        "auto" (and a Gram matrix) dense rows far from 0 are clipped about their released mean.
+        "auto" dense rows far from 0 are clipped about their released mean.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
@@ -350,10 +350,8 @@ class DPTruncatedSVD(
         if not self._total_is_public():
             shares["count"] = 0.01
         learnt = self.clip_norm == "auto"
-        if route == "gram" and learnt and not sparse:
-            shares["center"] = 0.08
-        elif route != "screened":  # which releases them on its way
-            shares["row_sum"] = 0.02
+        if route != "screened":  # which releases them on its way
+            shares |= {"center": 0.08} if learnt and not sparse else {"row_sum": 0.02}
         return _base.with_learnt(shares) if learnt else shares
 
     @property
@@ -378,21 +376,23 @@ class DPTruncatedSVD(
         noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
         ask, noise, shares = _base.lowered(self, ask, noise, shares)
         ask = ask.clipped(noise.clip_norm)
+        moved, sums = False, NOTHING
         if "center" in shares:
-            ask, noise, shares = _base.about_zero(session, ask, noise, shares, d)
-        moved, sums = isinstance(ask, _base.AboutZero), NOTHING
+            ask, noise, shares, sums = _base.about_zero(session, ask, noise, shares, d)
+            moved = isinstance(ask, _base.AboutZero)
         # Rows that would be screened have a share of their sums only without noise.
         if not moved and (route != "screened" or session.budget.exact):
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         clear = sums.noise_scale and spectral.significance(sums) > CLEAR
-        if self.algorithm == "auto" and clear:  # sums show what holds most
+        if self.algorithm == "auto" and clear and not moved:  # sums show what holds most
             route = _base.row_route("auto", d, k, True, centred=False)
-        V, sums, shown, rows = _base.row_subspace(
+        known = NOTHING if moved and route == "gram" else sums  # which holds the mean already
+        V, more, shown, rows = _base.row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
-            n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
+            n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=known,
         )  # fmt: skip
-        if moved:  # what a clip norm about their mean cuts off is no part of their squares about 0
-            sums, rows = Answer(n * ask.mean, 0.0), ask
+        # What a clip norm about their mean cuts off is no part of the squares of rows about 0.
+        sums, rows = (sums, ask) if moved else (more, rows)
         values, vectors, total = _base.held_by(self, ask, rows, V, shares, shown)
         mean_square = max(float(total.value), total.noise_scale) / n
         facts = sums.value / n, mean_square, n, sums.noise_scale / n

@@ -384,6 +384,8 @@ def test_dense_rows_far_from_0_are_measured_about_their_mean(rng):
         ratios = svd.explained_variance_ratio_, best.explained_variance_ratio_
         np.testing.assert_allclose(*ratios, atol=error)
         assert svd.clip_norm_ < 15 and share_of_best(svd, X) > 1 - error / 20
+    steps = fit(X, 3, algorithm="power", epsilon=1e4)  # products with columns, from the mean on
+    assert share_of_best(steps, X) > 0.9999 and steps.clip_norm_ < 15
     assert fit(X, clip_norm=60.0).clip_norm_ > 30
 
 
@@ -394,7 +396,7 @@ SHARES["row_sum"] = 3
 
 
 def test_budget_split():
-    svd = fit(X, algorithm="power", budget_split=SHARES)
+    svd = fit(sp.csr_matrix(np.tile(X, 6)), algorithm="gram", budget_split=SHARES)
     total = svd.privacy_spent_.mu**2
     parts = {"row_sum": 0.3, "count": 0.1, "norm_centered_rank": 0.16, "squared_norm_sum": 0.1}
     for name, share in parts.items():

@@ -83,15 +83,13 @@ def test_forms_of_bounds(form):
 
 
 def test_bounds_by_column_name_and_one_pair():
-    bounds = {"income": (0, 2e5), "age": (18, 90), "balance": [-10, 10]}
-    scaler = PublicScaler(bounds)
+    scaler = PublicScaler({"income": (0, 2e5), "age": (18, 90), "balance": [-10, 10]})
     np.testing.assert_allclose(scaler.fit_transform(FRAME), EXPECTED)
     assert scaler.get_feature_names_out().tolist() == ["age", "balance", "income"]
     np.testing.assert_allclose(PublicScaler((-10, 10)).transform(X), np.clip(X, -10, 10) / 10)
     two = X[:, :2]  # a list of two tuples has one for each column, two lists are lows and highs
     pairs = PublicScaler([(18, 90), (-10, 10)]).transform(two)
-    lists = PublicScaler([[18, -10], [90, 10]]).transform(two)
-    np.testing.assert_allclose(pairs, lists)
+    np.testing.assert_allclose(pairs, PublicScaler([[18, -10], [90, 10]]).transform(two))
 
 
 @pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, sp.coo_array])
