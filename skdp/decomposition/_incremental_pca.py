@@ -14,7 +14,7 @@ from skdp._limits import MOST_DENSE
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupRows
-from skdp.decomposition import _base
+from skdp.decomposition import _base, _centres
 from skdp.decomposition._pca import RowComponentsMixin
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
@@ -487,7 +487,7 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        place, clip_norm, more, _ = _base.located(session, ask, noise, parts, **level)
+        place, clip_norm, more, _ = _centres.located(session, ask, noise, parts, **level)
         return place, clip_norm, left + more
 
     # -- releases --------------------------------------------------------------------------

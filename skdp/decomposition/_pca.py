@@ -13,7 +13,7 @@ from skdp import _validation
 from skdp._inputs import GroupUnitMixin, float_dtype
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition import _base
+from skdp.decomposition import _base, _centres
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.solvers import postprocess
 
@@ -56,9 +56,9 @@ class RowComponentsMixin:
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
             ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
-                centre = _base.centred(session, ask, noise, shares, d, level)
+                centre = _centres.centred(session, ask, noise, shares, d, level)
             else:
-                centre = _base.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
+                centre = _centres.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
             noise, clip_norm = centre.noise, centre.noise.clip_norm
             if whole:
                 share, rows = shares["gram"], centre.rows

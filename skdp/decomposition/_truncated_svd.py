@@ -10,7 +10,7 @@ from skdp._limits import CLEAR
 from skdp.answer import NOTHING
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition import _base, _unit_fits
+from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
 from skdp.solvers import spectral
@@ -378,8 +378,8 @@ class DPTruncatedSVD(
         ask = ask.clipped(noise.clip_norm)
         moved, sums = False, NOTHING
         if "center" in shares:
-            ask, noise, shares, sums = _base.about_zero(session, ask, noise, shares, d)
-            moved = isinstance(ask, _base.AboutZero)
+            ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
+            moved = isinstance(ask, _centres.AboutZero)
         # Rows that would be screened have a share of their sums only without noise.
         if not moved and (route != "screened" or session.budget.exact):
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))

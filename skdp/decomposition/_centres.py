@@ -1,0 +1,175 @@
+"""Rows about their released mean, and how far from it they lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skdp._limits import CLEAR
+from skdp.answer import NOTHING, Answer
+from skdp.decomposition._base import RAISING, lengthened
+from skdp.solvers import postprocess, spectral
+from skdp.solvers.median_search import find_between
+
+_NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
+
+
+def located(session, ask, noise, shares, d, level):
+    """Return a point near the mean, a clip norm about it, what share is left, and the rows.
+
+    The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
+    from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
+    mean is near the point about which they were measured are not measured again, nor those whose
+    sums are noise. Half of the rows lie hardly nearer to a mean than its error, and few farther
+    than from the point before: three questions tell where, as counts raise and lower what they
+    find. `level` is how many rows may be shortened, as in `row_clip_norm`.
+    """
+    means, last = shares["center"], RAISING * shares["center_search"]
+    searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
+    rows = ask.clipped(clip_norm)
+    for _ in range(3):
+        means = means / 2
+        step = postprocess.shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
+        square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
+        clear = square > (d + CLEAR * math.sqrt(2 * d)) * noise_square
+        if is_near(step, clip_norm) or not clear:
+            break
+        place, before, searches = place + step, clip_norm, searches / 2
+        about = ask.centered(place)  # one query: its norms are measured once
+        error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
+        between = min(error / (2 * noise.n), before / 4), before
+        clip_norm = find_between(about.kept_below, between, 3, searches)
+        rows = about.clipped(clip_norm)
+        if clip_norm > _NEARER * before:
+            break
+    if place.any():
+        clip_norm = lengthened(session, rows, clip_norm, last, d, level=level)
+        rows, last = rows.clipped(clip_norm), 0.0
+    return place, clip_norm, means + searches + last, rows
+
+
+def is_near(step, clip_norm):
+    """Whether rows about a point so near have about the lengths that were measured."""
+    return float(np.linalg.norm(step)) < _NEARER**2 * clip_norm
+
+
+class Centre(NamedTuple):
+    """Rows about a released mean.
+
+    Attributes
+    ----------
+    mean : ndarray
+        The mean.
+    rows : Ask
+        The rows about it, clipped.
+    noise : RowNoise
+        With it, how long they may be.
+    beyond : float
+        How much the sum of squares that these rows are asked for exceeds that about the mean.
+    """
+
+    mean: Any
+    rows: Any
+    noise: spectral.RowNoise
+    beyond: float = 0.0
+
+
+def centred(session, ask, noise, shares, d, level):
+    """Return the rows about their released mean, and how long they may be.
+
+    Without a search the clip norm is known, for rows about 0 and about their mean.
+    """
+    place, left, about = np.zeros(d), shares["center"], ask.clipped(noise.clip_norm)
+    if "center_search" in shares:
+        found = located(session, ask, noise, shares, d, level)
+        place, clip_norm, left, about = found
+        noise = replace(noise, clip_norm=clip_norm)
+    sums, noise_scale = about.sums(share=left)
+    step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
+    of_count = float(np.linalg.norm(step)) * noise.n_noise
+    noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
+    noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
+    near = is_near(step, noise.clip_norm)
+    if "center_search" not in shares or noise_scale == 0.0 or not near:
+        return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
+    # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
+    beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
+    return Centre(mean, about.recentered(mean), noise, beyond)
+
+
+class AboutZero(NamedTuple):
+    """Rows about a released place c near their mean m, asked about 0.
+
+    Their moment about 0 is n (c m' + m c' - c c') larger than that about c, whose noise follows
+    from how far rows lie from c.
+    """
+
+    rows: Any
+    place: Any
+    mean: Any
+    n: float
+
+    @property
+    def norms_above(self):
+        """What counts the rows that lie farther from the place than a threshold."""
+        return self.rows.norms_above
+
+    def clipped(self, clip_norm):
+        """Return the rows moved to within this distance of the place."""
+        return self._replace(rows=self.rows.clipped(clip_norm))
+
+    def gram(self, *, share):
+        """Release the moment."""
+        return moved(self.rows.gram(share=share), self._beyond())
+
+    def projected_gram(self, V, *, share):
+        """Release the moment in a subspace."""
+        return moved(self.rows.projected_gram(V, share=share), self._beyond(V, V))
+
+    def tangent(self, V, scale):
+        """Return what releases the product with V, its part in V divided by `scale`."""
+        query, added = self.rows.tangent(V, scale), self._beyond(V=V)
+        added = added - (1 - 1 / scale) * V @ (V.T @ added)
+
+        def product(clip_level, *, share):
+            return moved(query.product(clip_level, share=share), added)
+
+        return SimpleNamespace(sizes_above=query.sizes_above, product=product)
+
+    def square_sum(self, *, share):
+        """Release the sum of squares."""
+        more = self.n * float(self.place @ (2 * self.mean - self.place))
+        return moved(self.rows.square_sum(share=share), more)
+
+    def _beyond(self, U=None, V=None):
+        """Return how much larger U'X'XV is about 0; None is the identity."""
+        pair = np.vstack([self.place, self.mean])
+        (c, m), (a, b) = (pair if W is None else pair @ W for W in (U, V))
+        return self.n * (np.outer(c, b) + np.outer(m - c, a))
+
+
+def moved(answer, by):
+    """Return an answer plus public numbers."""
+    return answer._replace(value=answer.value + by)
+
+
+def about_zero(session, ask, noise, shares, d):
+    """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
+
+    Where the mean holds less than a quarter of the squares, they are asked as they were, and their
+    moment has what is left of the budget.
+    """
+    level = spectral.DIRECTION_LEVEL
+    place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
+    if clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
+        part = shares["center"] / 4
+        left += shares["subspace"] - part
+        return ask, noise, shares | {"row_sum": part, "subspace": left}, NOTHING
+    step, scale = rows.sums(share=left)
+    mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
+    rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)
+    return rows, noise, shares, Answer(noise.n * mean, scale)
