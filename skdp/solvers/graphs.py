@@ -84,8 +84,8 @@ def embed_across(
 ) -> tuple[FloatArray, FloatArray]:
     """Embed across the degrees: (eigenvalues, positions). Nodes of noisy rows count less.
 
-    Columns are as long as their expected cosines. Where none is seen, the first is that of degrees
-    which are more unequal than random links make them.
+    Columns are as long as the roots of their expected cosines. Where none is seen, the first is
+    that of degrees which are more unequal than random links make them.
     `weight` and `spread` are those of `degree_scale`. `angles` takes the root of the noise for the
     direction of the degrees, and divides rows by their length.
     """
@@ -151,5 +151,5 @@ def _adjusted_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray)
     first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
     adjusted = first * X + np.outer(size, second)
-    lengths = np.sqrt(n * seen) / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE)
+    lengths = np.sqrt(n * np.sqrt(seen)) / np.maximum(np.linalg.norm(adjusted, axis=0), NEGLIGIBLE)
     return np.asarray(adjusted * lengths)

@@ -75,7 +75,7 @@ def test_columns_are_as_long_as_they_are_seen():
     """A second direction of two groups is noise; a graph without edges has positions, too."""
     seen, noise = np.linalg.norm(across(expected((150, 150), 0.5, 0.1)[0], 2, 0.7), axis=0)
     assert 0.9 * 300**0.5 < seen < 300**0.5
-    assert noise < 0.8 * seen
+    assert noise < 0.8**0.5 * seen
     assert np.isfinite(across(np.zeros((10, 10)))).all()
 
 
