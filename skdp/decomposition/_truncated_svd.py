@@ -54,7 +54,8 @@ class DPTruncatedSVD(
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
     (default), an interaction of a binary user-item matrix, or an entry, whatever the data are.
     Contributions beyond the public bounds are clipped. The SVD is that of X as it is, and sparse X
-    is never densified. Not covered: ``transform`` of private rows, and models trained on them.
+    of more than 100 columns is never densified. Not covered: ``transform`` of private rows, and
+    models trained on them.
 
     Parameters
     ----------
@@ -70,7 +71,8 @@ class DPTruncatedSVD(
         Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
         the budget on the median norm, and warns if it was not found. A number is an upper bound: in
         the row unit 3% of the budget lower it if there are many rows and most are shorter. With
-        "auto" dense rows far from 0 are clipped about their released mean.
+        "auto" rows far from 0 are clipped about their released mean, unless they are sparse and of
+        more than 100 columns.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \

@@ -11,15 +11,15 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
-from skdp import DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
+from skdp import DPPCA, DPLowRankFactorizer, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_user_items
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError, UtilityWarning
 from skdp.privacy.accounting.losses import compose, delta_from_losses
 from skdp.solvers.postprocess import user_level_mu
-from skdp.testing import record_transcript
+from skdp.testing import fixed_noise, record_transcript, replay_answers, transcript_audit
 from skdp.theory._subspaces import Entries
-from tools.outcomes import messages_of, refuses
+from tools.outcomes import fitted_attributes, messages_of, refuses
 
 # Few rows, noise alone, seeds or no noise: that fits say so is not what these tests are about.
 pytestmark = [
@@ -387,6 +387,23 @@ def test_dense_rows_far_from_0_are_measured_about_their_mean(rng):
     steps = fit(X, 3, algorithm="power", epsilon=1e4)  # products with columns, from the mean on
     assert share_of_best(steps, X) > 0.9999 and steps.clip_norm_ < 15
     assert fit(X, clip_norm=60.0).clip_norm_ > 30
+
+
+@pytest.mark.parametrize("algorithm", ["gram", "power"])
+def test_dense_rows_far_from_0_keep_to_what_they_pay(algorithm, rng):
+    """All that is shown follows from what was released; a row more moves no release too far."""
+    X = np.vstack([np.full(6, 1e6), 9 + rng.standard_normal((400, 6))])
+    for kind, solver in ((DPTruncatedSVD, "algorithm"), (DPPCA, "svd_solver")):
+        model = kind(2, epsilon=3, **{solver: algorithm})
+        with fixed_noise(1), record_transcript() as answers:
+            seen = fitted_attributes(model.fit(X[1:]))
+        with fixed_noise(1), replay_answers(answers):
+            again = fitted_attributes(model.fit(3 - 9 * X))
+        for name in ATTRIBUTES:
+            assert np.array_equal(seen[name], again[name]), name
+        assert seen["clip_norm_"] < 9
+        report = transcript_audit(model, (X[1:], X), answers).check()
+        assert 0.7 < report.realised_mu / report.claimed_mu <= 1
 
 
 # -- receipts ----------------------------------------------------------------------------------

@@ -126,8 +126,7 @@ def test_no_overflow_becomes_a_moment(step):
     """What lies beyond all floats from the centre is cut, however large size and step are."""
     X, size, center = np.array([[-1.7e308]]), np.array([1.7e308]), np.array([1.7e308])
     bounded = ColumnQuery(X, adjacency="add_remove").moments(center, size, 0.5)
-    change = np.linalg.norm(bounded.answer(step))
-    assert change <= bounded.bound.l2 / step + bounded.bound.slack
+    assert np.linalg.norm(bounded.answer(step)) <= bounded.bound.l2 / step + bounded.bound.slack
 
 
 def test_distances_leave_out_what_equals_the_centre_and_bad_rows():
@@ -249,8 +248,7 @@ def test_each_row_counts_once_where_blocks_are_empty_sparse_or_arrays():
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_all_rows_of_groups_take_memory(monkeypatch, fits):
-    room = 1000 if fits else 300
-    monkeypatch.setattr("skdp.data.numbers.MEMORY", 6 * room)
+    monkeypatch.setattr("skdp.data.numbers.MEMORY", 6 * (1000 if fits else 300))
     source = GroupRows(np.ones((400, 2)), {}, np.repeat(np.arange(8), 50))
     (part,) = (part for _, part in stored_columns(source, 1).made)
     assert sum(kept.keys.size for kept in part._kept) == 800 * fits

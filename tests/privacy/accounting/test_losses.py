@@ -267,8 +267,7 @@ def test_many_different_pure_parts_stay_safe_tight_and_small(monkeypatch):
         accounting._epsilon_of.cache_clear()
         assert accounting._pure_atoms(values)[0].size <= size + 2
         assert exact_delta < delta_from_losses(losses, 2.0) < exact_delta * (1 + (150 / size) ** 2)
-        found = epsilon_from_losses(losses, 1e-6) / exact_epsilon
-        assert 1 < found < 1 + (30 / size) ** 2
+        assert 1 < (epsilon_from_losses(losses, 1e-6) / exact_epsilon) < 1 + (30 / size) ** 2
 
 
 def test_grid_convolution_is_safe_and_tight(monkeypatch):

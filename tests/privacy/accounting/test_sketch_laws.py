@@ -87,8 +87,7 @@ def test_renyi_is_the_moment_of_the_chi_square():
         inside = 1 - 2 * c * 0.16 / 20
         expected = (np.where(inside > 0, -10 * np.log(inside), np.inf) + c * 0.01) / (alpha - 1)
     np.testing.assert_allclose(mixture.renyi(alpha), expected, rtol=1e-12)
-    product = SketchMixture(((0.1, (20, 20)),))
-    assert np.isinf(product.renyi(ORDERS)).all()
+    assert np.isinf(SketchMixture(((0.1, (20, 20)),)).renyi(ORDERS)).all()
 
 
 def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
@@ -96,8 +95,7 @@ def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
     one = accounting.epsilon_from_losses([loss], 1e-6)
     two = accounting.epsilon_from_losses([loss, loss], 1e-6)
     assert one <= 1.0 < 1.4 < two < 2.0
-    gaussian = accounting.epsilon_from_losses([Loss("gaussian", float(loss.value))] * 2, 1e-6)
-    assert two > gaussian
+    assert two > accounting.epsilon_from_losses([Loss("gaussian", float(loss.value))] * 2, 1e-6)
     few = [loss, Loss("pure", 0.1)]
     more = few, [*few, ("range", 0.1)], [*few, ("range", 0.1), ("gaussian", 0.1)]
     beside = [accounting.epsilon_from_losses(all_, 1e-6) for all_ in more]

@@ -47,8 +47,7 @@ def test_the_sampler_is_charged_before_calibrating():
     budget = PrivacyBudget(1.0, 1e-6)
     assert 0 < budget.sampler_delta < 1e-18
     assert budget.mu <= mu_from_epsilon_delta(1.0, 1e-6 - budget.sampler_delta)
-    tight = PrivacyBudget(1.0, 3e-22)
-    assert tight.mu < mu_from_epsilon_delta(1.0, 3e-22)
+    assert PrivacyBudget(1.0, 3e-22).mu < mu_from_epsilon_delta(1.0, 3e-22)
 
 
 def test_huge_epsilon_is_no_error():

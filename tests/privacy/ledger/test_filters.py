@@ -125,8 +125,7 @@ def test_one_fit_and_gaussian_fits_keep_their_curve():
     flat = [loss for fit in many for loss in fit]
     assert spent_delta(many[0], many[1:], 1.0, (1.0, 1e-6)) == delta_from_losses(flat, 1.0)
     # what is not Gaussian in the first fit keeps its own curve too
-    late = spent_delta(one, many, 1.0, (1.0, 1e-6))
-    assert late == delta_from_losses([*one, *flat], 1.0)
+    assert spent_delta(one, many, 1.0, (1.0, 1e-6)) == delta_from_losses([*one, *flat], 1.0)
     assert [Sum.of(fit, 3).drawn for fit in (one, SKETCH, one[1:])] == [3, 3, 0]
 
 
@@ -160,8 +159,7 @@ def test_the_order_of_renyi_divergences_is_fixed_by_the_first_fit():
     own = delta_from_losses([*SKETCH, *small], 1.0)
     assert spent_delta(SKETCH, [small], 1.0, budget) > 1.5 * own
     mu = PrivacyBudget(*budget).mu  # where the budget ends, the order is the best one
-    low = spent_delta(SKETCH, [(Loss("gaussian", 0.7 * mu),)], 4.0, budget)
-    assert low <= 1e-6
+    assert spent_delta(SKETCH, [(Loss("gaussian", 0.7 * mu),)], 4.0, budget) <= 1e-6
 
 
 def test_a_later_sketch_does_not_choose_the_order():

@@ -367,8 +367,7 @@ def test_ties_of_the_laplace_are_refined_as_long_as_it_takes(place, depth):
     sharp = noise.AliasTable(fresh._weights_at, 2048, exact=False, signed=False)
     assert sharp._pairs == fresh._pairs
     for cell in (fresh._pairs[0][0], fresh._pairs[-1][0], 4095):
-        bits = 51 + 64 * depth
-        exact = sharp._first_bits(cell, bits)
+        exact = sharp._first_bits(cell, (51 + 64 * depth))
         follow = [(exact >> (64 * i)) & ONES for i in reversed(range(depth))]
         for last, kept in ((-1, True), (1, False)):
             spare = iter([*follow[:-1], follow[-1] + last])
@@ -407,8 +406,7 @@ def test_seeded_noise_is_the_same_everywhere():
     # A change here changes every seeded result: announce it.
     words = SeededSource(0).words("fixed")
     drawn = [noise.integer_gaussian(words, (5000,)), noise.integer_laplace(words, (5000,))]
-    digest = hashlib.sha256(np.stack(drawn).astype("<i8").tobytes()).hexdigest()
-    assert digest == NOISE_SHA256
+    assert hashlib.sha256(np.stack(drawn).astype("<i8").tobytes()).hexdigest() == NOISE_SHA256
 
 
 NOISE_SHA256 = "aedc51aa129a13c4d46ef9396073b0b52941bd10f9dedbdb81d6217c94b60d11"
@@ -485,15 +483,13 @@ def test_a_flip_is_as_likely_as_epsilon_asks(epsilon):
     assert p >= 1 / (1 + math.exp(epsilon)) * (1 - 1e-12)
     assert p < 0.5
     if rate > 1:
-        finer = noise.chance_of_flip(rate - 1)
-        assert finer <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
+        assert noise.chance_of_flip(rate - 1) <= 1 / (1 + math.exp(epsilon)) * (1 + 1e-9)
     expected = 0.5 / math.sinh(epsilon / 2)
     assert noise.unbiased_deviation(p) == pytest.approx(expected, rel=1e-2) or rate < 1000
 
 
 def test_geometrics_have_their_law():
-    n = 200_000
-    drawn = noise.integer_geometric(words(0), n)
+    drawn = noise.integer_geometric(words(0), 200_000)
     uniform = np.exp(-drawn / noise.LAPLACE_SCALE)
     assert drawn.min() >= 0
     assert stats.kstest(uniform, "uniform").pvalue > 1e-6

@@ -150,5 +150,4 @@ def test_nothing_that_exists_is_overwritten(tmp_path):
     close(first)
     refuses(PrivacyError, "another one's", checkpoint, second, tmp_path / "first")
     assert second.open()  # it goes on without a checkpoint
-    again = restore(tmp_path / "first")
-    assert np.array_equal(again.answers()["a"].value, released["a"].value)
+    assert np.array_equal(restore(tmp_path / "first").answers()["a"].value, released["a"].value)

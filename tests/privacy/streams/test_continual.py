@@ -65,8 +65,7 @@ def test_releases_are_exact_sums_without_noise(kind, epsilon):
             assert np.allclose(value, expected * unit, rtol=1e-11, atol=1e-11 * 2**45 * unit)
             assert (scale == 0.0) is (epsilon == math.inf)
             for n in range(1, min(5, t) + 1) if kind == "window" else ():
-                found = np.rint(stream.span(n).value / unit)
-                assert np.array_equal(found, X[t - n : t].sum(0))
+                assert np.array_equal(np.rint(stream.span(n).value / unit), X[t - n : t].sum(0))
     refuses(ValueError, "window", stream.span, 6)
 
 
@@ -208,8 +207,7 @@ def test_releases_are_correlated_as_theory_says(kind):
 
 
 def test_streams_differ_and_seeded_ones_repeat():
-    values = [noises("tree", 3, 4)[0] for _ in range(2)]
-    assert not np.equal(*values).any()
+    assert not np.equal(*([noises("tree", 3, 4)[0] for _ in range(2)])).any()
     seeded = []
     for _ in range(2):
         stream = new_stream("tree", 4, session=seeded_session(5))
