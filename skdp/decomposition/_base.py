@@ -222,13 +222,17 @@ def found_of(values, ratios=0.0):
     return int(np.count_nonzero(values)), len(values), Kept(float(np.sum(ratios)), 0.0)
 
 
-def with_learnt(shares, learnt=None):
-    """Return shares that leave room for those of what is learnt first: of a clip norm, or given."""
-    if learnt is None:
-        about_mean = {"clip_norm": 0.06, "center_search": 0.05}
-        learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
+def with_learnt(shares, learnt):
+    """Return shares that leave room for those of what is learnt first."""
     rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
     return {name: rest * share for name, share in shares.items()} | learnt
+
+
+def with_lengths(shares, clip_norm):
+    """Return shares that leave room for a search of where rows lie, and of how long they are."""
+    place = {"center_search": 0.05} if "center" in shares else {}
+    length = {"clip_norm": 0.06 if place else 0.07} if clip_norm == "auto" else {}
+    return with_learnt(shares, place | length)
 
 
 # What the spectral estimators share: routes for row units, and fits for the other units.

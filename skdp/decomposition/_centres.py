@@ -47,7 +47,8 @@ def located(session, ask, noise, shares, d, level):
         if clip_norm > _NEARER * before:
             break
     if place.any():
-        clip_norm = lengthened(session, rows, clip_norm, last, d, level=level)
+        longer = lengthened(session, rows, clip_norm, last, d, level=level)
+        clip_norm = min(longer, noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
     return place, clip_norm, means + searches + last, rows
 

@@ -40,9 +40,8 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
         shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
     if n_is_public:
         shares.pop("count", None)
-    if clip_norm == "auto":
-        return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.25} if starts else {}))
-    return shares
+    learnt = {"start": 0.25} if starts else {}
+    return _base.with_learnt(shares, learnt | ({"clip_norm": 0.07} if clip_norm == "auto" else {}))
 
 
 def with_rest(shares, left):
@@ -487,6 +486,8 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        ask, noise, rest = _base.lowered(self, ask, noise, {"gram": parts["center_search"]})
+        parts["center_search"] = rest["gram"]
         place, clip_norm, more, _ = _centres.located(session, ask, noise, parts, **level)
         return place, clip_norm, left + more
 

@@ -94,7 +94,7 @@ class RowComponentsMixin:
             shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
-        return _base.with_learnt(shares) if self.clip_norm == "auto" else shares
+        return _base.with_lengths(shares, self.clip_norm)
 
     def _rank(self, n, d):
         """Return what scikit-learn's rank stands for: a person may have any number of rows."""

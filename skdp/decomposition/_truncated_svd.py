@@ -351,10 +351,9 @@ class DPTruncatedSVD(
         shares = {"subspace": 0.91, "spectrum": 0.03, "total_variance": 0.02}
         if not self._total_is_public():
             shares["count"] = 0.01
-        learnt = self.clip_norm == "auto"
         if route != "screened":  # which releases them on its way
-            shares |= {"center": 0.08} if learnt and not sparse else {"row_sum": 0.02}
-        return _base.with_learnt(shares) if learnt else shares
+            shares |= {"row_sum": 0.02} if sparse else {"center": 0.08}
+        return _base.with_lengths(shares, self.clip_norm)
 
     @property
     def _by_rows(self):
