@@ -222,17 +222,13 @@ def found_of(values, ratios=0.0):
     return int(np.count_nonzero(values)), len(values), Kept(float(np.sum(ratios)), 0.0)
 
 
-def with_learnt(shares, learnt):
-    """Return shares that leave room for those of what is learnt first."""
+def with_learnt(shares, learnt=None):
+    """Return shares that leave room for those of what is learnt first: of a clip norm, or given."""
+    if learnt is None:
+        about_mean = {"clip_norm": 0.06, "center_search": 0.05}
+        learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
     rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
     return {name: rest * share for name, share in shares.items()} | learnt
-
-
-def with_lengths(shares, clip_norm):
-    """Return shares that leave room for a search of where rows lie, and of how long they are."""
-    place = {"center_search": 0.05} if "center" in shares else {}
-    length = {"clip_norm": 0.06 if place else 0.07} if clip_norm == "auto" else {}
-    return with_learnt(shares, place | length)
 
 
 # What the spectral estimators share: routes for row units, and fits for the other units.
@@ -263,14 +259,14 @@ def row_route(name, d, k, sparse, *, centred=True):
 
 
 def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION_LEVEL, near=1.0):
-    """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
+    """Return the clip norm of some rows: learnt from the median of their norms upwards.
 
-    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess.
+    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
+    number is the largest.
     """
-    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share if share else 0.0, near)
-    if estimator.clip_norm != "auto":
-        return middle
-    return lengthened(session, ask, middle, RAISING * share, d, level=level)
+    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
+    longer = lengthened(session, ask, middle, RAISING * share, d, level=level)
+    return longer if estimator.clip_norm == "auto" else min(longer, float(estimator.clip_norm))
 
 
 def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):
@@ -321,23 +317,6 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
         V = spectral.power_subspace(ask, start, k, shares, noise)
     return V, sums, None, ask
-
-
-def lowered(estimator, ask, noise, shares):
-    """Lower a given clip norm to what most rows need: (rows, noise, shares that are left).
-
-    A number is an upper bound: as few rows are cut as noisy counts can tell. Where these may be
-    half of the rows, it is used as it is.
-    """
-    name = "subspace" if "subspace" in shares else "gram"
-    share, rows = shares[name], ask.clipped(noise.clip_norm)
-    counts = math.ceil(math.log2(len(clip_levels(1.0))))
-    width = counts * share / spectral.CLIP_SHARE  # the noise of one of these counts
-    lost = noise.goal(SPECTRUM_LEVEL, noise.psd, width, share)
-    if estimator.clip_norm == "auto" or 2 * lost > noise.n:
-        return ask, noise, shares
-    rows, left, level = spectral.suited_rows(rows, width, share, noise, SPECTRUM_LEVEL)
-    return rows, replace(noise, clip_norm=level), shares | {name: left}
 
 
 class Ritz(NamedTuple):

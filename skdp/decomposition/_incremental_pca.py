@@ -31,7 +31,7 @@ from skdp.solvers.linalg import orthonormal
 _NO_MOMENTS = ("clip_norm", "start")
 
 
-def default_shares(d, centers, n_is_public, clip_norm, starts=False):
+def default_shares(d, centers, n_is_public, starts):
     """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
     if d > MOST_DENSE:
         shares = {"sketch": 0.9, "total_variance": 0.01, "count": 0.01}
@@ -40,8 +40,7 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
         shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
     if n_is_public:
         shares.pop("count", None)
-    learnt = {"start": 0.25} if starts else {}
-    return _base.with_learnt(shares, learnt | ({"clip_norm": 0.07} if clip_norm == "auto" else {}))
+    return _base.with_learnt(shares, {"clip_norm": 0.07} | ({"start": 0.25} if starts else {}))
 
 
 def with_rest(shares, left):
@@ -448,7 +447,7 @@ class DPIncrementalPCA(
         center = _base.check_center(self.center, d)
         centers = center is None and self.center == "private"
         starts = centers and not _base.stays_sparse(X)
-        shares = default_shares(d, centers, public, self.clip_norm, starts)
+        shares = default_shares(d, centers, public, starts)
         shares = _validation.check_split(self, shares)
         query = self._unit_query(X)
         ask = session.ask(query if center is None else query.centered(center))
@@ -477,7 +476,7 @@ class DPIncrementalPCA(
     def _start(self, session, ask, shares, d, n):
         """Learn where the first rows lie, and their clip norm about there; also what is left."""
         level = {"d": d, "level": _base.SPECTRUM_LEVEL}
-        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), **level)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], **level)
         if "start" not in shares or session.budget.exact:
             return None, clip_norm, 0.0
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}
@@ -486,8 +485,6 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        ask, noise, rest = _base.lowered(self, ask, noise, {"gram": parts["center_search"]})
-        parts["center_search"] = rest["gram"]
         place, clip_norm, more, _ = _centres.located(session, ask, noise, parts, **level)
         return place, clip_norm, left + more
 

@@ -42,7 +42,7 @@ class RowComponentsMixin:
         whole = self._wants_spectrum(d)
         level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
         clip_norm = _base.row_clip_norm(
-            self, session, ask, shares.get("clip_norm"), d, level=level, near=near
+            self, session, ask, shares["clip_norm"], d, level=level, near=near
         )
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             bias = _base.bias_of(clip_norm)
@@ -54,7 +54,6 @@ class RowComponentsMixin:
             n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
             n = postprocess.released_count(n, n_noise)
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-            ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
                 centre = _centres.centred(session, ask, noise, shares, d, level)
             else:
@@ -94,7 +93,7 @@ class RowComponentsMixin:
             shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
-        return _base.with_lengths(shares, self.clip_norm)
+        return _base.with_learnt(shares)
 
     def _rank(self, n, d):
         """Return what scikit-learn's rank stands for: a person may have any number of rows."""

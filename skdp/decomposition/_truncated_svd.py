@@ -353,7 +353,7 @@ class DPTruncatedSVD(
             shares["count"] = 0.01
         if route != "screened":  # which releases them on its way
             shares |= {"row_sum": 0.02} if sparse else {"center": 0.08}
-        return _base.with_lengths(shares, self.clip_norm)
+        return _base.with_learnt(shares)
 
     @property
     def _by_rows(self):
@@ -370,12 +370,11 @@ class DPTruncatedSVD(
         shares = _validation.check_split(self, self._default_shares(route, sparse))
         query = self._unit_query(X)
         ask = session.ask(query)
-        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], d)
         known = self._total_is_public()
         n, n_noise = (query.n_rows, 0.0) if known else ask.count(share=shares["count"])
         n = released_count(n, n_noise)
         noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-        ask, noise, shares = _base.lowered(self, ask, noise, shares)
         ask = ask.clipped(noise.clip_norm)
         moved, sums = False, NOTHING
         if "center" in shares:
