@@ -6,7 +6,6 @@ A route is chosen from public shapes and parameters, and from released numbers, 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import linalg, postprocess, spectral
-from skdp.solvers.median_search import clip_levels, raised_level
+from skdp.solvers.median_search import raised_level
 from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.

@@ -167,10 +167,10 @@ class DPIncrementalPCA(
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
         Largest norm of a row, after a public `center` is subtracted. `fit` treats it as `DPPCA`
-        does. `partial_fit`: "auto" spends 7% of the budget on the median norm of the first batch; a
-        warning says if it was not found. With ``center="private"`` and rows far from 0 (dense, or
-        of up to 100 columns), up to 25% more find their centre, about which all later rows are
-        clipped. A number costs no budget.
+        does. `partial_fit` spends 7% of the budget on about the median norm of the first batch.
+        With ``center="private"`` and rows far from 0 (dense, or of up to 100 columns), up to 25%
+        more find their centre, about which all later rows are clipped. A number is an upper bound;
+        with "auto" a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.

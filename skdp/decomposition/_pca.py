@@ -154,11 +154,9 @@ class DPPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row, after a public `center` is subtracted. "auto" spends about a tenth
-        of the budget on the median norm, about 0 and perhaps about the released mean; a warning
-        says if it was not found. A number is an upper bound. 3% of the budget lower it if there are
-        many rows and most are shorter; not for wide sparse rows whose whole spectrum is released
-        (`n_components` is not an int).
+        Largest norm of a row, after a public `center` is subtracted. About a tenth of the budget
+        finds about the median norm, about 0 and perhaps about the released mean. A number is an
+        upper bound; with "auto" a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"

@@ -68,11 +68,10 @@ class DPTruncatedSVD(
         differential privacy) is available with "one_shot" and "deflation", and with one component
         for all units of entries.
     clip_norm : float or "auto", default="auto"
-        Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
-        the budget on the median norm, and warns if it was not found. A number is an upper bound: in
-        the row unit 3% of the budget lower it if there are many rows and most are shorter. With
-        "auto" rows far from 0 are clipped about their released mean, unless they are sparse and of
-        more than 100 columns.
+        Row unit, and Gram matrices of entries: largest norm of a row. Up to 11% of the budget find
+        about the median norm. Rows far from 0 are clipped about their released mean, unless they
+        are sparse and of more than 100 columns. A number is an upper bound; with "auto" a warning
+        says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
