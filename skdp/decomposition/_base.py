@@ -264,7 +264,7 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
     number is the largest.
     """
     middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
-    longer = lengthened(session, ask, middle, RAISING * share, d, level=level)
+    longer = lengthened(session, ask, middle, RAISING * share, d, level=level) if share else middle
     return longer if estimator.clip_norm == "auto" else min(longer, float(estimator.clip_norm))
 
 

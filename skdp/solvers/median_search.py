@@ -31,9 +31,7 @@ _POWERS = np.ldexp(1.0, np.arange(-_FARTHEST, _FARTHEST + 1))
 QUESTIONS = math.ceil(math.log2(len(_POWERS)))  # rank queries that a bisection of the grid takes
 _NEAR = 2  # log2 bins that the middle half of the posterior spans at most if a median was found
 _SCATTER = (0.5, 2.0, 6.0)  # prior scales of columns about their common scale, in log2 bins
-# Posterior quantiles to query: the first that was not queried yet. A cell that ends at one but for
-# rounding, as that of a symmetric prior, contains it.
-_ORDER = (1 - NEGLIGIBLE) * np.array([0.5, 0.25, 0.75])
+_ORDER = (0.5, 0.25, 0.75)  # posterior quantiles to query: the first that was not queried yet
 SMALLEST = float(_POWERS[0])
 _LEAST = math.log(NEGLIGIBLE)  # smaller likelihoods are rounded up: subnormal floats are slow
 # Noise deviations from which on a rank shows on which side of a threshold the median lies. With 2,
@@ -83,7 +81,9 @@ class Likelihood:
         twice. If the posterior median was queried before, the quartiles follow; after these, the
         nearest point that was not queried.
         """
-        columns, order, last = self._columns, _ORDER[:, None], self.points.shape[1] - 1
+        # A cell that ends at a quantile but for rounding, as of a symmetric prior, lies below it.
+        columns, order = self._columns, (1 + NEGLIGIBLE) * np.array(_ORDER)[:, None]
+        last = self.points.shape[1] - 1
         for _ in range(questions):
             near = np.minimum((self._reached[:, None] < order).sum(axis=2), last)
             off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
@@ -138,7 +138,7 @@ class Likelihood:
 
     def cell(self, q: float) -> IntArray:
         """Return the cell of each column that contains the posterior quantile q."""
-        return np.asarray((self._reached < (1 - NEGLIGIBLE) * q).sum(axis=1))
+        return np.asarray((self._reached < q).sum(axis=1))
 
     def low_end(self, q: float) -> FloatArray:
         """Return the lower end of that cell."""
