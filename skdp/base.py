@@ -447,15 +447,18 @@ def check_given(estimator):
 
 
 def clip_norm_of(estimator, session, ask, share, near=1.0):
-    """Return the clip norm of some rows: given, or about the median norm of what is asked."""
-    if estimator.clip_norm != "auto":
-        return float(estimator.clip_norm)
-    if session.budget.exact:  # nothing is protected, so that nothing need be cut
-        return math.inf
-    found = find_scale(ask.kept_below, share, near=near)
-    if not found.found:
+    """Return the clip norm of some rows: about the median of their norms, at most a given one.
+
+    Without noise nothing is protected, so that nothing need be cut.
+    """
+    learnt = estimator.clip_norm == "auto"
+    given = math.inf if learnt else float(estimator.clip_norm)
+    if not share or session.budget.exact:
+        return given
+    found = find_scale(ask.kept_below, share, near=near if learnt else given)
+    if learnt and not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
-    return found.value
+    return min(found.value, given) if learnt or found.found else given
 
 
 def column_weights(d):

@@ -6,7 +6,6 @@ A route is chosen from public shapes and parameters, and from released numbers, 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from skdp.data.products import in_dtype, row_products, saturated
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.sums import Neighbours
 from skdp.solvers import linalg, postprocess, spectral
-from skdp.solvers.median_search import clip_levels, raised_level
+from skdp.solvers.median_search import raised_level
 from skdp.solvers.verdict import Kept, nonnegative, on_their_own, share_kept
 
 # The linear map that decompositions share: transform, inverse_transform, feature names.
@@ -259,14 +258,14 @@ def row_route(name, d, k, sparse, *, centred=True):
 
 
 def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION_LEVEL, near=1.0):
-    """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
+    """Return the clip norm of some rows: learnt from the median of their norms upwards.
 
-    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess.
+    About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
+    number is the largest.
     """
-    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share if share else 0.0, near)
-    if estimator.clip_norm != "auto":
-        return middle
-    return lengthened(session, ask, middle, RAISING * share, d, level=level)
+    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
+    longer = lengthened(session, ask, middle, RAISING * share, d, level=level) if share else middle
+    return longer if estimator.clip_norm == "auto" else min(longer, float(estimator.clip_norm))
 
 
 def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):
@@ -317,23 +316,6 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
         V = spectral.power_subspace(ask, start, k, shares, noise)
     return V, sums, None, ask
-
-
-def lowered(estimator, ask, noise, shares):
-    """Lower a given clip norm to what most rows need: (rows, noise, shares that are left).
-
-    A number is an upper bound: as few rows are cut as noisy counts can tell. Where these may be
-    half of the rows, it is used as it is.
-    """
-    name = "subspace" if "subspace" in shares else "gram"
-    share, rows = shares[name], ask.clipped(noise.clip_norm)
-    counts = math.ceil(math.log2(len(clip_levels(1.0))))
-    width = counts * share / spectral.CLIP_SHARE  # the noise of one of these counts
-    lost = noise.goal(SPECTRUM_LEVEL, noise.psd, width, share)
-    if estimator.clip_norm == "auto" or 2 * lost > noise.n:
-        return ask, noise, shares
-    rows, left, level = spectral.suited_rows(rows, width, share, noise, SPECTRUM_LEVEL)
-    return rows, replace(noise, clip_norm=level), shares | {name: left}
 
 
 class Ritz(NamedTuple):

@@ -47,7 +47,8 @@ def located(session, ask, noise, shares, d, level):
         if clip_norm > _NEARER * before:
             break
     if place.any():
-        clip_norm = lengthened(session, rows, clip_norm, last, d, level=level)
+        longer = lengthened(session, rows, clip_norm, last, d, level=level)
+        clip_norm = min(longer, noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
     return place, clip_norm, means + searches + last, rows
 
@@ -160,12 +161,12 @@ def moved(answer, by):
 def about_zero(session, ask, noise, shares, d):
     """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
 
-    Where the mean holds less than a quarter of the squares, they are asked as they were, and their
-    moment has what is left of the budget.
+    Where the mean holds less than a quarter of the squares, or there is no noise, they are asked as
+    they were, and their moment has what is left of the budget.
     """
     level = spectral.DIRECTION_LEVEL
     place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
-    if clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
+    if session.budget.exact or clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
         part = shares["center"] / 4
         left += shares["subspace"] - part
         return ask, noise, shares | {"row_sum": part, "subspace": left}, NOTHING

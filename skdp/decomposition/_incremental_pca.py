@@ -478,7 +478,7 @@ class DPIncrementalPCA(
     def _start(self, session, ask, shares, d, n):
         """Learn where the first rows lie, and their clip norm about there; also what is left."""
         level = {"d": d, "level": _base.SPECTRUM_LEVEL}
-        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), **level)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm", 0.0), **level)
         if "start" not in shares or session.budget.exact:
             return None, clip_norm, 0.0
         parts = {"count": 0.1, "center": 0.4, "center_search": 0.5}

@@ -42,7 +42,7 @@ class RowComponentsMixin:
         whole = self._wants_spectrum(d)
         level = _base.SPECTRUM_LEVEL if whole else _base.spectral.DIRECTION_LEVEL
         clip_norm = _base.row_clip_norm(
-            self, session, ask, shares.get("clip_norm"), d, level=level, near=near
+            self, session, ask, shares["clip_norm"], d, level=level, near=near
         )
         if "moment" in shares:  # in one release, as centred rows would not be sparse
             bias = _base.bias_of(clip_norm)
@@ -54,7 +54,6 @@ class RowComponentsMixin:
             n, n_noise = (n, 0.0) if n is not None else ask.count(share=shares["count"])
             n = postprocess.released_count(n, n_noise)
             noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-            ask, noise, shares = _base.lowered(self, ask, noise, shares)
             if centers:
                 centre = _centres.centred(session, ask, noise, shares, d, level)
             else:
@@ -94,7 +93,7 @@ class RowComponentsMixin:
             shares["center"] = 0.08
         if self._total_is_public():
             shares.pop("count", None)
-        return _base.with_learnt(shares) if self.clip_norm == "auto" else shares
+        return _base.with_learnt(shares)
 
     def _rank(self, n, d):
         """Return what scikit-learn's rank stands for: a person may have any number of rows."""
@@ -155,11 +154,9 @@ class DPPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row, after a public `center` is subtracted. "auto" spends about a tenth
-        of the budget on the median norm, about 0 and perhaps about the released mean; a warning
-        says if it was not found. A number is an upper bound. 3% of the budget lower it if there are
-        many rows and most are shorter; not for wide sparse rows whose whole spectrum is released
-        (`n_components` is not an int).
+        Largest norm of a row, after a public `center` is subtracted. About a tenth of the budget
+        finds about the median norm, about 0 and perhaps about the released mean. A number is an
+        upper bound; with "auto" a warning says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"

@@ -68,11 +68,10 @@ class DPTruncatedSVD(
         differential privacy) is available with "one_shot" and "deflation", and with one component
         for all units of entries.
     clip_norm : float or "auto", default="auto"
-        Row unit, and Gram matrices of entries: largest norm of a row. "auto" spends up to 10% of
-        the budget on the median norm, and warns if it was not found. A number is an upper bound: in
-        the row unit 3% of the budget lower it if there are many rows and most are shorter. With
-        "auto" rows far from 0 are clipped about their released mean, unless they are sparse and of
-        more than 100 columns.
+        Row unit, and Gram matrices of entries: largest norm of a row. Up to 11% of the budget find
+        about the median norm. Rows far from 0 are clipped about their released mean, unless they
+        are sparse and of more than 100 columns. A number is an upper bound; with "auto" a warning
+        says if no norm was found.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
@@ -351,10 +350,9 @@ class DPTruncatedSVD(
         shares = {"subspace": 0.91, "spectrum": 0.03, "total_variance": 0.02}
         if not self._total_is_public():
             shares["count"] = 0.01
-        learnt = self.clip_norm == "auto"
         if route != "screened":  # which releases them on its way
-            shares |= {"center": 0.08} if learnt and not sparse else {"row_sum": 0.02}
-        return _base.with_learnt(shares) if learnt else shares
+            shares |= {"row_sum": 0.02} if sparse else {"center": 0.08}
+        return _base.with_learnt(shares)
 
     @property
     def _by_rows(self):
@@ -371,12 +369,11 @@ class DPTruncatedSVD(
         shares = _validation.check_split(self, self._default_shares(route, sparse))
         query = self._unit_query(X)
         ask = session.ask(query)
-        clip_norm = _base.row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], d)
         known = self._total_is_public()
         n, n_noise = (query.n_rows, 0.0) if known else ask.count(share=shares["count"])
         n = released_count(n, n_noise)
         noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
-        ask, noise, shares = _base.lowered(self, ask, noise, shares)
         ask = ask.clipped(noise.clip_norm)
         moved, sums = False, NOTHING
         if "center" in shares:

@@ -190,7 +190,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
         estimator, session, rows, _SHARES["clip_norm"], n, level=level, near=near
     )
     rows = rows.clipped(clip_norm)
-    share = _SHARES["subspace"] + (0.0 if estimator.clip_norm == "auto" else _SHARES["clip_norm"])
+    share = _SHARES["subspace"]
     ritz = None
     if route == "gram" or exact:
         squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _SHARES["ritz"])), k)

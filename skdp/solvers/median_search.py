@@ -81,7 +81,9 @@ class Likelihood:
         twice. If the posterior median was queried before, the quartiles follow; after these, the
         nearest point that was not queried.
         """
-        columns, order, last = self._columns, np.array(_ORDER)[:, None], self.points.shape[1] - 1
+        # A cell that ends at a quantile but for rounding, as of a symmetric prior, lies below it.
+        columns, order = self._columns, (1 + NEGLIGIBLE) * np.array(_ORDER)[:, None]
+        last = self.points.shape[1] - 1
         for _ in range(questions):
             near = np.minimum((self._reached[:, None] < order).sum(axis=2), last)
             off = np.abs(self._cells[:-1] - near[:, :1]) + self._cells[-1] * self._known
