@@ -203,7 +203,8 @@ class DPPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, debiased for the noise.
+        Released variances, debiased for the noise. They are those of rows scaled down to
+        `clip_norm_`, and smaller than those of the rows: with few rows or heavy tails by far.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance. For few components, the sum is an unbiased
         estimate of what they hold.

@@ -139,7 +139,7 @@ class DPTruncatedSVD(
     components_ : ndarray of shape (n_components, n_features)
         Right singular vectors. Signs come from the vectors themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variance of the projected rows.
+        Released variance of the projected rows, which are scaled down to `clip_norm_` before.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Its fraction of the released total variance. Products under a caller's contract, and all
         products with ``delta=0``, come without a total: there it is the fraction of the variance of

@@ -199,10 +199,10 @@ class PrivateScorer:
             unit=self.privacy_unit, observer=routes.Account(),
             source=make_source(self.random_state, "PrivateScorer"),
         )  # fmt: skip
-        return self.score_of(*self.release(model, X, y, groups, session))
+        return self.score_of(*self.release(model, X, y, groups, session)[:2])
 
     def release(self, model: Any, X: Any, y: Any, groups: Any, session: Any) -> Any:
-        """Return (total, number of units): the total orders models scored on the same rows."""
+        """Return (total, number of units, noise): totals order models scored on the same rows."""
         unit = scored_unit(session.unit)
         private_count = session.adjacency == "add_remove" and unit.by_rows
         try:
@@ -216,7 +216,7 @@ class PrivateScorer:
         except BaseException:
             routes.settle(session, "failed")
             raise
-        return -float(total.value), n
+        return -float(total.value), n, total.noise_scale
 
     def score_of(self, total: float, n: float) -> float:
         """Return the mean score of n units whose losses lie about the middle of their bounds."""

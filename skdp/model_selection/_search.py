@@ -389,6 +389,7 @@ class DPGridSearchCV(PrivateSearch):
         Its index in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", otherwise of the published run alone.
+        ``std_test_score`` is the standard deviation of their noise.
     selection_plan_ : Selection
         How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent
@@ -533,6 +534,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         Its index in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", otherwise of the published run alone.
+        ``std_test_score`` is the standard deviation of their noise.
     selection_plan_ : Selection
         How the budget was divided: public, and fixed before data were read.
     privacy_spent_ : PrivacySpent

@@ -302,6 +302,7 @@ class Run(NamedTuple):
     model: Any
     total: float  # orders the runs: the noisy sum of losses, without the noise of the count
     n: float  # of units, as it was released for this run
+    noise: float  # standard deviation of the noise of the total
     warnings: list
 
 
@@ -328,15 +329,15 @@ class Results(NamedTuple):
         best = self.published[self.best]
         for part in _all_parts(best.model):
             part.privacy_spent_ = spent  # the cost of the whole search, not that of the one fit
-        n = np.mean([run.n for run in self.published])  # the same n for all, to keep their order
-        scores = np.array([self.scorer.score_of(run.total, n) for run in self.published])
-        totals = np.array([run.total for run in self.published])
+        totals, counts, noise = np.transpose([run[2:5] for run in self.published])
+        n = counts.mean()  # the same n for all, to keep their order
+        scores = np.array([self.scorer.score_of(total, n) for total in totals.tolist()])
         results = {
             f"param_{name}": _column([run.params.get(name) for run in self.published])
             for name in sorted({name for run in self.published for name in run.params})
         }
         results["params"] = [dict(run.params) for run in self.published]
-        results["mean_test_score"] = scores
+        results |= {"mean_test_score": scores, "std_test_score": noise / n}
         results["rank_test_score"] = 1 + np.sum(totals[None, :] > totals[:, None], axis=1)
         names = ("n_features_in_", "feature_names_in_", "classes_")
         seen = {name: getattr(best.model, name) for name in names if hasattr(best.model, name)}
@@ -420,8 +421,8 @@ class Runs:
         model, for_score = self._fresh(params), self.search.score_budget_fraction
         set_budget(dp_parts(model), *self._part(1 - for_score), self.search.delta)
         model.fit(X, y, **fit_params)
-        total, n = self._score(model, X, y, fit_params, *self._part(for_score))
-        return Run(params, model, total, n, held)
+        scored = self._score(model, X, y, fit_params, *self._part(for_score))
+        return Run(params, model, *scored, held)
 
     def _part(self, share):
         """Return the kind and the size of a share of one run."""
@@ -444,5 +445,4 @@ class Runs:
         session = PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
         )
-        groups = fit_params.get("groups")
-        return self.search._scorer.release(model, X, y, groups, session)
+        return self.search._scorer.release(model, X, y, fit_params.get("groups"), session)

@@ -310,11 +310,13 @@ class Releases:
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
             of_fit, usual = np.multiply(self.estimator._cuts, min(self.wider, 1.2))
-            ends, targets = [usual], self.targets
+            # Usual entries of rare dummies lie beyond the cut of the fit: predictions see no more.
+            far = of_fit**2 * self.columns.filled < 1
+            ends, targets = [[usual]], self.targets
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
                 of_fit = usual * self.wider**2
-                ends.append(of_fit)
-            self.units, *self.cuts = map(self._learnt_units, (of_fit, *ends))
+                ends.append([of_fit])
+            self.units, *self.cuts = map(self._learnt_units, (of_fit, *np.where(far, of_fit, ends)))
             differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
             self.of_cuts = differ * self.shares["clip_norm"] / 3
         if self.learns or self.estimator.bounds is not None:
@@ -348,8 +350,7 @@ class Releases:
         Where most columns have their deviations as units, the median norm follows from their
         number.
         """
-        rest = self.shares["clip_norm"] - self.of_cuts
-        self.of_lengths = rest / (2 if self.screened else 1)
+        self.of_lengths = (self.shares["clip_norm"] - self.of_cuts) / (2 if self.screened else 1)
         found = self.learns and 2 * np.count_nonzero(self.columns.found) > self.d
         if found and not self.stay_sparse:
             self.shares["regression_moments"] += self.of_lengths

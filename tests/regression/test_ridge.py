@@ -572,11 +572,17 @@ def test_rare_dummies_are_learnt(rng):
     y = rng.integers(0, 5, 5000)
     X = np.zeros((5000, 200))
     X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
-    scores = []
-    for seed in range(5):
-        with seeded_entropy(seed):
-            scores.append(DPRidgeClassifier(classes=range(5)).fit(X, y).score(X, y))
-    assert np.median(scores) > 0.85
+    assert DPRidgeClassifier(classes=range(5)).fit(X, y).score(X, y) > 0.85
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bounds", [None, (0, 1)])
+def test_effects_of_rare_dummies_are_not_overstated(bounds, rng):
+    """Ones lie 6 scales out: the fit sees 3.5 of them, and predictions went on to 5."""
+    X = np.eye(40)[rng.integers(0, 40, 20_000)]
+    y = X @ (np.arange(40.0) % 7) + rng.standard_normal(20_000)
+    model = DPRidge(epsilon=3.0, bounds=bounds).fit(X, y)
+    assert np.polyfit(model.predict(X), y, 1)[0] > 0.93
 
 
 @pytest.mark.thorough
