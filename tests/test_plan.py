@@ -26,14 +26,10 @@ from tools.ways import ESTIMATORS
 
 TRACE = [
     skdp.DPTraceRegressor(1, matrix_shape=(4, 3)),
-    skdp.DPTraceRegressor(
-        1,
-        matrix_shape=(4, 3),
-        measurement_covariance=(np.eye(4), np.eye(3)),
-        solver="spectral_init",
-    ),
+    skdp.DPTraceRegressor(1, matrix_shape=(4, 3), solver="spectral_init",
+                          measurement_covariance=(np.eye(4), np.eye(3))),
     skdp.DPTraceRegressor(1, matrix_shape=(4, 3), privacy_unit="label", adjacency="replace"),
-]
+]  # fmt: skip
 STREAMS = [
     skdp.DPIncrementalPCA(2, max_releases=5, mechanism="tree"),
     skdp.DPLowRankFactorizer(2, max_releases=8, window=3, matrix_shape=(60, 8),
@@ -41,7 +37,6 @@ STREAMS = [
     skdp.DPLowRankFactorizer(2, max_releases=4, matrix_shape=(60, 8), privacy_unit="row",
                              adjacency="zero_out"),
 ]  # fmt: skip
-CASES = {" ".join(repr(estimator).split()): estimator for estimator in ESTIMATORS + TRACE + STREAMS}
 
 
 def shape_for(estimator):
@@ -53,10 +48,9 @@ def shape_for(estimator):
     return (60, len(center) if isinstance(center, np.ndarray) else 8)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_plan_spends_and_draws_nothing(case, monkeypatch):
+@pytest.mark.parametrize("estimator", ESTIMATORS + TRACE + STREAMS, ids=repr)
+def test_plan_spends_and_draws_nothing(estimator, monkeypatch):
     """In an open ledger of next to nothing, without the system's entropy, the same each time."""
-    estimator = CASES[case]
 
     def refuse(*_):
         raise AssertionError("a plan draws nothing from the system")
@@ -84,6 +78,7 @@ def test_plan_spends_and_draws_nothing(case, monkeypatch):
         assert plan.required_samples == plan.n_samples and plan.error < 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")  # numpy's of a single row are not shown
 @pytest.mark.parametrize("model", [skdp.DPRidgeClassifier(classes=[0, 1]), skdp.DPScoreDensity()])
 def test_plan_is_the_same_each_time(model):
@@ -365,6 +360,7 @@ def test_plan_text():
     assert isinstance(plan, theory.FitPlan) and "norm_centered_rank (" in text
 
 
+@pytest.mark.thorough
 def test_bounds_by_column_name_need_no_columns():
     for kind in (skdp.DPPCA, skdp.DPRidge, DPStandardScaler):
         names, order = {"age": (0, 100), "height": (1, 2)}, [(0, 100), (1, 2)]

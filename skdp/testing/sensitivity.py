@@ -259,7 +259,7 @@ class _Attack:
         self.make_query, self.release, self.public = make_query, release, public
         self.budgets = budgets
         self.report = SensitivityReport(str(release))
-        self._cached: tuple[Any, str, list[np.ndarray]] = (None, "", [])
+        self._cached: tuple[Any, ...] = (None, "", None, (), ())
 
     def bounded(self, data) -> Bounded:
         query = self.make_query(data)
@@ -303,15 +303,15 @@ class _Attack:
     def ratio(self, first, second, form: str) -> tuple[float, str, float]:
         """Return the largest (ratio, norm, step) of one pair, and keep the record."""
         to = FORMATS[form]
-        a = self.bounded(_formatted(first, to))
-        b = self.bounded(_formatted(second, to))
-        if a.bound != b.bound:
-            raise AssertionError(f"the bound depends on private data: {a.bound} and {b.bound}")
-        claims = self.claims(a.bound)
-        data, seen, before = self._cached
+        data, seen, bound, claims, before = self._cached
         if data is not first or seen != form:
+            a = self.bounded(_formatted(first, to))
+            bound, claims = a.bound, self.claims(a.bound)
             before = [self.answer(a, step) for _, step, _ in claims]
-            self._cached = first, form, before
+            self._cached = first, form, bound, claims, before
+        b = self.bounded(_formatted(second, to))
+        if bound != b.bound:
+            raise AssertionError(f"the bound depends on private data: {bound} and {b.bound}")
         best = (0.0, "", 0.0)
         for (norm, step, claimed), x in zip(claims, before, strict=True):
             shift = change(x, self.answer(b, step)).ravel()
@@ -319,7 +319,7 @@ class _Attack:
             self.report.ratios[norm] = max(self.report.ratios.get(norm, 0.0), ratio)
             best = max(best, (ratio, norm, step))
         self.report.n_pairs += 1
-        self.report.name = a.bound.name
+        self.report.name = b.bound.name
         return best
 
     def try_pair(self, first, second, form, name) -> float:

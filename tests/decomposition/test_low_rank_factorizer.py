@@ -136,6 +136,7 @@ def test_means_are_seen_where_no_singular_value_is(method, name, bound, most, tu
     assert np.linalg.norm(A - model.reconstruct()) < most * np.linalg.norm(A)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_the_sum_of_rows_shows_their_mean_where_no_row_shows_anything(method, rng):
     A = np.tile(rng.standard_normal(20), (400, 1)) + 0.1 * rng.standard_normal((400, 20))

@@ -127,6 +127,7 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
         assert math.isclose(one.fit(X[:1], [1e30]).intercept_, 1e30)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("form", "unit"), [(np.asarray, "row"), (sp.csr_array, "row"), (sp.csr_array, "label")]
 )
@@ -170,10 +171,8 @@ MEDIANS = {
     "initialization": 0.15, "gradient_clip": 0.4, "gradients": 0.2, "center": 0.1,
     "calibration": 0.1,
 }  # fmt: skip
-SEEN = {
-    "matrix_shape": (2, 2),
-    "shrink_singular_values": False,
-}  # a matrix of few records would be cut to zero
+# A matrix of few records would be cut to zero.
+SEEN = {"matrix_shape": (2, 2), "shrink_singular_values": False}
 ABOVE_NOISE = [  # test data of 40 records are enough for these
     DPTraceRegressor(
         1, **SEEN, measurement_covariance=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}

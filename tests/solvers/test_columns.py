@@ -92,12 +92,14 @@ def test_narrow_columns_are_found():
     assert all(found.found.all() for _, found in narrow)
 
 
+@pytest.mark.thorough
 def test_few_rows_show_most_columns_far_from_zero():
     """By the mean of the ranks of a stage, which has less noise than the smallest one."""
     far = searched(lambda rng: rng.standard_normal((800, 6)) + 2e4 * rng.uniform(1, 4, 6), 20.0)
     assert np.mean([np.abs(found.center - X.mean(axis=0)) > 2 for X, found in far]) < 0.2
 
 
+@pytest.mark.thorough
 def test_seconds_are_found_next_to_columns_of_real_tables():
     """By these they would lie in the lower one of the bins that the questions leave."""
     seconds = searched(
@@ -162,6 +164,7 @@ def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
         assert least < np.median(told) < most
 
 
+@pytest.mark.thorough
 def test_noise_raises_no_scale_and_finds_none():
     """With a released total beyond the number of rows, it raised one in 300, by up to 4^7."""
     tables = searched(lambda rng: rng.standard_normal((400, 60)), 12.0)

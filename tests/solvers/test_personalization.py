@@ -137,6 +137,7 @@ def test_whitener_inverts_a_clear_moment_and_ignores_noise():
 # -- heads -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_election_needs_a_clear_gain_or_a_clear_loss():
     U, theta, batch = users()
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))

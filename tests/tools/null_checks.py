@@ -73,29 +73,32 @@ def check_null_release(name, estimator):
 
     Attributes, warnings and exceptions are compared bit by bit: those of a fit that runs no private
     code and gets zeros for answers with those of fits that run it on any data and throw its
-    answers away; and, where all get the answers of the ordinary data, which go as far as a fit ever
-    does (that is checked), those of all data. Whatever differs is seen by nobody's leave. The delta
-    is just below one over the number of rows: an exact number would warn of one row more.
+    answers away; and those of `check_same_answers`. Whatever differs is seen by nobody's leave.
+    The delta is just below one over the number of rows: an exact number would warn of one row more.
     """
     if not_private(estimator):
         return skip("epsilon is infinite")
     n = len(null_release_data(estimator)["dense"]["ordinary"].X)
     warned = fresh(estimator, **{"delta": 1 / (n + 0.5)} if getattr(estimator, "delta", 0) else {})
     for seed, (family, data) in enumerate(null_release_data(estimator).items(), _SEED):
-        ordinary = data["ordinary"]
         with fixed_noise(seed), null_release(run=False):
-            reference = outcome(fresh(warned), ordinary)
+            reference = outcome(fresh(warned), data["ordinary"])
         if reference.exception is not None:
             raise AssertionError(f"{name} fails on ordinary data: {reference.exception}")
         for contrast, item in data.items():
             with fixed_noise(seed), null_release(run=True):
                 _compare(contrast, family, warned, reference, item, "answers thrown away")
-        reference, answers = _recorded_fit(name, estimator, ordinary, seed)
-        _with_power(name, family, estimator, reference, ordinary)
+    return check_same_answers(name, estimator)
+
+
+def check_same_answers(name, estimator):
+    """All get the answers of the ordinary data, with which a fit goes as far as it ever does."""
+    for seed, (family, data) in enumerate(null_release_data(estimator).items(), _SEED):
+        reference, answers = _recorded_fit(name, estimator, data["ordinary"], seed)
+        _with_power(name, family, estimator, reference, data["ordinary"])
         for contrast, item in list(data.items())[1:]:  # the first are the ordinary ones
             with fixed_noise(seed), replay_answers(answers):
                 _compare(contrast, family, estimator, reference, item, "the same answers")
-    return None
 
 
 def check_null_release_can_fail(name, estimator):

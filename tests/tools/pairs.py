@@ -408,10 +408,14 @@ def worst_case_pair(estimator) -> tuple[FitData, FitData]:
     return max(audits(estimator), key=reached)[0]
 
 
-def audits(estimator) -> Iterator[tuple[tuple[FitData, FitData], TranscriptReport]]:
-    """Yield each pair with its audit; the fit on what several pairs have first is made once."""
-    firsts = {}
-    for _, *pair in candidate_pairs(estimator):
+def audits(estimator, i=0, parts=1) -> Iterator[tuple[tuple[FitData, FitData], TranscriptReport]]:
+    """Yield each pair with its audit; the fit on what several pairs have first is made once.
+
+    Or those of part i of the pairs, of which what has the same base lies together.
+    """
+    firsts, pairs = {}, [pair for _, *pair in candidate_pairs(estimator)]
+    parts = min(parts, len(pairs))
+    for pair in pairs[i % parts * len(pairs) // parts : (i % parts + 1) * len(pairs) // parts]:
         X, y, params = pair[0][:3]
         held = X.shape, *(np.asarray(part).tobytes() for part in (X, y, *params.values()))
         if held not in firsts:
