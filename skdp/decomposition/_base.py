@@ -293,16 +293,22 @@ def usual_extra(k):
     return min(k, 10)
 
 
-def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples, sums=NOTHING):
+def row_subspace(
+    session, ask, route, d, k, share, noise, *, n_iter, n_oversamples, sums=NOTHING, last=0.0
+):
     """Return the leading subspace (d x k) by a route.
+
+    A whole moment may leave a part of the share to a `last` product with what it shows.
 
     With it, column sums (given, or released by the route), what shares a whole moment shows (None
     where there is no such moment), and the rows to ask what it holds: those that a whole moment was
     of.
     """
     if route == "gram":
-        V, shown, rows = spectral.gram_subspace(ask, d, k, share, noise, sums)
-        return V, sums, shown, rows
+        V, shown, rows = spectral.gram_subspace(ask, d, k, share - last, noise, sums)
+        if not last:
+            return V, sums, shown, rows
+        return spectral.power_subspace(ask, V, k, [last], noise), sums, None, ask
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None, ask
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples

@@ -15,7 +15,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres
 from skdp.decomposition._planning import DecompositionPlans
-from skdp.solvers import postprocess
+from skdp.solvers import postprocess, spectral
 
 _SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", "screened")
 
@@ -115,9 +115,14 @@ class RowComponentsMixin:
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
+        share, last = shares["subspace"], 0.0
+        if self.svd_solver == "auto" and noise.psd:
+            # Of more columns than a moment is best of, products show more, if these are many.
+            best = spectral.kept_columns(noise.n * math.sqrt(share) / noise.psd, d, k)
+            last = (1 - spectral.MOMENT) * share * (spectral.kept_columns(0.0, d, k) < best < d)
         V, _, shown, rows = _base.row_subspace(
-            session, ask, route, d, k, shares["subspace"], noise,
-            n_iter=self.iterated_power, n_oversamples="auto",
+            session, ask, route, d, k, share, noise,
+            n_iter=self.iterated_power, n_oversamples="auto", last=last,
         )  # fmt: skip
         values, vectors, total = _base.held_by(
             self, ask, rows, V, shares, shown, bias, centre.beyond
@@ -172,9 +177,10 @@ class DPPCA(
 "screened"}, default="auto"
         "gram" (and "full", "covariance_eigh", "arpack") releases the Gram matrix. "power" (and
         "randomized") takes power steps. "screened" starts them at the mean and at the Gram matrix
-        of the columns with the largest sums. "auto" chooses by public shapes. If the whole spectrum
-        is needed (`n_components` is not an int, or above a third of the features), one Gram matrix
-        receives the budget of subspace and spectrum.
+        of the columns with the largest sums. "auto" chooses by public shapes. If there are many
+        rows, and more columns than their Gram matrix shows well, a power step follows it. If the
+        whole spectrum is needed (`n_components` is not an int, or above a third of the features),
+        one Gram matrix receives the budget of subspace and spectrum.
     tol : float, default=0.0
         No effect: a fit never stops early on private values.
     iterated_power : int or "auto", default="auto"
