@@ -345,20 +345,19 @@ def class_numbers(y, classes):
 
 
 def check_kind(estimator, y):
-    """Refuse text for numbers, or numbers for text: no row would count.
+    """Refuse text, bytes or numbers for another of these: no row would count.
 
     The dtype of an array is public; that of a list would follow its values, and is not looked at.
     Nor are dtypes that are not numpy's.
     """
+    words = dict.fromkeys("biuf", "numbers") | {"S": "bytes", "U": "text"}
     kind = getattr(getattr(y, "dtype", None), "kind", None)
-    if getattr(estimator, "classes", None) is None or kind is None or np.ndim(y) != 1:
+    if getattr(estimator, "classes", None) is None or kind not in words or np.ndim(y) != 1:
         return
-    text = {"y": kind, "classes": check_classes(estimator, least=1).dtype.kind}
-    if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):
+    if (known := words[check_classes(estimator, least=1).dtype.kind]) != words[kind]:
         raise ValueError(
-            f"The 'classes' of {type(estimator).__name__} are "
-            f"{'text' if text['classes'] == 'U' else 'numbers'} and y is not: no label would be "
-            f"one of them. Got classes={estimator.classes!r}."
+            f"The 'classes' of {type(estimator).__name__} are {known} and y is {words[kind]}: no "
+            f"label would be one of them. Got classes={estimator.classes!r}."
         )
 
 

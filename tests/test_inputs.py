@@ -204,12 +204,12 @@ def test_users_that_floats_merge_are_refused():
 def test_classes_of_another_kind_than_the_labels_are_refused():
     """No label would be one of them; the dtype of an array is public, that of a list is not."""
     X, y = np.zeros((N, D)), np.arange(N) % 2
-    with pytest.raises(ValueError, match=r"classes.* are text and y is not"):
-        skdp.DPRidgeClassifier(classes=["a", "b"]).fit(X, y)
-    with pytest.raises(ValueError, match=r"classes.* are numbers and y is not"):
+    for labels, kind in ((y, "numbers"), (pd.Series(y), "numbers"), (y.astype("S"), "bytes")):
+        for model in (skdp.DPRidgeClassifier(), skdp.DPScoreDensity(np.eye(D)[:2])):
+            with pytest.raises(ValueError, match=f"'classes'.* are text and y is {kind}"):
+                model.set_params(classes=["a", "b"]).fit(X, labels)
+    with pytest.raises(ValueError, match=r"classes.* are numbers and y is text"):
         skdp.DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, y.astype(str), groups=y)
-    with pytest.raises(ValueError, match="are text and y is not"):
-        skdp.DPScoreDensity(np.eye(D)[:2], classes=["a", "b"]).fit(X, pd.Series(y))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

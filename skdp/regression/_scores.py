@@ -82,7 +82,7 @@ def public_classes(estimator, y, *, least=2):
         check_classification_targets(y)
         classes = np.unique(y)
     except TypeError:
-        raise ValueError(f"{name} needs labels of one kind: text and numbers are in y.") from None
+        raise ValueError(f"{name} needs 'classes' if labels in y are bytes, or mixed.") from None
     if len(classes) < least:
         raise ValueError(
             f"{name} needs at least {least} classes in y, which are public unless 'classes' is "

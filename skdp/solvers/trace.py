@@ -424,7 +424,9 @@ class _Descent:
         self.point = Point(U, values, V, intercept)
 
     def result(self, reason: str = "") -> TraceFit:
-        levels, sd = tuple(self.levels), min([self.first_sd, *self.sds])
+        levels, sds = tuple(self.levels), np.array([self.first_sd, *self.sds])
+        # The search rounds the same median up or down, by where it starts from.
+        sd = float(sds[sds <= _median_uncertainty() * sds.min()].mean())
         if reason:
             return zero_fit(self.facts.shape, self.facts.rank, reason, levels, sd)
         point = self.point

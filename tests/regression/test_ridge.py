@@ -218,12 +218,11 @@ def test_classes_of_y_are_made_public_with_a_warning():
 
 def test_what_does_not_fit_the_targets():
     X, Y = data(20, q=3)
-    two = DPRidge(target_bounds=([0, 0], [1, 1]))
-    assert_refused(two, "2 bounds, but there are 3 targets", X, Y)
+    assert_refused(DPRidge(target_bounds=([0, 0], [1, 1])), "2 bounds, but there are 3 tar", X, Y)
     for bounds in ([(0, 1)], {"a": (0, 1)}):
         assert_refused(DPRidge(bounds=bounds), "bounds", X, Y)
     assert_refused(DPRidgeClassifier(), "one class", X, np.zeros(20))
-    assert_refused(DPRidgeClassifier(), "one kind", X, np.array(10 * ["a", 1], object))
+    assert_refused(DPRidgeClassifier(), "or mixed", X, np.array(10 * ["a", 1], object))
     refuses(TypeError, "y is sparse", DPRidge().fit, X, sp.csr_array(Y))
     assert_refused(DPRidgeClassifier(classes=[0]), "classes", X, np.zeros(20))
 
