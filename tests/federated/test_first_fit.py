@@ -82,8 +82,7 @@ def fit(estimator, aggregator=None, clients=None, **options):
     if estimator.adjacency == "replace":
         options["n_users"] = N_USERS
     server = FederatedRounds(estimator, CONFIG)
-    model = server.fit(aggregator or plain_sum(clients), n_features=D, **options)
-    return model, clients, server
+    return server.fit(aggregator or plain_sum(clients), n_features=D, **options), clients, server
 
 
 WAYS = [
@@ -322,8 +321,7 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     checks = SIGNATURES[FirstFitUsers][name]
 
     def users_of(A, b, kept):
-        query = estimator._query(A[kept], b[kept, None], users[kept])
-        return FirstFitUsers(estimator, query)
+        return FirstFitUsers(estimator, estimator._query(A[kept], b[kept, None], users[kept]))
 
     honest, largest = users_of(X, y, first), 0.0
     for seed in range(20):

@@ -88,8 +88,7 @@ def test_pure_differential_privacy_of_one_component(normalization):
     model = models[0]
     assert {entry.mechanism for entry in model.releases_} == {"laplace"}
     assert model.privacy_spent_.delta == 0.0
-    total = math.fsum(entry.loss.value for entry in model.releases_)
-    assert total == pytest.approx(8.0, rel=1e-6)
+    assert math.fsum(entry.loss.value for entry in model.releases_) == pytest.approx(8.0, rel=1e-6)
 
 
 def test_degrees_are_released(two_blocks):

@@ -5,8 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def canvas():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt  # not where tests are merely collected
 
     yield plt

@@ -99,8 +99,7 @@ def test_pure_noise_has_no_component(name):
         for _ in range(100):
             fitted = clone(estimator).fit(rows)
             values = released_values(fitted)[0]
-            edge = noise_edge(fitted, len(values))
-            displays.append(SpectrumDisplay(values, noise_edge=edge))
+            displays.append(SpectrumDisplay(values, noise_edge=noise_edge(fitted, len(values))))
     assert np.mean([display.n_above_noise == 0 for display in displays]) >= 0.95
     if name == "alike":  # the others report values of 0 where they learnt nothing
         assert max(d.values.max() / d.noise_edge for d in displays) > 0.6

@@ -154,8 +154,7 @@ def test_moments_of_predictions_hold_and_are_attained(form, unit, adjacency):
         lambda q: q.tangent(U, S, V, 0.4).prediction_moments(0.1, 4.0, 2.0), form, unit,
         adjacency, 0.8,
     )  # fmt: skip
-    worst = worst_of(make, factors(7, 24), targets(24), unit, adjacency)
-    assert 0.99 <= worst <= 1 + 1e-9
+    assert 0.99 <= worst_of(make, factors(7, 24), targets(24), unit, adjacency) <= 1 + 1e-9
 
 
 def test_predictions_are_those_of_the_model_cut():
@@ -379,8 +378,7 @@ def test_ranks_hold_and_are_attained(name, unit, adjacency):
     if name in ("moment sizes", "norms") and unit == "label":
         pytest.skip("public")
     make = asked(RANKS[name], "dense", unit, adjacency)
-    worst = worst_of(make, factors(5, 60), np.linspace(-3, 3, 60), unit, adjacency)
-    assert 0.999 <= worst <= 1
+    assert 0.999 <= worst_of(make, factors(5, 60), np.linspace(-3, 3, 60), unit, adjacency) <= 1
 
 
 def test_what_is_public_of_the_label_unit_alone():
@@ -557,8 +555,7 @@ def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_the
     data = np.ones((9, D1)), np.ones((9, D2))
     with pytest.raises(ValueError, match="private"):
         public_curvature(query("dense", data, np.ones(9)).tangent(U, S, V), 1.0)
-    asked = query("mixed", data, np.ones(9), "label").tangent(U, S, V)
-    assert public_curvature(asked, 1.0) is None
+    assert public_curvature(query("mixed", data, np.ones(9), "label").tangent(U, S, V), 1.0) is None
     nothing = query("dense", (0 * data[0], data[1]), np.ones(9), "label").tangent(U, S, V)
     assert public_curvature(nothing, 1.0) is None
 

@@ -118,8 +118,7 @@ def test_scores_are_of_popularity_and_of_the_factors_of_kept_items(rng):
         more = 0.7 * (1 + 1 / sizes)
         wanted = more * np.maximum(projected[:, :1], 1e-9) * factors.popularity
         wanted[:, kept] += projected[:, 1:] @ outward
-        found = factors.scorer(flips)(sp.csr_array(rows))
-        np.testing.assert_allclose(found, wanted, atol=1e-12)
+        np.testing.assert_allclose(factors.scorer(flips)(sp.csr_array(rows)), wanted, atol=1e-12)
 
 
 # -- scores of lists -------------------------------------------------------------------------------
@@ -134,8 +133,7 @@ def test_scores_are_those_of_the_definition(rng):
     assert recall_at_n(lists, truth) == pytest.approx(np.mean(hits))
     scores = np.zeros_like(truth)
     np.put_along_axis(scores, lists, np.arange(6, 0, -1.0)[None].repeat(40, 0), axis=1)
-    expected = ndcg_score(truth[users], scores[users], k=6)
-    assert ndcg_at_n(lists, truth) == pytest.approx(expected)
+    assert ndcg_at_n(lists, truth) == pytest.approx(ndcg_score(truth[users], scores[users], k=6))
 
 
 def test_places_without_an_item_are_no_hits():

@@ -35,8 +35,7 @@ def plain():
 
 def popularity_recall(split):
     train, test = split
-    order = np.asarray(train.sum(axis=0)).reshape(-1)
-    scores = np.where(train.toarray() > 0, -np.inf, order)
+    scores = np.where(train.toarray() > 0, -np.inf, np.asarray(train.sum(axis=0)).reshape(-1))
     return recall_at_n(np.argsort(-scores, axis=1, kind="stable")[:, :20], test)
 
 
@@ -48,8 +47,7 @@ def recall(model, split):
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 def test_factors_beat_popularity_and_come_near_the_exact_filter(factors, unit):
     def found(epsilon):
-        model = DPRecommender(epsilon=epsilon, privacy_unit=unit)
-        return recall(model.fit(factors[0]), factors)
+        return recall(DPRecommender(epsilon=epsilon, privacy_unit=unit).fit(factors[0]), factors)
 
     with seeded_entropy(0):
         few, more, most = map(found, (0.5, 3.0, 10.0))
@@ -163,8 +161,7 @@ def test_the_map_is_the_filter(factors):
     model = DPRecommender(8, epsilon=3.0).fit(factors[0])
     mapped = model.transform(factors[0][:20])
     assert mapped.shape == (20, 8)
-    kept = factors[0][:20][:, model.selected_items_]
-    raw = kept @ model.filter_.inward
+    raw = factors[0][:20][:, model.selected_items_] @ model.filter_.inward
     np.testing.assert_allclose(mapped[:, : raw.shape[1]], raw, atol=1e-12)
     assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
 

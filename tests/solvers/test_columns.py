@@ -40,8 +40,7 @@ class _Ranks:
         self.entries, self.numbers, self.seen, self.points = entries, numbers, seen, points
 
     def ranks(self, which, *, share):
-        thresholds = self.points[np.arange(len(which)), which]
-        below = np.where(self.numbers <= thresholds, 0.5, -0.5)
+        below = np.where(self.numbers <= self.points[np.arange(len(which)), which], 0.5, -0.5)
         ranks = self.entries.weights * (below * self.seen).sum(axis=0)
         length = np.linalg.norm(self.entries.weights) / np.sqrt(ranks.size)
         return self.entries.noisy(ranks, share, length * self.entries.noise / np.sqrt(share))

@@ -66,8 +66,7 @@ def test_all_of_an_entry_is_kept(path):
     sketch = Loss("sketch", SketchMixture(((0.1, (40,)), (0.2, (3, 5))), 1))
     losses = tuple(Loss(kind, 0.1) for kind in ("gaussian", "pure", "range", "delta")) + (sketch,)
     entry = replace(fit(*losses), seeded=True, factor=2.0, sessions=3, parts=1.5, promised=losses)
-    kept = json.loads(json.dumps(ledgers.fit_state(entry)))
-    assert ledgers._fit_from_state(kept) == entry
+    assert ledgers._fit_from_state(json.loads(json.dumps(ledgers.fit_state(entry)))) == entry
 
 
 def test_refused_or_interrupted_changes_leave_nothing(path):
