@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skdp._limits import CLEAR, FloatArray
+from skdp.data.factorisations import times_powers
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
@@ -208,8 +209,8 @@ class Heads:
         V, b = seen.undone(path.coefficients(fit), fit.intercept)
         return np.concatenate([V.reshape(len(V), -1), b], axis=1)
 
-    def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
-        """Fit each user by the elected rules: (n, (d + 1) p), private.
+    def fit(self, batch: UserBatch, choice: Choice) -> tuple[FloatArray, FloatArray]:
+        """Fit each user by the elected rules: (n, (d + 1) p), private; and left-out residuals.
 
         Of several each has the weight exp(m/2 gain + score), m the number of rows: the likelihood
         of normal left-out residuals, and of the votes of all users. The best one alone is often so
@@ -224,6 +225,7 @@ class Heads:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
             weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
+        errors: Any = common.Y
         kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
@@ -232,17 +234,37 @@ class Heads:
             seen, path = kinds[rule.outside]
             fit = self._fit(batch, seen, path, rule)
             out = out + weight[:, None] * self._of_rows(batch, seen, rule, path, fit)
-        return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
+            errors = errors - weight[:, None, None] * fit.left_out
+        return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0), errors
 
-    def limits(self, batch: UserBatch, choice: Choice) -> FloatArray:
+    def limits(
+        self, batch: UserBatch, choice: Choice, heads: FloatArray, errors: FloatArray
+    ) -> FloatArray:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
         A few rows show no slope far beyond them. Two show no deviation either, and where columns
-        have scales of all users a few are cut later.
+        have scales of all users a few are cut later. None are for users whose own far rows, each
+        left out, are clearly likelier without: normal residuals, but two rows tell nothing.
         """
-        m, (_, means, size) = batch.X.shape[1], batch.in_own_units(self.view.intercept)
-        far = _OWN_LIMIT * size * (1 if choice.own_units else m / max(m - 2, 1e-9))
-        return np.concatenate([means - far, means + far], axis=1)
+        (n, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
+        limit = _OWN_LIMIT * (1 if choice.own_units else m / max(m - 2, 1e-9))
+        far: Any = (np.abs(rows.X) > limit).any(axis=2)
+        reach: Any = np.full((n, 1, 1), limit)
+        some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
+        if some.size:
+            X, far, errors = rows.X[some], far[some], errors[some]
+            theta, b = np.split(times_powers(heads, -batch.y_exponent)[some], [-errors.shape[2]], 1)
+            theta = theta.reshape(-1, d, errors.shape[2])
+            level, theta = np.matmul(means[some], theta), theta * size[some, 0, :, None]
+            gap = errors - (batch.Y[some] - np.matmul(X, theta) - level - b[:, None])
+            beyond = X - X.clip(-limit, limit)
+            # What a row adds to its own slope goes along it.
+            part = (beyond * X).sum(axis=2) / np.maximum((X * X).sum(axis=2), 1e-300)
+            cut = errors + np.matmul(beyond, theta) - part[:, :, None] * gap
+            lost, left = ((far * np.square(R).sum(axis=2)).sum(axis=1) for R in (cut, errors))
+            gain = (far.sum(axis=1) - 2) * np.log(lost / left)
+            reach[some[gain > CLEAR**2]] = np.inf
+        return np.concatenate([means - reach * size, means + reach * size], axis=1)
 
     def _of_rows(
         self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit

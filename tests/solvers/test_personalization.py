@@ -152,7 +152,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     both = [heads.HeadVotes(each, rules) for each in (users_heads, classes)]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
-            np.hstack([*(vote(few) for vote in both), users_heads.fit(few, undecided)])
+            np.hstack([*(vote(few) for vote in both), users_heads.fit(few, undecided)[0]])
             for n in (400, 1)
             for few in [Batch(*(A[:n] for A in (batch.X[:, :m], batch.Y[:, :m], *exponents)))]
         )
@@ -167,7 +167,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     level = heads.HeadRule(0.0, math.inf, 1.0, True)
     for m in (1, 2):
         few = Batch(batch.X[:, :m], batch.Y[:, :m] + 1, batch.x_exponent, batch.y_exponent)
-        found = users_heads.fit(few, choice._replace(level=level, lone=level))
+        found = users_heads.fit(few, choice._replace(level=level, lone=level))[0]
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
@@ -179,9 +179,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     gains = heads.HeadVotes(users_heads, rules).gains(batch)
     gaps = votes.sum(axis=0).max() - votes.sum(axis=0)
     weights = np.exp(batch.Y.shape[1] / 2 * gains - gaps**2 / 4 / (9e4 + 400 / len(rules)))
-    heads_of = [users_heads.fit(batch, heads.Choice((rule,))) for rule in rules]
+    heads_of = [users_heads.fit(batch, heads.Choice((rule,)))[0] for rule in rules]
     mean = np.einsum("nr,rnd->nd", weights / weights.sum(axis=1, keepdims=True), heads_of)
-    np.testing.assert_allclose(users_heads.fit(batch, choice), mean, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(users_heads.fit(batch, choice)[0], mean, rtol=1e-6, atol=1e-9)
     errors = [np.mean((x[:, :-1] - theta) ** 2) for x in (mean, heads_of[rules.index(rule)])]
     assert errors[1] < errors[0] < 5 * errors[1]
 
