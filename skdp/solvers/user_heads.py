@@ -243,28 +243,20 @@ class Heads:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
         A few rows show no slope far beyond them. Two show no deviation either, and where columns
-        have scales of all users a few are cut later. None are for users whose own far rows, each
-        left out, are clearly likelier without: normal residuals, but two rows tell nothing.
+        have scales of all users a few are cut later. Users cut none if their own rows beyond, each
+        left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
         """
-        (n, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
+        (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
         limit = _OWN_LIMIT * (1 if choice.own_units else m / max(m - 2, 1e-9))
-        far: Any = (np.abs(rows.X) > limit).any(axis=2)
-        reach: Any = np.full((n, 1, 1), limit)
+        radius, far = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
         some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
         if some.size:
-            X, far, errors = rows.X[some], far[some], errors[some]
-            theta, b = np.split(times_powers(heads, -batch.y_exponent)[some], [-errors.shape[2]], 1)
-            theta = theta.reshape(-1, d, errors.shape[2])
-            level, theta = np.matmul(means[some], theta), theta * size[some, 0, :, None]
-            gap = errors - (batch.Y[some] - np.matmul(X, theta) - level - b[:, None])
-            beyond = X - X.clip(-limit, limit)
-            # What a row adds to its own slope goes along it.
-            part = (beyond * X).sum(axis=2) / np.maximum((X * X).sum(axis=2), 1e-300)
-            cut = errors + np.matmul(beyond, theta) - part[:, :, None] * gap
-            lost, left = ((far * np.square(R).sum(axis=2)).sum(axis=1) for R in (cut, errors))
-            gain = (far.sum(axis=1) - 2) * np.log(lost / left)
-            reach[some[gain > CLEAR**2]] = np.inf
-        return np.concatenate([means - reach * size, means + reach * size], axis=1)
+            X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
+            theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
+            cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
+            lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
+            radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
+        return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
         self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
