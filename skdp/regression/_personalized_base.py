@@ -548,12 +548,11 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         out = np.zeros((len(users), (d + 1) * p + 2 * d))  # the last: where entries are cut
 
         def local(batch):
-            found, errors = heads.fit(batch, choice)
-            coef, intercept = np.split(found, [d * p], axis=1)
+            fit = heads.fit(batch, choice)
+            coef, intercept = np.split(fit[0], [d * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            ends = heads.limits(batch, choice, found, errors) * scaling.scale + scaling.center
-            parts = coef, intercept, np.nan_to_num(ends)
-            return np.hstack([each.reshape(len(each), -1) for each in parts])
+            ends = np.nan_to_num(heads.limits(batch, choice, *fit) * scaling.scale + scaling.center)
+            return np.hstack([each.reshape(len(each), -1) for each in (coef, intercept, ends)])
 
         with no_warnings():  # of one user's rows
             for which, values in query.scaled(*scaling).cached_local(local, out.shape[1]):

@@ -76,11 +76,6 @@ class Choice(NamedTuple):
     lone: HeadRule = AS_ALL
     scores: float | tuple[float, ...] = 0.0
 
-    @property
-    def own_units(self) -> bool:
-        """Whether any rule sees columns in units of the user."""
-        return any(rule.outside > 1 for rule in self.rules)
-
 
 def outside_variance(shared: Shared) -> float:
     """Ratio of prior variances outside and inside, from the estimated error of the subspace."""
@@ -225,7 +220,7 @@ class Heads:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
             weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
-        errors: Any = common.Y
+        errors = common.Y
         kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
@@ -237,9 +232,7 @@ class Heads:
             errors = errors - weight[:, None, None] * fit.left_out
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0), errors
 
-    def limits(
-        self, batch: UserBatch, choice: Choice, heads: FloatArray, errors: FloatArray
-    ) -> FloatArray:
+    def limits(self, batch: UserBatch, choice: Choice, heads: Any, errors: Any) -> FloatArray:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
         A few rows show no slope far beyond them. Two show no deviation either, and where columns
@@ -247,15 +240,15 @@ class Heads:
         left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
         """
         (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
-        limit = _OWN_LIMIT * (1 if choice.own_units else m / max(m - 2, 1e-9))
+        own = max(rule.outside for rule in choice.rules) > 1
+        limit = _OWN_LIMIT * (1 if own else m / max(m - 2, 1e-9))
         radius, far = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
         some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
-        if some.size:
-            X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
-            theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
-            cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
-            lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
-            radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
+        X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
+        theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
+        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
+        lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
+        radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
         return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
@@ -425,8 +418,7 @@ class MeanHead(SumMessage):
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Coefficients, and intercepts."""
-        p = len(self.logits)
-        k = self.heads.U.shape[1]
+        p, k = len(self.logits), self.heads.U.shape[1]
         return ((k * p,), self.coef_clip_norm, False), ((p,), self.coef_clip_norm, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
