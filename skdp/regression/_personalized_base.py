@@ -548,9 +548,10 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         out = np.zeros((len(users), (d + 1) * p + 2 * d))  # the last: where entries are cut
 
         def local(batch):
-            coef, intercept = np.split(heads.fit(batch, choice), [d * p], axis=1)
+            fit = heads.fit(batch, choice)
+            coef, intercept = np.split(fit[0], [d * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            ends = np.nan_to_num(heads.limits(batch, choice) * scaling.scale + scaling.center)
+            ends = np.nan_to_num(heads.limits(batch, choice, *fit) * scaling.scale + scaling.center)
             return np.hstack([each.reshape(len(each), -1) for each in (coef, intercept, ends)])
 
         with no_warnings():  # of one user's rows

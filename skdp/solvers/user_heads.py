@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skdp._limits import CLEAR, FloatArray
+from skdp.data.factorisations import times_powers
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, UserBatch, softmax, unit
 from skdp.solvers.personalization import (
     AsksUsers,
@@ -74,11 +75,6 @@ class Choice(NamedTuple):
     level: HeadRule = AS_ALL
     lone: HeadRule = AS_ALL
     scores: float | tuple[float, ...] = 0.0
-
-    @property
-    def own_units(self) -> bool:
-        """Whether any rule sees columns in units of the user."""
-        return any(rule.outside > 1 for rule in self.rules)
 
 
 def outside_variance(shared: Shared) -> float:
@@ -208,8 +204,8 @@ class Heads:
         V, b = seen.undone(path.coefficients(fit), fit.intercept)
         return np.concatenate([V.reshape(len(V), -1), b], axis=1)
 
-    def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
-        """Fit each user by the elected rules: (n, (d + 1) p), private.
+    def fit(self, batch: UserBatch, choice: Choice) -> tuple[FloatArray, FloatArray]:
+        """Fit each user by the elected rules: (n, (d + 1) p), private; and left-out residuals.
 
         Of several each has the weight exp(m/2 gain + score), m the number of rows: the likelihood
         of normal left-out residuals, and of the votes of all users. The best one alone is often so
@@ -224,6 +220,7 @@ class Heads:
             gains = np.nan_to_num(HeadVotes(self, rules).gains(batch))
             weights = softmax((m / 2 * gains + choice.scores)[:, None])[:, 0]
         out: Any = 0.0
+        errors = common.Y
         kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
@@ -232,17 +229,27 @@ class Heads:
             seen, path = kinds[rule.outside]
             fit = self._fit(batch, seen, path, rule)
             out = out + weight[:, None] * self._of_rows(batch, seen, rule, path, fit)
-        return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
+            errors = errors - weight[:, None, None] * fit.left_out
+        return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0), errors
 
-    def limits(self, batch: UserBatch, choice: Choice) -> FloatArray:
+    def limits(self, batch: UserBatch, choice: Choice, heads: Any, errors: Any) -> FloatArray:
         """Return the least and the largest entries that count for each user, (n, 2, d), private.
 
         A few rows show no slope far beyond them. Two show no deviation either, and where columns
-        have scales of all users a few are cut later.
+        have scales of all users a few are cut later. Users cut none if their own rows beyond, each
+        left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
         """
-        m, (_, means, size) = batch.X.shape[1], batch.in_own_units(self.view.intercept)
-        far = _OWN_LIMIT * size * (1 if choice.own_units else m / max(m - 2, 1e-9))
-        return np.concatenate([means - far, means + far], axis=1)
+        (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
+        own = max(rule.outside for rule in choice.rules) > 1
+        limit = _OWN_LIMIT * (1 if own else m / max(m - 2, 1e-9))
+        radius, far = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
+        some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
+        X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
+        theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
+        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
+        lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
+        radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
+        return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
         self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
@@ -411,8 +418,7 @@ class MeanHead(SumMessage):
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Coefficients, and intercepts."""
-        p = len(self.logits)
-        k = self.heads.U.shape[1]
+        p, k = len(self.logits), self.heads.U.shape[1]
         return ((k * p,), self.coef_clip_norm, False), ((p,), self.coef_clip_norm, False)
 
     def __call__(self, batch: UserBatch) -> FloatArray:

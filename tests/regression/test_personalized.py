@@ -299,14 +299,17 @@ def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     # Next to common scales: a slope of some rows says nothing of an entry far beyond them.
     model = seeded(data=(skewed[~held], y[~held], users[~held]), epsilon=100.0)
     assert model.score(skewed[held], y[held], users[held]) > 0.4
+    for most, end in (np.inf, np.inf), (3.0, 100.0):  # but many rows show whether it goes on
+        targets = np.minimum(skewed, most).sum(axis=1)[~held]
+        model = seeded(data=(skewed[~held], targets, users[~held] // 10), epsilon=100.0)
+        assert (model._linear(np.full((1, 4), 1e4), np.zeros(1, int)) > 1e3) == (end > 1e3)
     model = seeded(DPPersonalizedRegressor, (X[~held], y[~held], users[~held]), epsilon=10.0)
     assert 0 < np.count_nonzero(np.isfinite(model.feature_bounds_[1])) < 4
     assert model.score(X[held], y[held], users[held]) > 0.9
 
 
 def test_predictions_stay_within_public_bounds():
-    X, _, users = SMALL.all
-    bounds = -1.0, 1.5
+    (X, _, users), bounds = SMALL.all, (-1.0, 1.5)
     found = seeded(target_bounds=bounds).predict(np.vstack([X, 1e6 * X]), np.tile(users, 2))
     assert (found.min(), found.max()) == bounds
 
@@ -319,8 +322,7 @@ def test_a_fit_that_does_not_see_the_targets_says_so():
 
 def test_a_fit_says_so_where_users_share_no_model_and_only_there():
     """Heads are as good: what is published is about the mean of the targets."""
-    users = Users(600, d=6, m=8)
-    model = DPPersonalizedRegressor(2, epsilon=3.0, target_bounds=(-9, 9))
+    users, model = Users(600, d=6, m=8), DPPersonalizedRegressor(epsilon=3.0, target_bounds=(-9, 9))
     with seeded_entropy(4):
         model.fit(*users.all)
     assert model.score(users.X, users.y, users.groups) > 0.6 and not model.global_model_found_
@@ -567,8 +569,7 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
 
 @pytest.mark.deep
 def test_head_for_a_device():
-    model = private_fit()
-    rows = SMALL.groups == 7
+    model, rows = private_fit(), SMALL.groups == 7
     head = model.make_head().fit(SMALL.X[rows], SMALL.y[rows])
     expected = model.predict(SMALL.X[rows], SMALL.groups[rows])
     assert np.allclose(head.predict(SMALL.X[rows]), expected)
@@ -600,8 +601,7 @@ def labelled(n=500, classes=2, seed=0):
 @pytest.mark.parametrize(("classes", "floor"), [(2, 0.78), (3, 0.68)])
 def test_classifier_learns_personal_labels(classes, floor):
     X, y, groups = labelled(600, classes)
-    names = np.array(["no", "perhaps", "yes"])[:classes]
-    train = np.arange(len(y)) % 20 < 15
+    names, train = np.array(["no", "perhaps", "yes"])[:classes], np.arange(len(y)) % 20 < 15
     model = DPPersonalizedClassifier(epsilon=4.0, classes=names)
     model.fit(X[train], names[y[train]], groups=groups[train])
     test = X[~train], names[y[~train]], groups[~train]
@@ -632,8 +632,7 @@ def test_classes_are_public():
     silent = np.where(groups == 5, 0.0, 1.0)[:, None] * X
     first = seeded(DPPersonalizedClassifier, (X, odd, groups), classes=[1, 0])
     second = seeded(DPPersonalizedClassifier, (silent, y, groups), classes=[0, 1])
-    assert np.array_equal(first.components_, second.components_)
-    assert list(first.classes_) == [0, 1]
+    assert np.array_equal(first.components_, second.components_) and [*first.classes_] == [0, 1]
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -659,8 +658,7 @@ def test_too_few_users_for_the_budget(labels, rng):
 
 
 def test_targets_far_from_zero_are_learnt_and_bounds_hold(rng):
-    users = np.repeat(np.arange(600), 8)
-    X = rng.standard_normal((len(users), 3))
+    users, X = np.repeat(np.arange(600), 8), rng.standard_normal((4800, 3))
     y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))
     for given in ("auto", (1e5 - 10, 1e5 + 10)):
         model = DPPersonalizedRegressor(1, epsilon=3.0, target_bounds=given)

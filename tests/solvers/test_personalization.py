@@ -152,7 +152,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     both = [heads.HeadVotes(each, rules) for each in (users_heads, classes)]
     for m in range(1, 8):  # bit by bit, whoever else has as many rows
         of_all, alone = (
-            np.hstack([*(vote(few) for vote in both), users_heads.fit(few, undecided)])
+            np.hstack([*(vote(few) for vote in both), users_heads.fit(few, undecided)[0]])
             for n in (400, 1)
             for few in [Batch(*(A[:n] for A in (batch.X[:, :m], batch.Y[:, :m], *exponents)))]
         )
@@ -167,7 +167,7 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     level = heads.HeadRule(0.0, math.inf, 1.0, True)
     for m in (1, 2):
         few = Batch(batch.X[:, :m], batch.Y[:, :m] + 1, batch.x_exponent, batch.y_exponent)
-        found = users_heads.fit(few, choice._replace(level=level, lone=level))
+        found = users_heads.fit(few, choice._replace(level=level, lone=level))[0]
         assert np.allclose(found, few.Y.sum(axis=1) / (m + 1) * (np.arange(9) == 8))
         assert heads.HeadVotes(users_heads, rules)(few).any() == (m > 1)
     votes = -votes
@@ -179,9 +179,9 @@ def test_election_needs_a_clear_gain_or_a_clear_loss():
     gains = heads.HeadVotes(users_heads, rules).gains(batch)
     gaps = votes.sum(axis=0).max() - votes.sum(axis=0)
     weights = np.exp(batch.Y.shape[1] / 2 * gains - gaps**2 / 4 / (9e4 + 400 / len(rules)))
-    heads_of = [users_heads.fit(batch, heads.Choice((rule,))) for rule in rules]
+    heads_of = [users_heads.fit(batch, heads.Choice((rule,)))[0] for rule in rules]
     mean = np.einsum("nr,rnd->nd", weights / weights.sum(axis=1, keepdims=True), heads_of)
-    np.testing.assert_allclose(users_heads.fit(batch, choice), mean, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(users_heads.fit(batch, choice)[0], mean, rtol=1e-6, atol=1e-9)
     errors = [np.mean((x[:, :-1] - theta) ** 2) for x in (mean, heads_of[rules.index(rule)])]
     assert errors[1] < errors[0] < 5 * errors[1]
 
@@ -215,9 +215,9 @@ def test_heads_undo_scale_and_whitener():
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     plain = heads.Heads(shared.View(W, True, "squared"), U, model)
     choice = heads.Choice((heads.HeadRule(0.2, 0.1, 0.5, False),))
-    expected = plain.fit(batch, choice)
+    expected = plain.fit(batch, choice)[0]
     scaled = Batch(batch.X * 2.0**-7, batch.Y * 2.0**-3, batch.x_exponent + 7, batch.y_exponent + 3)
-    assert np.allclose(plain.fit(scaled, choice), expected)
+    assert np.allclose(plain.fit(scaled, choice)[0], expected)
     predicted = np.einsum("nmd,nd->nm", batch.X, expected[:, :-1]) + expected[:, -1:]
     assert np.mean((predicted - batch.Y[:, :, 0]) ** 2) < 0.5 * np.mean(batch.Y**2)
 
@@ -228,10 +228,10 @@ def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
     few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
     theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
-    found = theirs.fit(few, heads.Choice((heads.AS_ALL,)))
+    found = theirs.fit(few, heads.Choice((heads.AS_ALL,)))[0]
     assert np.allclose(found[:, -1], few.Y[:, 0, 0]) and not found[:, :-1].any()
     choice = heads.Choice((heads.HeadRule(1.0, 1e-4, math.inf, True),))
-    near, far = (theirs.fit(batch._replace(Y=batch.Y + s), choice) for s in (0.0, 1e6))
+    near, far = (theirs.fit(batch._replace(Y=batch.Y + s), choice)[0] for s in (0.0, 1e6))
     assert np.allclose(far[:, :-1], near[:, :-1], atol=1e-6)
     assert np.allclose(far[:, -1] - near[:, -1], 1e6)
 
