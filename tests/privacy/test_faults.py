@@ -240,7 +240,7 @@ def search():
     return GridSearchCV(Releases("release"), {"epsilon": [0.3]}, **folds)
 
 
-MADE = {"DPPCA": lambda: DPPCA(1, clip_norm=1.0, epsilon=0.3), "scorer": Scorer, "asked": Asked,
+MADE = {"DPPCA": lambda: DPPCA(1, center="none", epsilon=0.3), "scorer": Scorer, "asked": Asked,
         "search": search}  # fmt: skip
 NAMES = {"scorer": "PrivateScorer", "asked": "PowerMethodClient",
          "search": "GridSearchCV (1 candidates)"}  # fmt: skip
