@@ -80,22 +80,16 @@ class Centre(NamedTuple):
 
 
 def centred(session, ask, noise, shares, d, level):
-    """Return the rows about their released mean, and how long they may be.
-
-    Without a search the clip norm is known, for rows about 0 and about their mean.
-    """
-    place, left, about = np.zeros(d), shares["center"], ask.clipped(noise.clip_norm)
-    if "center_search" in shares:
-        found = located(session, ask, noise, shares, d, level)
-        place, clip_norm, left, about = found
-        noise = replace(noise, clip_norm=clip_norm)
+    """Return the rows about their released mean, and how long they may be."""
+    place, clip_norm, left, about = located(session, ask, noise, shares, d, level)
+    noise = replace(noise, clip_norm=clip_norm)
     sums, noise_scale = about.sums(share=left)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
     near = is_near(step, noise.clip_norm)
-    if "center_search" not in shares or noise_scale == 0.0 or not near:
+    if noise_scale == 0.0 or not near:
         return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
     # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
     beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
