@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ class Answer(NamedTuple):
 
     value: NDArray[np.float64]
     noise_scale: float
+
+    def plus(self, public: Any) -> Answer:
+        """Return what the noise hides, moved by public numbers."""
+        return self._replace(value=self.value + public)
 
 
 NOTHING: Final = Answer(np.zeros(()), 0.0)  # where nothing is added

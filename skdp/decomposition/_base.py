@@ -294,23 +294,24 @@ def usual_extra(k):
 
 
 def row_subspace(
-    session, ask, route, d, k, share, noise, *, n_iter, n_oversamples, sums=NOTHING, last=0.0
+    session, ask, route, d, k, shares, noise, *, n_iter, n_oversamples, sums=NOTHING, last=0.0
 ):
     """Return the leading subspace (d x k) by a route.
 
-    A whole moment may leave a part of the share to a `last` product with what it shows.
+    A whole moment may leave a part of its share to a `last` product with what it shows.
 
-    With it, column sums (given, or released by the route), what shares a whole moment shows (None
-    where there is no such moment), and the rows to ask what it holds: those that a whole moment was
-    of.
+    With it, column sums (given, or released by the route), and what a whole moment shows (None
+    where there is no such moment).
     """
+    share = shares["subspace"]
     if route == "gram":
-        V, shown, rows = spectral.gram_subspace(ask, d, k, share - last, noise, sums)
+        share += -last or shares["spectrum"]  # the moment itself shows what directions hold
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums)
         if not last:
-            return V, sums, shown, rows
-        return spectral.power_subspace(ask, V, k, [last], noise), sums, None, ask
+            return V, sums, shown
+        return spectral.power_subspace(ask, V, k, [last], noise), sums, None
     if route == "screened" and noise.psd:
-        return *spectral.screened_subspace(ask, d, k, share, noise), None, ask
+        return *spectral.screened_subspace(ask, d, k, share, noise), None
     extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
     start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
     if sums.noise_scale:  # columns of one sign have their mean near the first direction
@@ -321,7 +322,7 @@ def row_subspace(
         steps = 4 if n_iter == "auto" else max(n_iter, 1)  # the last one gets half
         shares = [share / (2 * max(steps - 1, 1))] * (steps - 1) + [share / min(steps, 2)]
         V = spectral.power_subspace(ask, start, k, shares, noise)
-    return V, sums, None, ask
+    return V, sums, None
 
 
 class Ritz(NamedTuple):
@@ -350,29 +351,40 @@ def rotate_by_ritz(project, V, share, k=None):
 
     ``project(V, share=...)`` releases the moment in the subspace.
     """
-    answer = project(V, share=share)
+    return rotated(project(V, share=share), V, k)
+
+
+def rotated(answer, V, k=None):
+    """Rotate a subspace by a moment in it, and keep k leading vectors."""
     values, Q = linalg.top_eigenpairs((answer.value + answer.value.T) / 2)
     return ritz_of(values[:k], V @ Q[:, :k], answer.noise_scale)
 
 
-def held_by(estimator, ask, rows, V, shares, shown, bias=NOTHING, beyond=0.0):
+def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0.0, 0.0)):
     """Return Ritz values and vectors of a subspace, and the total of all rows; warn of what it is.
 
-    What share it holds is asked of `rows`, that may be clipped to less than those of `ask`, whose
-    sum of squares is too large by `beyond`.
+    What it holds was `shown` by the moment of rows that may be clipped to less than those of `ask`,
+    whose sum of squares is too large by `beyond`, or is asked of these. Public numbers are `added`
+    to the moment in the subspace and to the total of rows of any length.
     """
-    ritz = rotate_by_ritz(rows.projected_gram, V, shares["spectrum"])
-    each = shares["total_variance"] / (1 if rows is ask else 2)
-    whole = ask.square_sum(share=each)
-    whole = whole._replace(value=whole.value - beyond)
-    total = whole if rows is ask else rows.square_sum(share=each)
+    whole = ask.square_sum(share=shares["total_variance"])
+    whole = whole.plus(-beyond - added[1])
+    if shown is None:
+        inside, total = ask.projected_gram(V, share=shares["spectrum"]), whole
+    else:
+        inside, total = shown.inside.plus(-added[0]), shown.total.plus(-added[1])
     least = max(float(total.value), total.noise_scale, 1e-300)
     longer = max(1.0, float(whole.value) / least)
     # Clipped rows have less of the bias, as far as the whole is no noise.
     clear = max(1.0, float(whole.value - CLEAR * whole.noise_scale) / least)
     bias = Answer(bias.value / clear, bias.noise_scale / clear)
-    verdict = verdict_of_ritz(ritz, total, len(V), shown, bias)
-    return ritz.values * warn_of_verdict(estimator, *verdict) * longer, ritz.vectors, whole
+    inside, total, bias = (
+        Answer(longer * x.value + more, longer * x.noise_scale)
+        for x, more in ((inside, added[0]), (total, added[1]), (bias, 0.0))
+    )
+    ritz = rotated(inside, V)
+    verdict = verdict_of_ritz(ritz, total, len(V), shown and shown.shares, bias)
+    return ritz.values * warn_of_verdict(estimator, *verdict), ritz.vectors, total
 
 
 def ritz_of(values, vectors, noise_scale):

@@ -119,37 +119,36 @@ class AboutZero(NamedTuple):
 
     def gram(self, *, share):
         """Release the moment."""
-        return moved(self.rows.gram(share=share), self._beyond())
+        return self.rows.gram(share=share).plus(self.beyond())
 
     def projected_gram(self, V, *, share):
         """Release the moment in a subspace."""
-        return moved(self.rows.projected_gram(V, share=share), self._beyond(V, V))
+        return self.rows.projected_gram(V, share=share).plus(self.beyond(V, V))
 
     def tangent(self, V, scale):
         """Return what releases the product with V, its part in V divided by `scale`."""
-        query, added = self.rows.tangent(V, scale), self._beyond(V=V)
+        query, added = self.rows.tangent(V, scale), self.beyond(V=V)
         added = added - (1 - 1 / scale) * V @ (V.T @ added)
 
         def product(clip_level, *, share):
-            return moved(query.product(clip_level, share=share), added)
+            return query.product(clip_level, share=share).plus(added)
 
         return SimpleNamespace(sizes_above=query.sizes_above, product=product)
 
     def square_sum(self, *, share):
         """Release the sum of squares."""
-        more = self.n * float(self.place @ (2 * self.mean - self.place))
-        return moved(self.rows.square_sum(share=share), more)
+        return self.rows.square_sum(share=share).plus(self.more)
 
-    def _beyond(self, U=None, V=None):
+    @property
+    def more(self):
+        """How much larger the sum of squares is about 0."""
+        return self.n * float(self.place @ (2 * self.mean - self.place))
+
+    def beyond(self, U=None, V=None):
         """Return how much larger U'X'XV is about 0; None is the identity."""
         pair = np.vstack([self.place, self.mean])
         (c, m), (a, b) = (pair if W is None else pair @ W for W in (U, V))
         return self.n * (np.outer(c, b) + np.outer(m - c, a))
-
-
-def moved(answer, by):
-    """Return an answer plus public numbers."""
-    return answer._replace(value=answer.value + by)
 
 
 def about_zero(session, ask, noise, shares, d):

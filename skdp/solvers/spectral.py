@@ -236,10 +236,29 @@ def _tangent_product(
     return answer.value, answer.noise_scale
 
 
+class Shown(NamedTuple):
+    """What a noisy moment shows of a subspace.
+
+    Attributes
+    ----------
+    shares : ndarray
+        Which share of the total each direction holds; 0 for what noise reaches.
+    rows : object
+        The rows that the moment is of.
+    inside, total : Answer
+        The moment in the subspace and its trace, both without bias.
+    """
+
+    shares: FloatArray
+    rows: Any
+    inside: Answer
+    total: Answer
+
+
 def gram_subspace(
     ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
-) -> tuple[FloatArray, FloatArray, Any]:
-    """Return the leading k directions of a moment, what shares it shows, and its rows.
+) -> tuple[FloatArray, Shown]:
+    """Return the leading k directions of a moment, and what it shows of them.
 
     With noisy column `sums` their direction is a candidate for the first one, and the columns of
     the largest for the others. Sums take more of the budget the less a moment can show, as far as
@@ -255,8 +274,33 @@ def gram_subspace(
         mean, clear = about_common(*sums)[:, None], significance(sums) > CLEAR
         known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][:k]
     block, scale = rows.gram(share=share)
-    found = max((_found(block, scale, each, k, clear) for each in known), key=itemgetter(0))
-    return *found[1:], rows
+    finds = [(*_found(block, scale, each, k, clear), each.shape[1]) for each in known]
+    _, V, shares, first = max(finds, key=itemgetter(0))
+    total = Answer(float(np.trace(block)), scale * math.sqrt(d))
+    return V, Shown(shares, rows, held_inside(block, V, first, scale), total)
+
+
+def held_inside(block: FloatArray, V: FloatArray, first: int, scale: float) -> Answer:
+    """Return what is under a noisy moment in directions, without bias.
+
+    The `first` are known from elsewhere, the others eigenvectors of what is left. These follow the
+    noise N: by E[<N, F>] = s^2 E[div F] (Stein) an eigenvector of value w holds s^2 sum 1/(w - w')
+    less than w, over all other values w'. Differences below s/2 tell no two values apart; they
+    count less.
+    """
+    inside, known, k = V.T @ block @ V, V[:, :first], V.shape[1]
+    if scale == 0.0 or first == k:
+        return Answer(inside, scale)
+    apart = block - known @ (known.T @ block)
+    values = np.linalg.eigvalsh(apart - (apart @ known) @ known.T)[::-1]
+    # In units of the noise; the known directions have left a value of 0 each.
+    lead, values = values[: k - first] / scale, values / scale
+    gaps = lead[:, None] - np.append(values, np.zeros(first))
+    slopes = gaps / (gaps**2 + 0.25)
+    slopes[:, len(values) :] *= -1
+    bias = np.append(np.zeros(first), slopes.sum(axis=1))
+    variance = 1 + float(np.sum(slopes[:, k - first :] ** 2)) / k
+    return Answer(inside - scale * np.diag(bias), scale * math.sqrt(variance))
 
 
 def significance(sums: Answer) -> float:
