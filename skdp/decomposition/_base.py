@@ -216,9 +216,14 @@ def warn_of_verdict(estimator, found, asked, kept, chance=0.0, positive=0):
     return bool(found)
 
 
-def found_of(values, ratios=0.0):
-    """Return how many values were not cut to 0, how many there are, and what share they hold."""
-    return int(np.count_nonzero(values)), len(values), Kept(float(np.sum(ratios)), 0.0)
+def found_of(values):
+    """Return how many values were not cut to 0, how many there are, and that no share is known."""
+    return int(np.count_nonzero(values)), len(values), Kept(0.0, 0.0)
+
+
+def warn_of_found(estimator, found, ratios):
+    """Say how many components of a whole spectrum stand clear of the noise."""
+    warn_of_verdict(estimator, found, len(ratios), Kept(float(ratios.sum()), 0.0))
 
 
 def with_learnt(shares, learnt=None):

@@ -85,21 +85,22 @@ def decoded(group):
 
 
 def fitted(answers, facts):
-    """Turn released moments into the attributes of IncrementalPCA; everything here is free."""
+    """Return attributes of released moments, and how many components they show; all is free."""
     d, k = facts["d"], facts["k"]
     released = _released(answers, facts)
     if facts["sketch"] is None:
-        attributes = postprocess.pca_attributes(
+        attributes, found = postprocess.pca_attributes(
             released, k, k, d if facts["persons"] else min(released.n, d)
         )
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
         attributes = _from_sketch(released, answers, facts)
+        found = int(np.count_nonzero(attributes["singular_values_"]))
     center = _center(facts)
     attributes["mean_"] = released.mean if center is None else center + released.mean
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
-    return _base.as_input_dtype(attributes, np.dtype(facts["dtype"]))
+    return _base.as_input_dtype(attributes, np.dtype(facts["dtype"])), found
 
 
 def _center(facts):
@@ -396,12 +397,11 @@ class DPIncrementalPCA(
         group = running or self._first_step(session, X)
         facts = group.notes["facts"]
         n = None if facts["n"] is None else facts["n"] + X.n_rows()
-        before = _base.found_of(self.singular_values_)[0] if running and running.steps else math.inf
+        before = running.notes.get("found", math.inf) if running else math.inf
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         self._keep_stream(group)
-        verdict = _base.found_of(self.singular_values_, self.explained_variance_ratio_)
-        if verdict[0] < before:  # what was said of an earlier release stands
-            _base.warn_of_verdict(self, *verdict)
+        if (found := group.notes["found"]) < before:  # what was said of an earlier release stands
+            _base.warn_of_found(self, found, self.explained_variance_ratio_)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -504,7 +504,8 @@ class DPIncrementalPCA(
         """Set the attributes of the last release."""
         facts = group.notes["facts"]
         self._name_features(facts["names"], facts["d"])
-        attributes = fitted(decoded(group), facts) | self._sized(facts["d"])
+        attributes, group.notes["found"] = fitted(decoded(group), facts)
+        attributes |= self._sized(facts["d"])
         self._close_session(group.session, attributes | {"n_stream_releases_": group.steps})
 
     def _sized(self, d):

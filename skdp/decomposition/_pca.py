@@ -106,9 +106,8 @@ class RowComponentsMixin:
         """Return attributes of a released moment."""
         rank = self._rank(moment.n, d)
         limit = int(rank) if session.budget.exact or self._total_is_public() else d
-        attributes = postprocess.pca_attributes(moment, self.n_components, limit, rank)
-        shown = attributes["explained_variance_"], attributes["explained_variance_ratio_"]
-        _base.warn_of_verdict(self, *_base.found_of(*shown))
+        attributes, found = postprocess.pca_attributes(moment, self.n_components, limit, rank)
+        _base.warn_of_found(self, found, attributes["explained_variance_ratio_"])
         return attributes
 
     def _subspace(self, session, centre, shares, route):

@@ -12,6 +12,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtr
+from sklearn.isotonic import isotonic_regression
 
 from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
@@ -119,6 +120,23 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
     return np.where(clear, debias_eigenvalues(beyond, edge) / max(trace, edge, 1e-300), 0.0)
 
 
+def held_by_eigenvectors(
+    values: FloatArray, k: int, noise_scale: float
+) -> tuple[FloatArray, float]:
+    """Return what k leading eigenvectors of a noisy matrix hold without the noise, and the error.
+
+    They follow the noise N: by E[<N, F>] = s^2 E[div F] (Stein) that of a value w holds
+    s^2 sum 1/(w - w') less than w, over all other values w'. Differences below s/2 tell no two
+    values apart and count less. The error is that of the sum.
+    """
+    if noise_scale == 0.0:
+        return values[:k], 0.0
+    gaps = (values[:k, None] - values) / noise_scale
+    slopes = gaps / (gaps**2 + 0.25)
+    error = math.sqrt(k + float(np.sum(slopes[:, k:] ** 2)))
+    return values[:k] - noise_scale * slopes.sum(axis=1), noise_scale * error
+
+
 def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
     """Undo the bias of symmetric noise with spectral edge R: t -> t + R^2/(4t), then floor at 0."""
     inside = np.maximum(values**2 - edge**2, 0.0)
@@ -183,25 +201,26 @@ def mean_noise_bias(noise_scale: float, n: float, d: float, of_count: float = 0.
 
 def pca_attributes(
     released: ReleasedMoment, rule: int | float | str | None, limit: int, rank: float
-) -> dict[str, FloatArray | float | int]:
-    """Return the fitted attributes of PCA.
+) -> tuple[dict[str, FloatArray | float | int], int]:
+    """Return the fitted attributes of PCA, and how many components stand clear of the noise.
 
     `limit` is the largest number of components, `rank` the smaller of n and d: scikit-learn
     averages the remaining variance over ``rank - n_components`` directions.
     """
     d = len(released.mean)
     edge, bias = symmetric_noise_edge(released.noise_scale, d), released.mean_noise_bias
-    few = rule if isinstance(rule, int) and rule > 0 else None
-    values, vectors = top_eigenpairs(released.scatter, few)
+    values, vectors = top_eigenpairs(released.scatter)
     degrees = max(1.0, released.n - 1)
-    variances = debias_eigenvalues(values, edge) / degrees
+    held = held_by_eigenvectors(values, d, released.noise_scale)[0]
+    variances = nonnegative(isotonic_regression(held, increasing=False)) / degrees
     total = float(np.trace(released.scatter)) / degrees
     clear = np.where(values > detection_limit(edge, d), variances, 0.0)
     clear[on_their_own(clear, Answer(np.asarray(degrees), 0.0), bias) :] = 0.0
     k = count_components(rule, clear if rule == "auto" else variances, released.n, limit, total)
-    pairs = degrees * clear[:k], vectors[:, :k]
+    found = np.count_nonzero(clear[:k])
+    pairs = degrees * variances[:k] * (found > 0), vectors[:, :k]
     attributes = subspace_attributes(*pairs, degrees * total, released.n, rank)
-    return attributes | {"mean_": released.mean}
+    return attributes | {"mean_": released.mean}, int(found)
 
 
 def svd_variances(

@@ -38,7 +38,7 @@ from skdp.solvers.linalg import (
     wigner,
 )
 from skdp.solvers.median_search import private_clip_level
-from skdp.solvers.postprocess import drawn, shares_shown
+from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown
 
 
 def averaged(first: Answer, second: Answer) -> Answer:
@@ -277,30 +277,23 @@ def gram_subspace(
     finds = [(*_found(block, scale, each, k, clear), each.shape[1]) for each in known]
     _, V, shares, first = max(finds, key=itemgetter(0))
     total = Answer(float(np.trace(block)), scale * math.sqrt(d))
-    return V, Shown(shares, rows, held_inside(block, V, first, scale), total)
+    return V, Shown(shares, rows, _inside(block, V, first, scale), total)
 
 
-def held_inside(block: FloatArray, V: FloatArray, first: int, scale: float) -> Answer:
+def _inside(block: FloatArray, V: FloatArray, first: int, scale: float) -> Answer:
     """Return what is under a noisy moment in directions, without bias.
 
-    The `first` are known from elsewhere, the others eigenvectors of what is left. These follow the
-    noise N: by E[<N, F>] = s^2 E[div F] (Stein) an eigenvector of value w holds s^2 sum 1/(w - w')
-    less than w, over all other values w'. Differences below s/2 tell no two values apart; they
-    count less.
+    The `first` are known from elsewhere, the others eigenvectors of what is left.
     """
     inside, known, k = V.T @ block @ V, V[:, :first], V.shape[1]
     if scale == 0.0 or first == k:
         return Answer(inside, scale)
     apart = block - known @ (known.T @ block)
     values = np.linalg.eigvalsh(apart - (apart @ known) @ known.T)[::-1]
-    # In units of the noise; the known directions have left a value of 0 each.
-    lead, values = values[: k - first] / scale, values / scale
-    gaps = lead[:, None] - np.append(values, np.zeros(first))
-    slopes = gaps / (gaps**2 + 0.25)
-    slopes[:, len(values) :] *= -1
-    bias = np.append(np.zeros(first), slopes.sum(axis=1))
-    variance = 1 + float(np.sum(slopes[:, k - first :] ** 2)) / k
-    return Answer(inside - scale * np.diag(bias), scale * math.sqrt(variance))
+    taken = np.argsort(np.abs(values), kind="stable")[:first]  # zeros that known ones have left
+    lead, noise = held_by_eigenvectors(np.delete(values, taken), k - first, scale)
+    apart = np.append(np.zeros(first), lead - np.diag(inside)[first:])
+    return Answer(inside + np.diag(apart), math.sqrt((first * scale**2 + noise**2) / k))
 
 
 def significance(sums: Answer) -> float:
