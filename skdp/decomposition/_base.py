@@ -412,7 +412,10 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     held = ritz.held.value - bias.value, math.hypot(ritz.held.noise_scale, bias.noise_scale)
     kept = share_kept(Answer(*held), total._replace(value=whole - bias.value))
     found = on_their_own(shown, total, bias)
-    return found, k, kept, k / d, int(np.count_nonzero(ritz.values))
+    # A direction is used that holds clearly more than the mean one of those after it.
+    after = np.maximum(whole - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
+    clear = ritz.values - after > CLEAR * ritz.held.noise_scale / math.sqrt(k)
+    return found, k, kept, k / d, int(np.count_nonzero(clear))
 
 
 def components_of(V):

@@ -117,7 +117,12 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
     """Return what share of a trace each eigenvalue has beyond chance; 0 for what noise reaches."""
     edge, beyond = symmetric_noise_edge(noise_scale, d), values - trace / d
     clear = beyond > detection_limit(edge, d)
-    return np.where(clear, debias_eigenvalues(beyond, edge) / max(trace, edge, 1e-300), 0.0)
+    return np.where(clear, held_at(beyond, edge) / max(trace, edge, 1e-300), 0.0)
+
+
+def held_at(values: FloatArray, edge: float) -> FloatArray:
+    """Return what eigenvectors of values beyond the edge of symmetric noise hold without it."""
+    return np.asarray(np.sqrt(np.maximum(values**2 - edge**2, 0.0)))
 
 
 def held_by_eigenvectors(
@@ -127,20 +132,14 @@ def held_by_eigenvectors(
 
     They follow the noise N: by E[<N, F>] = s^2 E[div F] (Stein) that of a value w holds
     s^2 sum 1/(w - w') less than w, over all other values w'. Differences below s/2 tell no two
-    values apart and count less. The error is that of the sum.
+    values apart and count less. The error is that of the sum, with what those leave of the bias.
     """
     if noise_scale == 0.0:
         return values[:k], 0.0
     gaps = (values[:k, None] - values) / noise_scale
-    slopes = gaps / (gaps**2 + 0.25)
-    error = math.sqrt(k + float(np.sum(slopes[:, k:] ** 2)))
+    slopes, left = gaps / (gaps**2 + 0.25), 0.25 * (gaps**2 + 0.25) ** -1.5
+    error = math.sqrt(k + float(np.sum(slopes[:, k:] ** 2) + np.sum(left[:, k:]) ** 2))
     return values[:k] - noise_scale * slopes.sum(axis=1), noise_scale * error
-
-
-def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
-    """Undo the bias of symmetric noise with spectral edge R: t -> t + R^2/(4t), then floor at 0."""
-    inside = np.maximum(values**2 - edge**2, 0.0)
-    return np.asarray(np.maximum((values + np.sqrt(inside)) / 2, 0.0))
 
 
 def infer_dimension(variances: FloatArray, n: float) -> int:

@@ -271,7 +271,7 @@ def gram_subspace(
         part = share * min(1.0, (significance(sums) / CLEAR) ** 2) / (3 + most)
         if part > (noise.clip_norm * noise.rect / sums.noise_scale) ** 2:  # what they had
             sums, share = averaged(sums, rows.sums(share=part)), share - part
-        mean, clear = about_common(*sums)[:, None], significance(sums) > CLEAR
+        mean, clear = about_common(*sums)[:, None], significance(sums) > ndtri(1 - 0.01 / 2)
         known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][:k]
     block, scale = rows.gram(share=share)
     finds = [(*_found(block, scale, each, k, clear), each.shape[1]) for each in known]
