@@ -276,7 +276,7 @@ def gram_subspace(
     block, scale = rows.gram(share=share)
     finds = [(*_found(block, scale, each, k, clear), each.shape[1]) for each in known]
     _, V, shares, first = max(finds, key=itemgetter(0))
-    total = Answer(float(np.trace(block)), scale * math.sqrt(d))
+    total = Answer(np.asarray(np.trace(block)), scale * math.sqrt(d))
     return V, Shown(shares, rows, _inside(block, V, first, scale), total)
 
 
