@@ -372,12 +372,10 @@ def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0
     whose sum of squares is too large by `beyond`, or is asked of these. Public numbers are `added`
     to the moment in the subspace and to the total of rows of any length.
     """
-    whole = ask.square_sum(share=shares["total_variance"])
-    whole = whole.plus(-beyond - added[1])
-    if shown is None:
-        inside, total = ask.projected_gram(V, share=shares["spectrum"]), whole
-    else:
-        inside, total = shown.inside.plus(-added[0]), shown.total.plus(-added[1])
+    asked = shown is None
+    inside = ask.projected_gram(V, share=shares["spectrum"]) if asked else shown.inside
+    whole = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
+    inside, total = inside.plus(-added[0]), whole if asked else shown.total.plus(-added[1])
     least = max(float(total.value), total.noise_scale, 1e-300)
     longer = max(1.0, float(whole.value) / least)
     # Clipped rows have less of the bias, as far as the whole is no noise.
