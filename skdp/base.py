@@ -317,7 +317,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     def _warn_of_search(self, epsilon):
         """Warn once that a search over epsilon adds up; it is recognised by its clones alone."""
         tried = _TRIED.get(self)
-        if tried is None or epsilon in tried or epsilon == math.inf or any(around()):
+        paid = any(around()) or routes.RUN.get()  # a private search pays for its runs
+        if tried is None or epsilon in tried or epsilon == math.inf or paid:
             return
         tried.add(epsilon)
         if len(tried) == 2:

@@ -11,8 +11,8 @@ from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.special import gammaln, ndtr
-from sklearn.isotonic import isotonic_regression
 
 from skdp._limits import CLEAR, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
@@ -211,7 +211,7 @@ def pca_attributes(
     values, vectors = top_eigenpairs(released.scatter)
     degrees = max(1.0, released.n - 1)
     held = held_by_eigenvectors(values, d, released.noise_scale)[0]
-    variances = nonnegative(isotonic_regression(held, increasing=False)) / degrees
+    variances = nonnegative(isotonic_regression(held, increasing=False).x) / degrees
     total = float(np.trace(released.scatter)) / degrees
     clear = np.where(values > detection_limit(edge, d), variances, 0.0)
     clear[on_their_own(clear, Answer(np.asarray(degrees), 0.0), bias) :] = 0.0
