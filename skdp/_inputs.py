@@ -48,7 +48,7 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
-_DATES = "subtract a public date first and divide by a public unit, such as one day"
+_DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
 _MISSING = (
     "takes no missing values: fill them with public constants, with SimpleImputer("
     "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "
@@ -88,6 +88,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
         "list of tables pass pd.concat(tables) or np.vstack(tables).",
+        "Expected unique column names": f"{name} needs distinct names of columns: rename those "
+        "of X that occur twice.",
+        "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
+        "takes finite numbers: clip it to public bounds first, with np.clip.",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
         "contains NaN": f"Input contains NaN, and {name} {_MISSING}",
     }
@@ -104,8 +108,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 def _refuse_form(name, data):
     """Refuse what an array would not show any more: files, dates, masks, places out of range."""
     refuse_files(name, data)
+    if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
+        raise TypeError(f"{name} takes a matrix alone: pass the attribute 'matrix' of X.")
     if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
-        raise ValueError(f"{name} needs numbers, and found dates{dates or ''}: {_DATES}.")
+        raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
     if sp.issparse(data) and not well_formed(data):
@@ -120,7 +126,7 @@ def check_numbers(y: Any, name: str = "y") -> Any:
     if y.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
-            f"categories by a public list first; of dates, {_DATES}."
+            f"categories by a public list first; {_DATES}."
         )
     return y
 

@@ -209,8 +209,9 @@ class DPPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, debiased for the noise. They are those of rows scaled down to
-        `clip_norm_`, and smaller than those of the rows: with few rows or heavy tails by far.
+        Released variances, corrected for the noise; 0 for a component below the noise. They are
+        those of rows scaled down to `clip_norm_`, so they are smaller than those of the rows as
+        they came, and much smaller with few rows or heavy tails.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance. For few components, the sum is an unbiased
         estimate of what they hold.
@@ -232,7 +233,7 @@ class DPPCA(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

@@ -293,7 +293,7 @@ def search_cost(
         Number of rows, if it is public; otherwise ignored.
     groups : array-like, default=None
         Users of the rows, for the unit "group": their labels are taken to be public.
-    cv, scoring : object
+    cv, scoring : object, default=None
         For an estimator: as in `~sklearn.model_selection.cross_validate`.
 
     Returns
@@ -502,7 +502,7 @@ def _whole_fits(fitted, assume_all_rows):
         "Pay for the object that fits them: ledger.charge(search), or ledger.charge(estimator, "
         "cv=cv) for cross_validate. If you know that each clone gets all rows as they are, and "
         "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
-        "ledger and the receipts then name your word."
+        "ledger and the receipts then name your statement."
     )
 
 

@@ -70,7 +70,7 @@ class PlannedRelease:
     repeats : int
         How many there were.
     budget_fraction : float
-        Share of the budget that they took together; nan where losses of two kinds compose.
+        Fraction of the budget that they took together; nan where losses of two kinds compose.
     sensitivity, noise_scale : float
         The largest of them; where the fit learns a clip level, in units of the made data.
     """
@@ -160,7 +160,7 @@ class FitPlan:
         return [
             (
                 r.name if r.repeats == 1 else f"{r.name} ({r.repeats} times)",
-                f"{r.budget_fraction:.1%}",
+                f"{r.budget_fraction:.1%}".replace("nan%", "-"),
                 f"{r.sensitivity:.4g}",
                 f"{r.noise_scale:.4g}",
             )
