@@ -48,7 +48,7 @@ class RidgePlans(PlansMixin):
     (skewness of each column), `nnz` (of sparse rows).
     """
 
-    _measure = "R2 on made records"
+    _measure = "R2 on synthetic records"
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, skew=None, nnz=None):
         signal = check_share("signal", signal)
@@ -71,7 +71,7 @@ class RidgeClassifierPlans(PlansMixin):
     that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of `DPRidge`.
     """
 
-    _measure = "accuracy on made records"
+    _measure = "accuracy on synthetic records"
 
     def _made(self, rng, n, d, priors=None, signal=None, spectrum=None, skew=None, nnz=None):
         names = np.arange(2 if priors is None else np.size(priors))
@@ -174,7 +174,7 @@ class TracePlans(PlansMixin):
     entry each, as ratings are, which have means).
     """
 
-    _measure = "R2 on made records"
+    _measure = "R2 on synthetic records"
 
     def _planned_shape(self, n, d):
         return n, shape_of(d, self.matrix_shape)
