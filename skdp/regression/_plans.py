@@ -33,7 +33,7 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=
     if estimator.bounds is None:
         away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + away
-    return X, f"{rows} skewed rows, in the units of what is given, or off 0", labels
+    return X, f"{rows} skewed rows, scaled to given bounds, else moved from 0", labels
 
 
 def _quality(of, model, X, y, **who):
