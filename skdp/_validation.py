@@ -64,13 +64,17 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     return number
 
 
-def check_int(estimator, name, low, *, also=(), none=False):
-    """Return an integer parameter of at least `low` (or None, or one of the strings `also`)."""
+def check_int(estimator, name, low, *, also=(), none=False, parts=False):
+    """Return an integer parameter of at least `low` (or None, or one of the strings `also`).
+
+    An error mentions fractions too, if there may be `parts`.
+    """
     value = getattr(estimator, name)
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        extra = (" or None" if none else "") + (f" or a str among {sorted(also)}" if also else "")
+        extra = " or a float in (0, 1)" * parts + " or None" * none
+        extra += f" or a str among {sorted(also)}" if also else ""
         _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
     return int(value)
 

@@ -261,6 +261,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
 
+    def _check_parameters(self):
+        """Raise an error if a parameter is not valid, whatever the data are."""
+
     def _open_session(self, *, pure=False, split=True):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 

@@ -351,6 +351,9 @@ class DPPCA(
 
     def _check_parameters(self):
         self._check_unit()
+        if not (isinstance(self.n_components, float) and 0 < self.n_components < 1):
+            words = "mle", "auto"
+            _validation.check_int(self, "n_components", 0, also=words, none=True, parts=True)
         _validation.check_bool(self, "copy")
         _validation.check_bool(self, "whiten")
         _validation.check_option(self, "svd_solver", _SOLVERS)
@@ -371,11 +374,7 @@ class DPPCA(
         n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
         least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
-        if isinstance(
-            _validation.check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int
-        ):
+        if isinstance(rule, Integral):
             where = f" with svd_solver={self.svd_solver!r}"
             _validation.check_rank(self, n_samples, n_features, least=least, where=where)

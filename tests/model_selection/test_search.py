@@ -168,6 +168,7 @@ def test_infinite_epsilon_is_exact():
         ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
         ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of every step"),
         ({"cv": 5}, "has no folds"),
+        ({"param_grid": {"n_components": [1, 1.5]}}, r"a float in \(0, 1\) or None"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
