@@ -457,7 +457,7 @@ def payment_for(
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
     sessions = len(cost.fits) + len(cost.refits)
     if not is_search(fitted):  # a function: whether it is called, and how often, is not known
-        name = f"cross-validation of {type(fitted).__name__} (folds by the caller's word)"
+        name = f"cross-validation of {type(fitted).__name__} (folds as you stated)"
         parts = (*_private_parts(fitted), *_private_scorers(scoring))
         return Payment(parts, LedgerFit(name, *meaning, sessions=sessions), *counted)
     parts = _private_parts(fitted.estimator)
