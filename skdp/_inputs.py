@@ -88,8 +88,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
         "list of tables pass pd.concat(tables) or np.vstack(tables).",
-        "Expected unique column names": f"{name} needs distinct names of columns: rename those "
-        "of X that occur twice.",
+        "Expected unique column names": f"{name} needs distinct column names: rename columns of X.",
         "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
         "takes finite numbers: clip it to public bounds first, with np.clip.",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
