@@ -370,7 +370,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
     def _holds(self):
-        """Whether anything is held that was not released: heads of users, or a running stream."""
+        """Whether anything is held that was not released: models of users, or a running stream."""
         return vars(self).get("_private") is not None
 
     def __getstate__(self):

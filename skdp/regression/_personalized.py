@@ -302,7 +302,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         return as_columns, 1
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own head, others by the global model.
+        """Predict: a known user by its own model, others by the global model.
 
         Parameters
         ----------

@@ -279,7 +279,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             return np.log(self.predict_proba(X, groups))
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own head, others by the global model.
+        """Predict: a known user by its own model, others by the global model.
 
         Parameters
         ----------
