@@ -73,12 +73,12 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     texts = "".join(columns_of(part, "OUST") or "" for part in data)
     text = (
         f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
-        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, "
-        "with PublicScaler for the numbers."
+        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
     )
     advice = {
         "could not convert string": text,
         "Cannot cast": text,  # of categories in a frame
+        "float() argument must be": text,  # of periods and intervals
         "not compatible with arrays of bytes/strings": text,
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
@@ -97,7 +97,7 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
             return check(*data, **{"dtype": FLOATS} | options)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
             raise
