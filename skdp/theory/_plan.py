@@ -377,9 +377,7 @@ def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
 def check_share(name: str, signal: Any) -> float:
     """Return a share, or refuse it."""
     if isinstance(signal, bool) or not 0 < signal <= 1:
-        raise ValueError(
-            f"'{name}' must be a fraction in (0, 1]. Got {signal!r} instead."
-        )
+        raise ValueError(f"'{name}' must be a fraction in (0, 1]. Got {signal!r} instead.")
     return float(signal)
 
 
