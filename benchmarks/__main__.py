@@ -145,10 +145,13 @@ SUMMARY = (
      "peers') is a stronger guarantee than ours at the same epsilon."),
     ("Default fits on raw columns", "defaults", ("DPPCA", "R2 or accuracy"),
      "Nothing but epsilon is set; columns keep their units. 'oracle scale' is the same fit with "
-     "the best public scale of each column."),
+     "the best public scale of each column. Other columns are fractions of the fits. 'lost': less "
+     "than half of what the oracle scale gains. 'absurd': a clip norm more than 8 times below the "
+     "median norm, or above the 0.9 quantile. 'silent': without a warning."),
     ("Units and algorithms", "matrices",
      ("row unit, digits", "interaction unit, 3000 x 800, 57903", "regression", "600 users of 10"),
-     "Each algorithm beside its trivial baseline at the same guarantee."),
+     "Each algorithm and its trivial baselines at the same guarantee. 'behind': how far it is "
+     "below the best of them, beyond noise, at worst."),
     ("Larger data", "scale", ("",), "Memory and time as the data grow."),
     ("Running time", "times", ("digits", "dense rows", "sparse rows", "passes over the rows"),
      "CPU time as a ratio to the peer that is named, in one process, with one BLAS thread."),

@@ -66,13 +66,13 @@ for epsilon in epsilons:
 print("R2 on pupils kept back")
 print(f"{'each school alone, not private':<40}{score_alone:>8.3f}")
 print(f"{'one model for all, not private':<40}{score_together:>8.3f}")
-print(f"{'epsilon':>12}  {'own head':>9}  {'published model':>16}")
+print(f"{'epsilon':>12}  {'own model':>9}  {'published model':>16}")
 for epsilon, own, shared in zip(epsilons, personal, published, strict=True):
     print(f"{epsilon:>12}  {own:>9.3f}  {shared:>16.3f}")
 
 # %%
 # What may be published is ``model.public_copy()``: the shared directions and the global model, with
-# the guarantee on its card. A school's own head goes to that school and to nobody else; the scores
+# the guarantee in its report. A school's own model goes to that school alone; the scores
 # above come from private rows, and are shown because these pupils are simulated.
 public = model.public_copy()
 print()
@@ -80,7 +80,7 @@ print(public.privacy_report())
 
 # %%
 # A school that joins later needs only the published object and its own rows. It costs nobody
-# anything: the head is fitted on the school's own computer.
+# anything: its model is fitted on the school's own computer.
 newcomer = public.make_head().fit(X[school == 0], y[school == 0])
 print()
 print("a new school's own slopes, first four:", newcomer.coef_[:4].round(2))

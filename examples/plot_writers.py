@@ -68,19 +68,19 @@ print("accuracy on marks kept back")
 print(f"{'best possible':<36}{best:>8.3f}")
 print(f"{'each writer alone, not private':<36}{score_alone:>8.3f}")
 print(f"{'the same answer for all':<36}{score_together:>8.3f}")
-print(f"{'epsilon':>12}  {'own head':>9}  {'published model':>16}")
+print(f"{'epsilon':>12}  {'own model':>9}  {'published model':>16}")
 for epsilon, own, shared in zip(epsilons, personal, published, strict=True):
     print(f"{epsilon:>12}  {own:>9.3f}  {shared:>16.3f}")
 
 # %%
-# A device needs the published object alone. It fits its head there, and sends nothing.
+# A device needs the published object alone. It fits its own model there, and sends nothing.
 head = model.make_head().fit(X[writer == 3], y[writer == 3])
 print()
 print("writer 3 on its own device:", head.predict(X[writer == 3][:5]))
 
 # %%
 # What may be published is ``model.public_copy()``: the two shapes, the global model and the
-# receipt. A writer's head, and the scores above, come from that writer's marks: they are not for
+# receipt. A writer's model, and the scores above, come from that writer's marks: they are not for
 # others.
 if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt

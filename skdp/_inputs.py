@@ -48,7 +48,7 @@ from skdp.units import DEGREE, INTERVAL, NORM, UNITS, offered, unit_of
 
 # For checks that add up all entries: a floating-point warning would reveal that entries are large.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
-_DATES = "subtract a public date first and divide by a public unit, such as one day"
+_DATES = "subtract a public date from dates, and divide by a public unit, such as one day"
 _MISSING = (
     "takes no missing values: fill them with public constants, with SimpleImputer("
     "strategy='constant', fill_value=..., keep_empty_features=True). Means and medians of the "
@@ -73,12 +73,12 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
     texts = "".join(columns_of(part, "OUST") or "" for part in data)
     text = (
         f"{name} needs numbers, and found text{texts}: encode categories by a public list first, "
-        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, "
-        "with PublicScaler for the numbers."
+        "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
     )
     advice = {
         "could not convert string": text,
         "Cannot cast": text,  # of categories in a frame
+        "float() argument must be": text,  # of periods and intervals
         "not compatible with arrays of bytes/strings": text,
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
@@ -88,13 +88,16 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "Found array with dim 3": f"Found array with dim 3, while {name} takes one table: of a "
         "list of tables pass pd.concat(tables) or np.vstack(tables).",
+        "Expected unique column names": f"{name} needs distinct column names: rename columns of X.",
+        "contains infinity": f"Input contains infinity, or a number beyond its dtype, and {name} "
+        "takes finite numbers: clip it to public bounds first, with np.clip.",
         "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
         "contains NaN": f"Input contains NaN, and {name} {_MISSING}",
     }
     try:
         with QUIET(), config_context(array_api_dispatch=False):  # arrays of numpy, whatever came
             return check(*data, **{"dtype": FLOATS} | options)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
             raise
@@ -104,8 +107,10 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
 def _refuse_form(name, data):
     """Refuse what an array would not show any more: files, dates, masks, places out of range."""
     refuse_files(name, data)
+    if isinstance(data, tuple) and sp.issparse(getattr(data, "matrix", None)):
+        raise TypeError(f"{name} takes a matrix alone: pass the attribute 'matrix' of X.")
     if (dates := columns_of(data, "Mm")) is not None or holds_times(data):
-        raise ValueError(f"{name} needs numbers, and found dates{dates or ''}: {_DATES}.")
+        raise ValueError(f"{name} needs numbers, and found dates or times{dates or ''}: {_DATES}.")
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise ValueError(f"Input has masked entries, and {name} {_MISSING}")
     if sp.issparse(data) and not well_formed(data):
@@ -120,7 +125,7 @@ def check_numbers(y: Any, name: str = "y") -> Any:
     if y.dtype.kind not in "fiub":
         raise ValueError(
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
-            f"categories by a public list first; of dates, {_DATES}."
+            f"categories by a public list first; {_DATES}."
         )
     return y
 

@@ -64,13 +64,17 @@ def check_real(estimator: Any, name: str, low, high, *, closed="neither", also=(
     return number
 
 
-def check_int(estimator, name, low, *, also=(), none=False):
-    """Return an integer parameter of at least `low` (or None, or one of the strings `also`)."""
+def check_int(estimator, name, low, *, also=(), none=False, parts=False):
+    """Return an integer parameter of at least `low` (or None, or one of the strings `also`).
+
+    An error mentions fractions too, if there may be `parts`.
+    """
     value = getattr(estimator, name)
     if (none and value is None) or (isinstance(value, str) and value in also):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        extra = (" or None" if none else "") + (f" or a str among {sorted(also)}" if also else "")
+        extra = " or a float in (0, 1)" * parts + " or None" * none
+        extra += f" or a str among {sorted(also)}" if also else ""
         _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
     return int(value)
 
@@ -98,9 +102,10 @@ def check_split(estimator, defaults):
         shares = dict(defaults)
     else:
         if not isinstance(value, Mapping) or set(value) != set(defaults):
-            _fail(estimator, name, f"'auto' or a dict with the keys {sorted(defaults)}", value)
+            expected = f"'auto' or a dict of a fraction for each of the keys {sorted(defaults)}"
+            _fail(estimator, name, expected, value)
         if not all(_is_real(share) and 0 < share < math.inf for share in value.values()):
-            _fail(estimator, name, "a dict of positive shares", value)
+            _fail(estimator, name, "a dict of positive fractions", value)
         shares = {key: float(share) for key, share in value.items()}
     total = math.fsum(shares.values())
     return {key: share / total for key, share in shares.items()}
@@ -131,12 +136,9 @@ def check_rank(estimator, n_samples, n_features, *, least=1, where=""):
 def check_n_jobs(estimator):
     """Check `n_jobs`: None, or an int other than 0."""
     value = estimator.n_jobs
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value == 0:
-        _fail(estimator, "n_jobs", "None or an int other than 0", value)
-    if abs(value) > 2**15:
-        _fail(estimator, "n_jobs", "None or an int of at most 32768 in magnitude", value)
+    fine = isinstance(value, Integral) and not isinstance(value, bool) and 0 < abs(value) <= 2**15
+    if value is not None and not fine:
+        _fail(estimator, "n_jobs", "None or an int from 1 to 32768, or minus that", value)
 
 
 def check_center_option(estimator):
@@ -450,8 +452,9 @@ def check_labels(labels):
         and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
     ):
         raise ValueError(
-            "User labels are floats beyond which integers merge, so users would too (pandas turns "
-            "integers with a missing value into floats). Read them as strings or as Int64."
+            "Group labels are such large floats that two integers may be one float, so groups may "
+            "merge (pandas turns integers with a missing value into floats). Read them as strings "
+            "or as Int64."
         )
     if labels.dtype.kind in "OTV":  # numpy's strings of any length may miss some, which it sorts in
         values = labels.tolist()
@@ -459,10 +462,10 @@ def check_labels(labels):
             raise ValueError("A group label is missing: give such rows labels of their own.")
         if all(isinstance(value, str) for value in values):
             if any(value.endswith("\0") for value in values):  # numpy would strip it
-                raise ValueError("User labels may not end with a null character.")
+                raise ValueError("Group labels may not end with a null character.")
             return np.asarray(values, str)
         if not all(isinstance(value, (int, float, np.number)) for value in values):
-            raise ValueError("User labels must be all strings or all numbers.")
+            raise ValueError("Group labels must be all strings or all numbers: use astype(str).")
         if not _keeps(labels := np.asarray(values), values):
-            raise ValueError("User labels are not exact in one numeric type; use strings.")
+            raise ValueError("Group labels are not exact in one numeric type; use strings.")
     return labels

@@ -261,6 +261,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()
         )
 
+    def _check_parameters(self):
+        """Raise an error if a parameter is not valid, whatever the data are."""
+
     def _open_session(self, *, pure=False, split=True):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
@@ -368,7 +371,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
     def _holds(self):
-        """Whether anything is held that was not released: heads of users, or a running stream."""
+        """Whether anything is held that was not released: models of users, or a running stream."""
         return vars(self).get("_private") is not None
 
     def __getstate__(self):
@@ -434,7 +437,7 @@ def warn_unseen(estimator, of, needed, remedy):
     """Say that a scale was not found; `remedy` is the public parameter that takes its place."""
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of {of}: this needs about {needed} "
-        f"that are not 0. It scaled longer ones down to a guess. Give a public {remedy}.",
+        f"that are not 0. A guess took its place. Give a public {remedy}.",
         PartialSignalWarning,
     )
 
@@ -443,7 +446,7 @@ def check_given(estimator):
     """Return a hint to check the public bounds, if there are any, for a warning of no signal."""
     values = {k: getattr(estimator, k, None) for k in ("bounds", "clip_norm", "target_bounds")}
     given = [repr(k) for k, v in values.items() if v is not None and not isinstance(v, str)]
-    said = f" Also check {' and '.join(given)}: far too small or too large, they hide the data."
+    said = f" Also check {' and '.join(given)}: bounds far too small or too large hide the data."
     return said if given else ""
 
 
@@ -475,8 +478,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. Each needs about {needed} values that "
-        f"differ from its most frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. This needs about {needed} values that "
+        f"differ from the most frequent one. Give public {remedy}.",
         category,
     )
 

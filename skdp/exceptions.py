@@ -20,7 +20,7 @@ class UtilityWarning(UserWarning):
 
 
 class NoSignalWarning(UtilityWarning):
-    """Nothing was learnt from the data: up to noise, the result is what it is without them."""
+    """The result may hold nothing of the data: noise and chance alone could explain it."""
 
 
 class PartialSignalWarning(UtilityWarning):

@@ -62,9 +62,9 @@ TEXTS = {
 # form -> (values of that form, the remedy that is told)
 BAD = {form: (make, "encode categories by a public list first") for form, make in TEXTS.items()} | {
     "integer": (with_one(HUGE), "that a float can hold"),
-    "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date first"),
-    "a date": (with_one(DATE), "subtract a public date first"),
-    "durations": (lambda values: [[DATE - DATE] * D] * N, "subtract a public date first"),
+    "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date"),
+    "a date": (with_one(DATE), "subtract a public date"),
+    "durations": (lambda values: [[DATE - DATE] * D] * N, "subtract a public date"),
     "masked": (lambda values: np.ma.masked_equal(values, values.ravel()[0]), "masked entries"),
 }
 
@@ -122,6 +122,8 @@ def test_missing_and_complex_numbers_get_advice_that_does_not_leak(model):
     text = refusal(model, X, *y, **fit_params)
     assert re.search(r"NaN.*public constants.*strategy='constant'", text)
     assert "HistGradient" not in text
+    X[0, 0] = np.inf
+    assert "clip it to public bounds" in refusal(model, X, *y, **fit_params)
     text = refusal(model, np.ones((N, D)) + 37.25j, *y, **fit_params)
     assert re.search(r"Complex data not supported .*imaginary", text) and "37.25" not in text
 
@@ -198,7 +200,7 @@ def test_users_that_floats_merge_are_refused():
     groups = np.repeat(np.arange(8), 5) + 2.0**53
     first = np.repeat([0.0, 2.0**53], 20)  # 2^53 + 1 is the same float
     for users in (groups, groups.astype(np.float32), pd.Series(groups), -groups, first):
-        assert "floats beyond which integers" in refusal(WITH_Y[2], X, *y, groups=users)
+        assert "such large floats" in refusal(WITH_Y[2], X, *y, groups=users)
 
 
 def test_classes_of_another_kind_than_the_labels_are_refused():

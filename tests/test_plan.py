@@ -322,7 +322,7 @@ MESSAGES = [
     (skdp.DPLowRankFactorizer(), (10.5, 5), {}, POSITIVE),
     (skdp.DPRidge(), (10, 5), {"n_targets": 0}, "positive integer 'n_targets'"),
     (skdp.DPRidge(), (10, 5), {"signal": np.ones((10, 5))}, "public. Got a ndarray"),
-    (skdp.DPPCA(1), (10, 5), {"signal": 0.1}, "share in the range"),
+    (skdp.DPPCA(1), (10, 5), {"signal": 0.1}, "fraction in the range"),
     (skdp.DPPCA(1), (10, 2), {"signal": 0.7, "spectrum": [1, 2]}, "not both"),
     (skdp.DPPCA(1), (10, 2), {"spectrum": [1, -2]}, "'spectrum'"),
     (skdp.DPPersonalizedClassifier(), (10, 9), {"signal": 0}, SIGNAL),

@@ -25,13 +25,13 @@ def make_spiked_rows(
 
     Parameters
     ----------
-    n_samples, n_features : int
+    n_samples, n_features : int, default=20000, 100
         Shape of the rows.
-    n_components : int
+    n_components : int, default=5
         Number of strong directions.
-    captured : float
+    captured : float, default=0.6
         Share of the variance that they hold together.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -69,13 +69,13 @@ def make_interactions(
 
     Parameters
     ----------
-    n_users, n_items, n_interactions, n_factors : int
+    n_users, n_items, n_interactions, n_factors : int, default=30000, 20000, 730000, 20
         Sizes; the number of interactions is reached up to repeated draws.
-    popularity : float
+    popularity : float, default=0.8
         Exponent of the popularity: item i is drawn with weight ``i ** -popularity``.
-    factor_fraction : float
+    factor_fraction : float, default=0.75
         Share of a user's items that comes from the user's factor.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -125,21 +125,21 @@ def make_user_items(
 
     Parameters
     ----------
-    n_users, n_items : int
+    n_users, n_items : int, default=10000, 5000
         Shape of the matrix.
-    mean_length : float
+    mean_length : float, default=20
         Average number of items of a user; lengths are log-normal, at least 2 and at most a quarter
         of the items.
-    n_factors : int
+    n_factors : int, default=30
         Number of factors.
-    overlap : float
+    overlap : float, default=0.5
         Share of the items that is drawn by popularity alone; with 1 there is nothing to learn.
-    spread : float
+    spread : float, default=2.0
         How far factors are apart: each weighs an item by its popularity times exp(spread z), z
         standard normal. With 0 all factors are the same.
-    tail : float
+    tail : float, default=1.0
         Exponent of the popularity: the item of rank i is drawn with weight ``i ** -tail``.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -176,13 +176,13 @@ def make_ratings(
 
     Parameters
     ----------
-    n_users, n_items, n_ratings, n_factors : int
+    n_users, n_items, n_ratings, n_factors : int, default=3000, 1500, 150000, 10
         Sizes; the number of ratings is reached up to repeated draws.
-    noise_sd : float
+    noise_sd : float, default=0.5
         Standard deviation of the noise.
-    popularity : float
+    popularity : float, default=0.8
         Exponent of the popularity of items.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -225,13 +225,13 @@ def make_block_graph(
 
     Parameters
     ----------
-    n_nodes, n_blocks : int
+    n_nodes, n_blocks : int, default=1000, 2
         Sizes.
-    gap : float
+    gap : float, default=60.0
         The second eigenvalue of the expected adjacency matrix: how far the blocks stand out.
-    mean_degree : float
+    mean_degree : float, default=150.0
         Average degree.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -253,7 +253,7 @@ def make_block_graph(
     outside = mean_degree / n_nodes - gap / n_nodes
     inside = outside + gap * n_blocks / n_nodes
     if not 0 <= outside <= inside <= 1:
-        raise ValueError("'gap' and 'mean_degree' give probabilities outside [0, 1].")
+        raise ValueError("'gap' must be at most 'mean_degree', and both far below 'n_nodes'.")
     rows, columns = [], []
     for i in range(n_nodes - 1):
         chance = np.where(labels[i + 1 :] == labels[i], inside, outside)
@@ -284,20 +284,20 @@ def make_trace_regression(
 
     Parameters
     ----------
-    n_samples : int
+    n_samples : int, default=5000
         Number of records.
-    matrix_shape : tuple of int
+    matrix_shape : tuple of int, default=(20, 20)
         Shape (d1, d2) of M.
-    rank : int
+    rank : int, default=2
         Rank of M.
-    noise_sd : float
+    noise_sd : float, default=0.5
         Standard deviation of the noise of y.
     design : {"gaussian", "factored", "entries"}, default="gaussian"
         Dense Gaussian measurements; rank-one measurements as factors (A, B); or one entry a record,
         as rows of a CSR array (matrix completion).
     coef : bool, default=False
         Whether to return M.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -356,19 +356,19 @@ def make_user_tasks(
 
     Parameters
     ----------
-    n_users, n_features : int
+    n_users, n_features : int, default=1000, 20
         Sizes.
-    n_components : int
+    n_components : int, default=2
         Dimension of the subspace.
-    rows_per_user : int or tuple of int
+    rows_per_user : int or tuple of int, default=10
         Rows of a user; (least, most) draws a number for each user.
-    noise_sd : float
+    noise_sd : float, default=0.5
         Standard deviation of the noise of the targets.
     classes : bool, default=False
         Return the signs of the targets, 0 and 1, instead of the targets.
     coef : bool, default=False
         Whether to return the coefficients of the users.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns
@@ -420,13 +420,13 @@ def make_table(
 
     Parameters
     ----------
-    n_samples : int
+    n_samples : int, default=1000
         Number of rows.
-    noise : float
+    noise : float, default=0.5
         Standard deviation of the noise of y, in units of that of the signal.
     names : bool, default=False
         Whether to return the names of the columns.
-    random_state : int, Generator or None
+    random_state : int, Generator or None, default=None
         Seed of the data.
 
     Returns

@@ -427,7 +427,7 @@ class DPIncrementalPCA(
             return self._checked_rows(X, groups, **options), seen
         self._check_given(groups)
         if _inputs.as_blocks(X) is not None:
-            raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
+            raise ValueError(f"{type(self).__name__}.partial_fit takes groups in memory only.")
         X, groups = _inputs.split_rows(self, X, groups, **options)
         return _inputs.groups_of_batch(X, _inputs.labels_of(groups, X.shape[0]), seen)
 

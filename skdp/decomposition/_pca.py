@@ -207,8 +207,9 @@ class DPPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, debiased for the noise. They are those of rows scaled down to
-        `clip_norm_`, and smaller than those of the rows: with few rows or heavy tails by far.
+        Released variances, corrected for the noise; 0 for a component below the noise. They are
+        those of rows scaled down to `clip_norm_`, so they are smaller than those of the rows as
+        they came, and much smaller with few rows or heavy tails.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance. For few components, the sum is an unbiased
         estimate of what they hold.
@@ -230,7 +231,7 @@ class DPPCA(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
@@ -348,6 +349,9 @@ class DPPCA(
 
     def _check_parameters(self):
         self._check_unit()
+        if not (isinstance(self.n_components, float) and 0 < self.n_components < 1):
+            words = "mle", "auto"
+            _validation.check_int(self, "n_components", 0, also=words, none=True, parts=True)
         _validation.check_bool(self, "copy")
         _validation.check_bool(self, "whiten")
         _validation.check_option(self, "svd_solver", _SOLVERS)
@@ -368,11 +372,7 @@ class DPPCA(
         n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
         least = 0 if self.svd_solver in ("full", "covariance_eigh") else 1
-        if isinstance(
-            _validation.check_int(self, "n_components", 0, also=("mle", "auto"), none=True), int
-        ):
+        if isinstance(rule, Integral):
             where = f" with svd_solver={self.svd_solver!r}"
             _validation.check_rank(self, n_samples, n_features, least=least, where=where)

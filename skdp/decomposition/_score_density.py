@@ -138,7 +138,7 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
@@ -249,6 +249,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
 
     def _check_parameters(self):
         """Return the public classes, and the shares of the releases."""
+        if hasattr(self.axes, "fit"):
+            raise TypeError("'axes' is an estimator: use DPScoreDensity.from_model(fitted_model).")
         _validation.check_option(self, "kind", ("auto", "density", "ellipse"))
         n_bins = _validation.check_int(self, "n_bins", 2, also=("auto",))
         if n_bins != "auto" and n_bins > 1000:

@@ -89,26 +89,28 @@ class DPTruncatedSVD(
         It is not a feature.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the Gram matrix; where column sums, of which it
-        takes more if they have one sign, show more of it, they are the first component. "power"
-        (and "randomized") takes power steps, which start at the sums. "screened" starts them at the
-        mean and at the Gram matrix of the columns with the largest sums, for wide rows that are
-        sparse, or whose released sums show one sign. Interactions: "gram" (and "arpack"),
-        "screened" (counts of the items, and a Gram matrix of the most popular ones), "power" (and
-        "randomized"), "one_shot". Entries: "gram" (and "arpack") and "screened" for thin matrices,
-        "alternating" (and "randomized"), "one_shot". Edges: "power", "one_shot". "entry_change" and
-        "frobenius": "alternating", or "one_shot", which adds Laplace or Gaussian noise to the
-        matrix. "edge_change" and "mixed": "power". "spectral": "alternating". With ``delta=0``,
-        units of entries also have "deflation", one component after the other.
+        "auto" takes the lowest predicted noise, from public shapes and parameters.
+
+        - Rows: "gram" (and "arpack") releases the Gram matrix and column sums. "power" (and
+          "randomized") takes power steps, which start at the sums. "screened" starts them at the
+          Gram matrix of the columns with the largest sums, for wide rows that are sparse, or whose
+          sums show one sign.
+        - Interactions: "gram" (and "arpack"), "screened" (the Gram matrix of the most popular
+          items), "power" (and "randomized"), "one_shot". "auto" releases their number first,
+          unless `unit_bound` is given.
+        - Entries: "gram" (and "arpack") and "screened" for thin matrices, "alternating" (and
+          "randomized"), "one_shot". "auto" may release the means of columns first, for entries in
+          (0, high). If these show little else, column sums have all of the budget.
+        - Edges: "power", "one_shot". "auto" may release first how far weights are from their
+          bounds.
+        - "entry_change", "frobenius": "alternating", or "one_shot", which adds noise to the matrix.
+        - "edge_change", "mixed": "power". "spectral": "alternating".
+
         For interactions, entries in bounds and edges, "one_shot" flips each cell or pair with
         probability 1/(1 + e^epsilon), with pure differential privacy for any `n_components`. It is
-        rejected if it would flip more than 2e7 cells. "auto" takes the lowest predicted noise, from
-        public shapes and parameters. Where others show little beside the mean of entries in
-        (0, high), column sums have all of the budget ("sums", which is pure): they are the first
-        component, and single columns with the largest are the others. For interactions it also uses
-        their number, which is released first; with a given `unit_bound` that instead, and in a
-        PrivacyLedger the shape alone. For edges it may first release how far weights are from their
-        bounds, and for entries in (0, high) the means of columns, outside of a ledger.
+        rejected if it would flip more than 2e7 cells. With ``delta=0``, units of entries also have
+        "deflation", one component after the other. In a `PrivacyLedger`, "auto" releases nothing
+        first.
     n_iter : int or "auto", default="auto"
         Number of power steps. Each is a release, so more are not better.
     n_oversamples : int or "auto", default="auto"
@@ -165,7 +167,7 @@ class DPTruncatedSVD(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

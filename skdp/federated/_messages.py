@@ -397,7 +397,7 @@ class LocalTransport:
     ----------
     handlers : mapping of int to callable
         What each client does with a message: the `handle` of an `AggregationClient`.
-    lost : callable, optional
+    lost : callable, default=None
         ``lost(client_id, kind)``: whether the client's answer of this kind never arrives, as if
         the client had dropped out. To rehearse drop-outs.
     """

@@ -100,7 +100,7 @@ class AggregationClient:
         ``respond(request)`` returns this client's contribution, noise included, as a uint64
         array. It is called at most once in each step. The request is a `bytes` that also knows
         how the sum is made: hand it on as it is.
-    identity : Identity, optional
+    identity : Identity, default=None
         Signatures for the public keys, and a check of the others'. See `Ed25519Identity`.
 
     Notes
@@ -515,7 +515,7 @@ class SecureAggregator:
         How messages travel: `LocalTransport`, or your own (`examples/federated`).
     config : AggregationConfig
         What all parties agreed on.
-    run_id : bytes, optional
+    run_id : bytes, default=None
         Name of the run, the one that the clients know; by default 16 random bytes.
 
     Examples
@@ -564,7 +564,7 @@ class UnmaskedAggregator:
     ----------
     callbacks : iterable of callable
         ``respond(request)`` of each client, or of each chunk; iterated over at each step.
-    n_clients : int, optional
+    n_clients : int, default=None
         Number of clients, if callbacks stand for chunks; by default one for each callback.
     """
 

@@ -313,7 +313,7 @@ class PersonalizedClient(_clients.FederatedClient):
         Public counts of clients, colluders and drop-outs.
     groups : array-like of shape (n_rows,), default=None
         The user of each row; None: one user owns all of them.
-    epsilon, delta : float
+    epsilon, delta : float, default=1.0, 1e-6
         What this client spends at most.
 
     See Also

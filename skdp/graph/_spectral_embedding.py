@@ -49,7 +49,7 @@ def warn_no_signal(estimator, session, attributes, n):
     warn_caller(
         f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
         f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
-        "embedding_ shows degrees at most. A larger 'epsilon' lowers the former.",
+        "embedding_ shows degrees at most. Use a larger 'epsilon', which lowers the noise.",
         NoSignalWarning,
     )
 
@@ -176,7 +176,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the nodes, when X has names that are all strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

@@ -293,7 +293,7 @@ def search_cost(
         Number of rows, if it is public; otherwise ignored.
     groups : array-like, default=None
         Users of the rows, for the unit "group": their labels are taken to be public.
-    cv, scoring : object
+    cv, scoring : object, default=None
         For an estimator: as in `~sklearn.model_selection.cross_validate`.
 
     Returns
@@ -457,7 +457,7 @@ def payment_for(
     meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
     sessions = len(cost.fits) + len(cost.refits)
     if not is_search(fitted):  # a function: whether it is called, and how often, is not known
-        name = f"cross-validation of {type(fitted).__name__} (folds by the caller's word)"
+        name = f"cross-validation of {type(fitted).__name__} (folds as you stated)"
         parts = (*_private_parts(fitted), *_private_scorers(scoring))
         return Payment(parts, LedgerFit(name, *meaning, sessions=sessions), *counted)
     parts = _private_parts(fitted.estimator)
@@ -502,7 +502,7 @@ def _whole_fits(fitted, assume_all_rows):
         "Pay for the object that fits them: ledger.charge(search), or ledger.charge(estimator, "
         "cv=cv) for cross_validate. If you know that each clone gets all rows as they are, and "
         "that no exact score decides, say so: ledger.charge(estimator, assume_all_rows=True). The "
-        "ledger and the receipts then name your word."
+        "ledger and the receipts then name your statement."
     )
 
 

@@ -121,11 +121,16 @@ class _Flow(NamedTuple):
         return not self.touched or (type(column) is type(self.column) and column == self.column)
 
 
+def _several(steps):
+    """Return what is named, one or several, as a tuple."""
+    return (steps,) if isinstance(steps, str | type) else tuple(steps)
+
+
 class _Walk:
     """Follows the rows through a composition and collects what is found."""
 
     def __init__(self, assume_rowwise):
-        self.assume_rowwise = tuple(assume_rowwise)
+        self.assume_rowwise = _several(assume_rowwise)
         self.problems: list[PipelineProblem] = []
         self.private: list[tuple[str, BaseDPEstimator]] = []
         self.assumptions: list[str] = []
@@ -209,7 +214,7 @@ class _Walk:
 
     def _inside(self, name, search, flow):
         """Follow the rows into a search; return whether anything in it is private."""
-        inner = _Walk((*self.assume_rowwise, *getattr(search, "assume_rowwise", ())))
+        inner = _Walk(self.assume_rowwise + _several(getattr(search, "assume_rowwise", ())))
         inner.step(f"{name}__estimator", search.estimator, flow)
         for parameter, step in _searched_steps(search):
             inner.step(f"{name}__{parameter}", step, flow)
@@ -316,7 +321,7 @@ def check_pipeline(
     ----------
     pipe : estimator
         A Pipeline, or any composition of steps.
-    assume_rowwise : sequence of str or type, default=()
+    assume_rowwise : str, type or sequence of these, default=()
         Names (or exact classes) of steps for which you state that each output row depends on its
         own input row and on public parameters alone.
     raise_error : bool, default=False
@@ -375,7 +380,7 @@ def check_searchable(estimator, assume_rowwise=()):
     faults = [problem for problem in walk.problems if problem.kind in _SEARCH_REFUSES]
     if faults or not walk.private:
         raise PrivacyError(
-            "a private search fits only what is verified. "
+            "a search and with_budget need steps that are verified: see check_pipeline. "
             + " ".join(f"{fault.step}: {fault.message} {fault.remedy}" for fault in walk.problems)
         )
     parts = dict(estimator.steps)
@@ -403,10 +408,10 @@ def with_budget(
     ----------
     estimator : Pipeline or private estimator
         What `check_pipeline` finds private from end to end, apart from its budgets.
-    epsilon, delta : float
+    epsilon, delta : float, default=1.0, 1e-6
         The total of one call of ``fit``.
-    assume_rowwise : iterable of str or type
-        Steps that treat each row by itself, by your word, as of `check_pipeline`.
+    assume_rowwise : iterable of str or type, default=()
+        Steps for which you state that they treat each row by itself, as in `check_pipeline`.
 
     Returns
     -------

@@ -54,7 +54,7 @@ def _only(*values):
 
 _ANY = Allowed("anything", lambda value: True)
 _NO_FUNCTION = Allowed("no function", lambda value: not callable(value))
-_LISTS = Allowed("public lists", lambda value: isinstance(value, list | tuple))
+_LISTS = Allowed("[public list, ...]", lambda value: isinstance(value, list | tuple))
 _ENTRYWISE = Allowed(
     "None, " + ", ".join(f.__name__ for f in FUNCTIONS),
     lambda value: value is None or any(value is f for f in FUNCTIONS),

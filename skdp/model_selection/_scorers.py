@@ -331,9 +331,9 @@ def make_private_scorer(
     bounds : tuple of two floats
         (low, high), from knowledge of the problem and not from the data. Narrow bounds need less
         noise; losses are clipped to them.
-    epsilon, delta : float
+    epsilon, delta : float, default=1.0, 1e-6
         What one call spends. `DPGridSearchCV` sets its own.
-    adjacency, privacy_unit : str
+    adjacency, privacy_unit : str, default="add_remove", "row"
         What the guarantee protects, as in the estimator. With "group" the loss of a user is the
         mean over the user's rows, predicted as for an unknown user.
     random_state : int, Generator, RandomState or None, default=None

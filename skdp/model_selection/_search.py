@@ -136,15 +136,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 "rows, which costs less noise than to split them, and a private model cannot adapt "
                 f"to single rows by much. Leave 'cv' at None. Got {self.cv!r}."
             )
+        check_searchable(self.estimator, self.assume_rowwise)
         scorer = self._scorer
         if not (isinstance(scorer, PrivateScorer) and scorer.suits(self.estimator)):
             raise ValueError(
-                f"The 'scoring' parameter of {type(self).__name__} must come from "
-                "make_private_scorer, for what the estimator has: 'predict', or of all its steps "
-                f"'inverse_transform'. Got {self.scoring!r}. None is its own: a regressor has one "
-                "with 'target_bounds'. 'accuracy' is for classifiers; other losses need bounds."
+                f"{type(self).__name__} has no private score for this estimator with "
+                f"scoring={self.scoring!r}. Set public 'target_bounds' of a regressor, or pass "
+                "scoring=make_private_scorer('squared_error', (0, largest)), where 'largest' is a "
+                "public bound. Losses of predictions need 'predict', those of projections "
+                "'inverse_transform' of every step. 'accuracy' is for classifiers alone."
             )
-        check_searchable(self.estimator, self.assume_rowwise)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
             raise ValueError(
                 "the estimator inside a search has a 'random_state': all runs would share their "
@@ -368,7 +369,7 @@ class DPGridSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
         Fraction of the budget of a run (of its mu squared, or epsilon) for its score.
-    assume_rowwise : sequence of str or type, default=()
+    assume_rowwise : str, type or sequence of these, default=()
         Names (or exact classes) of steps for which you state that each output row depends on its
         own input row and on public parameters alone. Other steps that are neither private nor in
         the table of `check_pipeline` raise an error.
@@ -499,11 +500,11 @@ class DPRandomizedSearchCV(PrivateSearch):
         regressor with public `target_bounds`.
     cv : None, default=None
         A search has no folds; any other value raises an error.
-    n_iter : int, default=10
-        Number of candidates that are drawn.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy.
+    n_iter : int, default=10
+        Number of candidates that are drawn.
     strategy : {"auto", "random_stopping", "compose"}, default="auto"
         "compose" runs every candidate once and publishes all scores. "random_stopping" runs a
         secret random number of randomly drawn candidates, and publishes the best run alone; with
@@ -513,7 +514,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_budget_fraction : float, default=0.1
         Fraction of the budget of a run (of its mu squared, or epsilon) for its score.
-    assume_rowwise : sequence of str or type, default=()
+    assume_rowwise : str, type or sequence of these, default=()
         Names (or exact classes) of steps for which you state that each output row depends on its
         own input row and on public parameters alone. Other steps that are neither private nor in
         the table of `check_pipeline` raise an error.

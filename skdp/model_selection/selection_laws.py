@@ -384,6 +384,12 @@ class Runs:
         self.search, self.plan, self.candidates, self.limit = search, plan, candidates, limit
         self.source = make_source(search.random_state, type(search).__name__)
         self.words = self.source.derive("search").words("candidates and their number")
+        for params in candidates:  # before anything is paid for
+            parts = dp_parts(candidate_of(search.estimator, params))
+            set_budget(parts, *self._part(1 - search.score_budget_fraction), search.delta)
+            with no_warnings():  # the run that is published warns
+                for part in parts:
+                    part._check_parameters()
 
     def run(self, X, y, fit_params):
         """Execute the plan; return what is published."""

@@ -356,7 +356,8 @@ class ScoreDisplay:
         display : ScoreDisplay
             The display.
         """
-        check_is_fitted(self.estimator, "limits_")
+        needed = "ScoreDisplay draws a fitted DPScoreDensity. Got an instance of %(name)s."
+        check_is_fitted(self.estimator, "limits_", msg=needed)
         self.ax_, self.figure_ = ax, _ = axes_of(ax, (6.4, 5.2))
         self.density_, self.contours_ = None, []
         if self.estimator.kind_ == "density":

@@ -397,7 +397,7 @@ class DPStandardScaler(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

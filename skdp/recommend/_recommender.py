@@ -227,7 +227,7 @@ class DPRecommender(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the items, when R has names that are all strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

@@ -538,7 +538,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         if seen.all() and lost <= _MUCH:
             return
         of = base.listed(self, ~seen, "targets")
-        said = f"learnt nothing about {of}: noise and chance explain what was released"
+        said = f"may have learnt nothing about {of}: noise and chance could explain the releases"
         if seen.all():
             said = (
                 f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"

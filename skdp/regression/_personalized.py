@@ -214,7 +214,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
@@ -302,7 +302,7 @@ class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
         return as_columns, 1
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own head, others by the global model.
+        """Predict: a known user by its own model, others by the global model.
 
         Parameters
         ----------

@@ -178,8 +178,8 @@ class PublicationMixin(FitsElsewhereMixin):
         if self.target_scale_found_ and not self.global_model_found_:
             warn_caller(
                 f"{type(self).__name__} could use no model common to all users: the public copy "
-                "predicts about the mean of the targets, or how frequent classes are, until it "
-                "adapts to users. Use more users, a larger 'epsilon' or fewer columns.",
+                "predicts about the mean, or how frequent classes are, until adapt() fits models. "
+                "Use more users, a larger 'epsilon' or fewer columns.",
                 PartialSignalWarning,
             )
         return self._copy()
@@ -296,7 +296,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     __metadata_request__score = {"groups": True}
     _methods_with_users = ("fit", "predict", "score")
 
-    _fit_keeps = "an exact head for each user, and the users' labels"
+    _fit_keeps = "an exact model for each user, and the users' labels"
     _privacy_units = offered("group", "row")
 
     @property
@@ -619,7 +619,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             return eta
         if labels is None:  # a scorer of scikit-learn never passes users
             warn_caller(
-                f"{type(self).__name__} has heads, but was asked to predict without users: all "
+                f"{type(self).__name__} has models of users, but predicts without users here: all "
                 "rows get the global model. Pass 'groups', set 'group_column', or use "
                 "public_copy().",
                 UserWarning,

@@ -112,7 +112,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 
@@ -200,7 +200,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             share /= 2
             scale = find_scale(numbers.kept_below, share)
             if not scale.found:
-                warn_unseen(self, "the heads", scale.needed, "'coef_clip_norm'")
+                warn_unseen(self, "the users' models", scale.needed, "'coef_clip_norm'")
             bound = scale.value
         own = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
         return global_model(ask, heads, count, float(bound), share), own
@@ -279,7 +279,7 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             return np.log(self.predict_proba(X, groups))
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Predict: a known user by its own head, others by the global model.
+        """Predict: a known user by its own model, others by the global model.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=
     if estimator.bounds is None:
         away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
         X = X * clip if given else X + away
-    return X, f"{rows} skewed rows, in the units of what is given, or off 0", labels
+    return X, f"{rows} skewed rows, scaled to given bounds, else moved from 0", labels
 
 
 def _quality(of, model, X, y, **who):
@@ -48,7 +48,7 @@ class RidgePlans(PlansMixin):
     (skewness of each column), `nnz` (of sparse rows).
     """
 
-    _measure = "R2 on made records"
+    _measure = "R2 on synthetic records"
 
     def _made(self, rng, n, d, n_targets=1, signal=0.5, spectrum=None, skew=None, nnz=None):
         signal = check_share("signal", signal)
@@ -71,7 +71,7 @@ class RidgeClassifierPlans(PlansMixin):
     that is linear in their leading directions), and `spectrum`, `skew` and `nnz` as of `DPRidge`.
     """
 
-    _measure = "accuracy on made records"
+    _measure = "accuracy on synthetic records"
 
     def _made(self, rng, n, d, priors=None, signal=None, spectrum=None, skew=None, nnz=None):
         names = np.arange(2 if priors is None else np.size(priors))
@@ -174,7 +174,7 @@ class TracePlans(PlansMixin):
     entry each, as ratings are, which have means).
     """
 
-    _measure = "R2 on made records"
+    _measure = "R2 on synthetic records"
 
     def _planned_shape(self, n, d):
         return n, shape_of(d, self.matrix_shape)

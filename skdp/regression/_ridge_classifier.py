@@ -72,7 +72,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         already: 5% of the budget lower it to about the median norm, or to what the noise allows
         above that.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        What neighbours differ in.
+        With "add_remove" the number of records is private too; with "replace" it is public.
     privacy_unit : {"row", "group"}, default="row"
         What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
         Then weights follow from the root mean square of the norms of a person's rows.
@@ -124,7 +124,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

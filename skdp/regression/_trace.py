@@ -69,12 +69,12 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     gradient_clip_factor : float or "auto", default="auto"
         Clip norm of a record's contribution to a gradient, in private medians of its norm. "auto"
         chooses it from the budget.
-    measurement_covariance : "private", float, two arrays or an array
-        Two: (d1, d1) and (d2, d2); one: (d1 d2, d1 d2).
+    measurement_covariance : "private", float, two arrays or an array, default="private"
         Second moments of X. "private" learns the mean, and row and column covariances, with 8% of
         the budget (only variances for sparse X). Otherwise give a public value: the variance of an
-        entry, row and column covariances whose Kronecker product is the covariance of X, or that
-        covariance itself (dense rows). If records have different covariances, give their mean.
+        entry, row and column covariances (d1, d1) and (d2, d2) whose Kronecker product is the
+        covariance of X, or that covariance itself, of shape (d1 d2, d1 d2) (dense rows). If records
+        have different covariances, give their mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" makes the first estimate only, with the whole budget.
     shrink_singular_values : bool, default=True
@@ -127,7 +127,7 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all names of X are strings.
     privacy_spent_ : PrivacySpent
-        The receipt.
+        Epsilon, delta and unit of the guarantee: the receipt of the fit.
     releases_ : tuple of LedgerEntry
         Each release with its sensitivity and noise scale.
 

@@ -135,7 +135,7 @@ def runs_needed(mu: float, excess: float, alpha: float = 0.001, power: float = 0
         Claimed Gaussian-DP parameter.
     excess : float
         Factor by which the true parameter is larger; sqrt(2) for half the noise variance.
-    alpha, power : float
+    alpha, power : float, default=0.001, 0.9
         Chance of a false alarm, and of seeing the fault.
 
     Returns
@@ -301,7 +301,7 @@ def transcript_audit(fit, pair: tuple[Any, Any], first=None) -> TranscriptReport
         An unfitted estimator (cloned, with private noise), or a function of the data.
     pair : tuple
         Two neighbouring data sets, arrays or `FitData`.
-    first : Transcript, optional
+    first : Transcript, default=None
         What `record_transcript` recorded of the fit on the first one, for several neighbours of it.
 
     Returns

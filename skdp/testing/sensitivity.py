@@ -96,11 +96,11 @@ class Neighbours(ABC):
         Data that both neighbours share.
     adjacency : {"add_remove", "replace"}
         What they differ in.
-    scale : float
+    scale : float, default=1.0
         The public bound on a contribution: the interesting size.
-    directions : iterable of ndarray
+    directions : iterable of ndarray, default=()
         Directions that matter: singular vectors of a public matrix, for instance.
-    bounds : tuple of float
+    bounds : tuple of float, default=(-1.0, 1.0)
         Bounds of an entry (entry and edge units).
     """
 
@@ -408,7 +408,7 @@ def check_sensitivity(
         What neighbours differ in.
     shape : tuple of int, default=(7, 4)
         Shape of the default bases: random rows, zeros, and huge rows of rank one.
-    bases : iterable of ndarray, optional
+    bases : iterable of ndarray, default=None
         Data that neighbours share, instead of the default ones.
     scale : float, default=1.0
         The public bound on one contribution (clip norm): rows of that size are interesting.
@@ -419,7 +419,7 @@ def check_sensitivity(
     budgets : iterable of float
         Values of mu (and of epsilon for Laplace) that fix the steps; by default those of epsilons
         from about .07 to 11 at delta = 1e-6.
-    max_starts : int, optional
+    max_starts : int, default=None
         Take so many of the hostile neighbours of each base, evenly spread.
     n_climb : int, default=40
         Steps of hill climbing from each of the three worst neighbours of a base.

@@ -59,7 +59,7 @@ def shares_of(d: int, k: int, signal: Any, spectrum: Any) -> FloatArray:
     if signal is not None:
         if isinstance(signal, bool) or not k / d < signal <= 1:
             raise ValueError(
-                f"'signal' must be a share in the range ({k}/{d}, 1]: with less, {k} components "
+                f"'signal' must be a fraction in the range ({k}/{d}, 1]: with less, {k} components "
                 f"hold no more than chance. Got {signal!r} instead."
             )
         fall = exponent(lambda a: float(np.sum(places[:k] ** -a) / np.sum(places**-a)), signal, 9)
@@ -102,7 +102,8 @@ def skewed(rng: np.random.Generator, X: FloatArray, skew: Any = None) -> FloatAr
     """
     logs = rng.permutation(_SKEW * ndtri(1 - (np.arange(X.shape[1]) + 0.5) / (2 * X.shape[1])))
     if skew is not None:
-        third = check_numbers("skew", np.maximum(np.abs(skew), 1e-3), X.shape[1], "numbers")
+        skew = np.full(X.shape[1], skew) if np.ndim(skew) == 0 else skew
+        third = check_numbers("skew", np.maximum(np.abs(skew), 1e-3), X.shape[1], "numbers, or one")
         # The skewness g of a log-normal is (v + 2) sqrt(v - 1), for v = exp(logs**2): a cubic.
         root = np.cbrt(1 + third**2 / 2 + third * np.sqrt(1 + third**2 / 4))
         logs = np.sqrt(np.log(root + 1 / root - 1))

@@ -70,9 +70,9 @@ class PlannedRelease:
     repeats : int
         How many there were.
     budget_fraction : float
-        Share of the budget that they took together; nan where losses of two kinds compose.
+        Fraction of the budget that they took together; nan where losses of two kinds compose.
     sensitivity, noise_scale : float
-        The largest of them; where the fit learns a clip level, in units of the made data.
+        The largest of them; where the fit learns a clip level, in units of the synthetic data.
     """
 
     name: str
@@ -84,7 +84,7 @@ class PlannedRelease:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What fits on made data lost to noise.
+    """What fits on synthetic data lost to noise.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class FitPlan:
         Number of samples that would lose half as much: infinity if more than 16 times as many do,
         `n_samples` if next to nothing is lost.
     assumptions : tuple of str
-        What the made data are.
+        What the synthetic data are.
     releases : tuple of PlannedRelease
         What one of the fits released.
     """
@@ -152,7 +152,7 @@ class FitPlan:
             said, least = f"about {self.required_samples}", f"{_MORE[-1] * self.n_samples:.0f}"
             said = f"more than {least}" if math.isinf(self.required_samples) else said
             facts.append(("Half as much", f"lost by {said} samples"))
-        return facts + [("Made data", text) for text in self.assumptions]
+        return facts + [("Synthetic", text) for text in self.assumptions]
 
     _head = ("release", "budget fraction", "sensitivity", "noise scale")
 
@@ -160,7 +160,7 @@ class FitPlan:
         return [
             (
                 r.name if r.repeats == 1 else f"{r.name} ({r.repeats} times)",
-                f"{r.budget_fraction:.1%}",
+                f"{r.budget_fraction:.1%}".replace("nan%", "-"),
                 f"{r.sensitivity:.4g}",
                 f"{r.noise_scale:.4g}",
             )
@@ -377,7 +377,7 @@ def check_entries(estimator: Any, nnz: Any, n: int, d: int) -> None:
 def check_share(name: str, signal: Any) -> float:
     """Return a share, or refuse it."""
     if isinstance(signal, bool) or not 0 < signal <= 1:
-        raise ValueError(f"'{name}' must be a share in the range (0, 1]. Got {signal!r} instead.")
+        raise ValueError(f"'{name}' must be a fraction in (0, 1]. Got {signal!r} instead.")
     return float(signal)
 
 

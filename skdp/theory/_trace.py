@@ -305,11 +305,11 @@ def required_samples(
         (d1, d2).
     rank : int
         Rank of the matrix.
-    epsilon, delta : float
+    epsilon, delta : float, default=1.0, 1e-6
         Budget of one fit.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
-    rank_share : float, optional
+    rank_share : float, default=None
         Share of the budget that one rank has; that of a fit with defaults unless given.
 
     Returns

@@ -53,7 +53,7 @@ def test_seeds(make):
     ("make", "sizes", "match"),
     [
         (make_block_graph, {"n_nodes": 100, "n_blocks": 2, "gap": 90.0, "mean_degree": 20.0},
-         r"outside \[0, 1\]"),
+         "at most 'mean_degree'"),
         (make_trace_regression, {"n_samples": 10, "design": "sparse"}, "'design' parameter"),
     ],
 )  # fmt: skip

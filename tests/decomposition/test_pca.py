@@ -348,7 +348,7 @@ def test_a_small_spectrum_below_its_noise_is_zero_and_said(n, below, rng):
 
 def test_who_learns_nothing_hears_of_the_bounds_that_were_given():
     X = np.random.default_rng(0).standard_normal((3000, 5))
-    said = "Also check 'clip_norm': far too small or too large, they hide the data"
+    said = "Also check 'clip_norm': bounds far too small or too large hide the data"
     with pytest.warns(NoSignalWarning, match=said):
         DPIncrementalPCA(2, clip_norm=1e3).partial_fit(X)
 

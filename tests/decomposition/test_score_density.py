@@ -27,6 +27,8 @@ def test_the_plane_is_that_of_a_model():
     for bad in ((0,), (0, 3), (0, 1, 2), (-1, 0)):
         with pytest.raises(ValueError, match="'components' must be two of the 3"):
             DPScoreDensity.from_model(pca, bad)
+    with pytest.raises(TypeError, match="from_model"):
+        DPScoreDensity(pca).fit(X)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])

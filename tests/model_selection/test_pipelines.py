@@ -242,7 +242,7 @@ def test_pipelines(name):
 
 def test_a_step_may_be_vouched_for():
     pipe = make_pipeline(Mystery(), DPRidge())
-    for assume_rowwise in (["mystery"], [Mystery]):
+    for assume_rowwise in (["mystery"], [Mystery], "mystery", Mystery):
         report = check_pipeline(pipe, assume_rowwise=assume_rowwise)
         assert report.ok
         assert "mystery" in report.assumptions[0]
@@ -417,12 +417,12 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     model = DPPersonalizedRegressor(1, group_column=4, epsilon=4.0)
     assert not model.private_state  # nothing yet, but a fit will leave heads
     model.fit(X, y)
-    assert "head for each user" in model.private_state
+    assert "model for each user" in model.private_state
     assert kinds(model) == [("DPPersonalizedRegressor", "holds private")]
     assert "PRIVATE STATE" in str(model.privacy_report()) and "public_copy()" in str(
         model.privacy_report()
     )
-    with pytest.warns(PrivacyWarning, match="holds an exact head for each user"):
+    with pytest.warns(PrivacyWarning, match="holds an exact model for each user"):
         pickle.dumps(model)
     public = model.public_copy()
     assert not public.private_state
@@ -431,7 +431,7 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*too few|.*asked to predict without users:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*too few|.*predicts without users:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
     X, y, users = users_first()
     search = DPGridSearchCV(
@@ -441,9 +441,9 @@ def test_the_best_model_of_a_search_says_what_it_holds():
     search.fit(X[:, :4], y, groups=users)
     assert "in best_estimator_" in str(search.privacy_report())
     for fitted in (search, search.best_estimator_):
-        assert "head for each user" in fitted.private_state
+        assert "model for each user" in fitted.private_state
         assert "PRIVATE STATE" in str(fitted.privacy_report())
-        with pytest.warns(PrivacyWarning, match="holds an exact head"):
+        with pytest.warns(PrivacyWarning, match="holds an exact model"):
             pickle.dumps(fitted)
     public = search.best_estimator_.public_copy()
     assert not public.private_state and public.privacy_spent_ == search.privacy_spent_

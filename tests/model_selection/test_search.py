@@ -164,10 +164,11 @@ def test_infinite_epsilon_is_exact():
         ({"score_budget_fraction": 1.0}, "score_budget_fraction"),
         ({"scoring": "r2"}, "make_private_scorer"),
         ({"scoring": "accuracy"}, "make_private_scorer"),
-        ({"scoring": SQUARED}, "for what the estimator has: 'predict'"),
-        ({"scoring": None, "estimator": DPRidge()}, "has one with 'target_bounds'"),
-        ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of all its steps"),
+        ({"scoring": SQUARED}, "predictions need 'predict'"),
+        ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
+        ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of every step"),
         ({"cv": 5}, "has no folds"),
+        ({"param_grid": {"n_components": [1, 1.5]}}, r"a float in \(0, 1\) or None"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
@@ -428,7 +429,7 @@ def test_a_classifier_is_scored_by_its_labels(scoring, rng):
     model = DPRidgeClassifier(clip_norm=1.8, classes=["a", "b"])
     search = DPGridSearchCV(model, {"alpha": [1.0, 10.0]}, epsilon=4.0, **scoring).fit(X, y)
     assert -0.2 < search.best_score_ < 0.1
-    with pytest.raises(ValueError, match="other losses need bounds"):
+    with pytest.raises(ValueError, match="is for classifiers alone"):
         DPGridSearchCV(DPRidge(), {"alpha": [1.0]}, **scoring).fit(X, X[:, 0])
 
 

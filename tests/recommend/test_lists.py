@@ -27,6 +27,7 @@ def test_each_pair_is_a_cell_whatever_the_order(rng):
     again = interactions_from_pairs(who[::-1], what[::-1], items=ITEMS, users=found.users).matrix
     assert np.array_equal(again.toarray(), expected)
     assert found.matrix.has_canonical_format
+    refuses(TypeError, "attribute 'matrix'", DPRecommender().fit, found)
 
 
 def test_what_is_not_in_a_public_list_adds_nothing():

@@ -252,8 +252,7 @@ _PURPOSES = {
     "column_centered_ranks": "location and scale of columns or targets",
     **dict.fromkeys(("norm_centered_rank", "norm_count_above"), "scale of the rows"),
     "tangent_norm_count_above": "scale of the tangent parts",
-    "target_centered_rank": "location and scale of the targets",
-    "target_mean_centered_rank": "location and scale of the targets",
+    **dict.fromkeys(("target_centered_rank", "target_mean_centered_rank"), "scale of the targets"),
     "coef_centered_rank": "scale of the coefficients",
     "gradient_norm_centered_rank": "clip norm of the gradients",
     "measurement_gram_norm_centered_rank": "scale of the measurements",
@@ -270,7 +269,15 @@ _PURPOSES = {
     "squared_norm_sum": "total variance",
     **dict.fromkeys(("regression_moments", "regression_products"), "regression"),
     "target_sums": "mean of the targets",
-    "cut_gain": "cuts of entries",
+    "cut_gain": "truncation of entries",
+    "spread": "weights between the bounds",
+    **dict.fromkeys(("item_counts", "item_frequency_sum"), "counts of items"),
+    "pairs": "pairs of items",
+    **dict.fromkeys(("record_sum", "measurement_covariance_moments"), "mean and covariance of X"),
+    **dict.fromkeys(("column_sums", "row_sums"), "means of rows and columns"),
+    **dict.fromkeys(("spectral_init_sum", "gradient_sum"), "gradients"),
+    "prediction_moments": "scale of the predictions",
+    "unused_budget": "not used",
 }
 _COLUMNS = ("release", "mechanism", "sensitivity", "noise scale", "loss")
 _GROUPED = ("purpose", "releases", "budget", "names")

@@ -381,7 +381,7 @@ class PrivacySession:
         Where random words come from.
     adjacency, unit : str
         What the guarantee protects; recorded in the receipt.
-    observer : Observer or None
+    observer : Observer or None, default=None
         Who hears of payments.
     """
 

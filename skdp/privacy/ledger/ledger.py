@@ -106,13 +106,13 @@ class PrivacyLedger:
 
     Parameters
     ----------
-    epsilon, delta : float
+    epsilon, delta : float or None, default=None
         Total budget, in (0, inf) and [0, 1). With an epsilon, None is delta=1e-6. With delta=0 only
         fits with delta=0 are accepted.
-    mu : float
+    mu : float or None, default=None
         Instead, a budget of Gaussian DP: values of mu^2 add up, and later parts of other kinds
         count as the Gaussian that dominates them.
-    rho : float
+    rho : float or None, default=None
         Instead, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2 for a pure
         one, eta^2/8 for bounded range; they add up.
     adjacency : {"add_remove", "replace"} or None, default=None
@@ -291,7 +291,7 @@ class PrivacyLedger:
 
         Parameters
         ----------
-        delta : float, default=None
+        delta : float or None, default=None
             Of that fit; None: of the ledger, 1e-6 for budgets that have none.
 
         Returns
@@ -472,7 +472,7 @@ class PrivacyLedger:
 
         Parameters
         ----------
-        delta : float, default=None
+        delta : float or None, default=None
             For the epsilon that was spent; None: of the ledger.
 
         Returns

@@ -54,7 +54,7 @@ from skdp.privacy.store import connect
 
 ENDED = (
     "is part of what was paid for by name, and that has ended: a search ends when its 'fit' "
-    "returns, and what it did not use ends with it. Fit a new estimator, made from its parameters."
+    "returns, and what it did not use ends with it. Construct a new estimator, and fit that."
 )
 
 
@@ -209,7 +209,7 @@ class SearchReservation(Prepaid):
         if not found:
             raise refused(
                 f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
-                "is not among those. Fit a new estimator, made from its parameters.",
+                "is not among those. Construct a new estimator, and fit that.",
                 BudgetExceededError,
             )
         return 0
@@ -284,8 +284,8 @@ _UNPAID = (
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
     "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...). For "
-    "cross_validate, charge the private estimator with 'cv'. To fit one yourself, make a new one "
-    "from its parameters (outside the ledger: sklearn.base.clone)."
+    "cross_validate, charge the private estimator with 'cv'. To fit one yourself, construct it "
+    "anew, as in DPPCA(2), or use sklearn.base.clone outside of the ledger."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "

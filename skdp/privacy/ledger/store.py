@@ -87,8 +87,9 @@ class Book:
                 balance.put(key, None)
                 alone = Balance(self.terms, {0: charged}).spent()
                 name = getattr(self, "dataset", "") or self.note
+                twice = f", as adjacency={fit.adjacency!r} costs twice its mu here"
                 raise BudgetExceededError(
-                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}; "
+                    f"{fit.estimator} asks for epsilon={alone.epsilon:.4g}{twice * (factor > 1)}; "
                     f"{f'PrivacyLedger {name!r}' if name else 'this PrivacyLedger'} has room for "
                     f"epsilon={balance.remaining(part=part):.4g}, both at "
                     f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
