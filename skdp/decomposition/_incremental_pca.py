@@ -212,7 +212,7 @@ class DPIncrementalPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, debiased for the noise, of rows scaled down to `clip_norm_`.
+        Released variances, corrected for the noise, of rows scaled down to `clip_norm_`.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance.
     singular_values_ : ndarray of shape (n_components,)

@@ -207,9 +207,9 @@ class DPPCA(
     components_ : ndarray of shape (n_components, n_features)
         Principal axes, by decreasing variance. Signs come from the axes themselves.
     explained_variance_ : ndarray of shape (n_components,)
-        Released variances, corrected for the noise; 0 for a component below the noise. They are
-        those of rows scaled down to `clip_norm_`, so they are smaller than those of the rows as
-        they came, and much smaller with few rows or heavy tails.
+        Released variances, corrected for the noise. They are those of rows scaled down to
+        `clip_norm_`, so they are smaller than those of the rows as they came, and much smaller
+        with few rows or heavy tails.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Their fraction of the released total variance. For few components, the sum is an unbiased
         estimate of what they hold.
