@@ -311,7 +311,7 @@ def row_subspace(
     share = shares["subspace"]
     if route == "gram":
         share += -last or shares["spectrum"]  # the moment itself shows what directions hold
-        V, shown = spectral.gram_subspace(ask, d, k, share, noise, sums)
+        V, shown = spectral.gram_subspace(ask, d, k, share, noise)
         if not last:
             return V, sums, shown
         return spectral.power_subspace(ask, V, k, [last], noise), sums, None

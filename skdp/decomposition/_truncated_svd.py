@@ -387,14 +387,12 @@ class DPTruncatedSVD(
         clear = sums.noise_scale and spectral.significance(sums) > CLEAR
         if self.algorithm == "auto" and clear and not moved:  # sums show what holds most
             route = _base.row_route("auto", d, k, True, centred=False)
-        known = NOTHING if moved and route == "gram" else sums  # which holds the mean already
-        V, more, shown = _base.row_subspace(
+        V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
-            n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=known,
+            n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
         )  # fmt: skip
         added = (ask.beyond(V, V), ask.more) if moved else (0.0, 0.0)
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, added=added)
-        sums = sums if moved else more
         mean_square = max(float(total.value), total.noise_scale) / n
         facts = sums.value / n, mean_square, n, sums.noise_scale / n
         attributes = svd_variances(values, _base.components_of(vectors), *facts)

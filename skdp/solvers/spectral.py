@@ -22,21 +22,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from skdp._limits import CLEAR, MOST_DENSE, NEGLIGIBLE, FloatArray
 from skdp.answer import NOTHING, Answer
-from skdp.solvers.linalg import (
-    leading_pairs,
-    orthonormal,
-    symmetric_noise_edge,
-    top_eigenpairs,
-    wigner,
-)
+from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
 from skdp.solvers.median_search import private_clip_level
 from skdp.solvers.postprocess import drawn, held_by_eigenvectors, shares_shown
 
@@ -256,75 +248,22 @@ class Shown(NamedTuple):
 
 
 def gram_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise, sums: Answer = NOTHING
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
 ) -> tuple[FloatArray, Shown]:
-    """Return the leading k directions of a moment, and what it shows of them.
-
-    With noisy column `sums` their direction is a candidate for the first one, and the columns of
-    the largest for the others. Sums take more of the budget the less a moment can show, as far as
-    their total stands clear of its noise: where columns are of one sign, no direction has less.
-    """
+    """Return the leading k directions of a moment, and what it shows of them."""
     rows, share, _ = suited_rows(ask, 2 * d, share, noise, DIRECTION_LEVEL)
-    known, clear = [np.zeros((d, 0))], False
-    if sums.noise_scale:
-        most = noise.n * math.sqrt(2 * share / d) / noise.psd  # if one direction held all
-        part = share * min(1.0, (significance(sums) / CLEAR) ** 2) / (3 + most)
-        if part > (noise.clip_norm * noise.rect / sums.noise_scale) ** 2:  # what they had
-            sums, share = averaged(sums, rows.sums(share=part)), share - part
-        mean, clear = about_common(*sums)[:, None], significance(sums) > ndtri(1 - 0.01 / 2)
-        known += [mean, np.column_stack([mean, axes(np.abs(sums.value), k - 1)])][:k]
     block, scale = rows.gram(share=share)
-    finds = [(*_found(block, scale, each, k, clear), each.shape[1]) for each in known]
-    _, V, shares, first = max(finds, key=itemgetter(0))
-    total = Answer(np.asarray(np.trace(block)), scale * math.sqrt(d))
-    return V, Shown(shares, rows, _inside(block, V, first, scale), total)
-
-
-def _inside(block: FloatArray, V: FloatArray, first: int, scale: float) -> Answer:
-    """Return what is under a noisy moment in directions, without bias.
-
-    The `first` are known from elsewhere, the others eigenvectors of what is left.
-    """
-    inside, known, k = V.T @ block @ V, V[:, :first], V.shape[1]
-    if scale == 0.0 or first == k:
-        return Answer(inside, scale)
-    apart = block - known @ (known.T @ block)
-    values = np.linalg.eigvalsh(apart - (apart @ known) @ known.T)[::-1]
-    taken = np.argsort(np.abs(values), kind="stable")[:first]  # zeros that known ones have left
-    lead, noise = held_by_eigenvectors(np.delete(values, taken), k - first, scale)
-    apart = np.append(np.zeros(first), lead - np.diag(inside)[first:])
-    return Answer(inside + np.diag(apart), math.sqrt((first * scale**2 + noise**2) / k))
+    values, V = top_eigenpairs(block, k)
+    trace = float(np.trace(block))
+    held, error = held_by_eigenvectors(np.linalg.eigvalsh(block)[::-1], k, scale)
+    inside = Answer(np.diag(held), error / math.sqrt(k))
+    total = Answer(np.asarray(trace), scale * math.sqrt(d))
+    return V, Shown(shares_shown(values, trace, scale, d), rows, inside, total)
 
 
 def significance(sums: Answer) -> float:
     """Return the total of noisy sums, over its noise: large where columns are of one sign."""
     return abs(float(sums.value.sum())) / (sums.noise_scale * math.sqrt(len(sums.value)))
-
-
-def _found(
-    block: FloatArray, scale: float, known: FloatArray, k: int, clear: bool
-) -> tuple[float, FloatArray, FloatArray]:
-    """Return what k directions hold of a noisy moment, these, and what share it shows of each.
-
-    Some are known from elsewhere, the first one may be clear: products with them have no bias. The
-    others are eigenvectors of what is left. A value w at an edge E of the noise stands for a
-    direction that holds sqrt(w^2 - E^2) (as in `wigner`), and any holds as much as chance.
-    """
-    d, trace, V = len(block), float(np.trace(block)), orthonormal(known)
-    held = np.sum(V * (block @ V), axis=0)
-    # Noise alone exceeds this once in a hundred.
-    seen = held - trace / d > scale * ndtri(1 - 0.01 / max(len(held), 1))
-    seen[:1] |= clear
-    total = max(float(held.sum()), scale * seen[:1].sum())
-    shown = seen * np.maximum(held - trace / d, scale) / max(trace, scale, 1e-300)
-    if rest := k - len(held):
-        apart = block - V @ (V.T @ block)
-        values, vectors = top_eigenpairs(apart - (apart @ V) @ V.T, rest)
-        ends = np.maximum(values + symmetric_noise_edge(scale, d) * np.array([[1], [-1]]), 0.0)
-        total += float(np.maximum(np.prod(np.sqrt(ends), axis=0), trace / d).sum())
-        V = orthonormal(np.column_stack([V, vectors]))
-        shown = np.append(shown, shares_shown(values, trace, scale, d))
-    return total, V, shown
 
 
 def power_subspace(

@@ -92,7 +92,7 @@ def test_eigenvectors_hold_what_is_said_without_the_noise(d, spikes, rng):
     """Read off as they are their values are 2 to 15 noise scales too large."""
     true = np.diag(np.append(spikes, np.linspace(5.0, 1.0, d - len(spikes))))
     errors, raw, said = [], [], []
-    for _ in range(300):
+    for _ in range(100):
         N = rng.standard_normal((d, d)) * 5.0
         values, V = top_eigenpairs(true + (N + N.T) / 2)
         held, error = postprocess.held_by_eigenvectors(values, 3, 5.0)

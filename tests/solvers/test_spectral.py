@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.answer import NOTHING, Answer
+from skdp.answer import Answer
 from skdp.queries.rows import RowQuery
 from skdp.solvers import spectral
 from skdp.solvers.linalg import orthonormal
@@ -104,50 +104,15 @@ def test_where_popularity_is_flat_the_mean_is_found(scale, rng):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("scale", [20.0, 3.0])
-def test_a_moment_that_hides_the_mean_leaves_more_for_sums(scale, rng):
-    """Sums of one sign take part of the budget, and show one direction more."""
-    W = np.hypot(1.0, rng.standard_normal((1000, 300))) / 30  # rows of a length of about 0.8
-    lost = {True: [], False: []}
-    for seed in range(4):
-        for known in lost:
-            ask, session = rows(W, scale, seed)
-            sums = ask.sums(share=0.02) if known else NOTHING
-            V, shown = spectral.gram_subspace(ask, 300, 2, 0.9, noisy(scale, 1000.0), sums)
-            lost[known].append(loss(W, V[:, :1]))
-            assert not known or shown.shares[0]
-            assert [name for name, _ in shares_of(session)].count("row_sum") == 2 * known
-    assert np.mean(lost[True]) < min(0.1, 0.5 * np.mean(lost[False]))
-
-
-def test_sums_of_both_signs_leave_the_budget_to_the_moment(rng):
-    sums = Answer(np.tile([50.0, -50.0], 15), 5.0)
-    ask, session = rows(X, 5.0)
-    V, shown = spectral.gram_subspace(ask, 30, 3, 0.9, noisy(5.0), sums)
-    assert "row_sum" not in [name for name, _ in shares_of(session)]
-    assert loss(X, V) < 0.05 and shown.shares.all()
-
-
-@pytest.mark.deep
 def test_directions_that_hold_no_more_than_chance_are_rarely_shown(rng):
-    """Known ones and those of the moment alike, of rows that are alike in all directions."""
     W = rng.standard_normal((1500, 40))
     W /= np.linalg.norm(W, axis=1, keepdims=True)
     found = 0
     for seed in range(40):
         ask, _ = rows(W, 40.0, seed)
-        sums = Answer(150.0 * rng.standard_normal(40), 150.0)
-        shown = spectral.gram_subspace(ask, 40, 12, 0.9, noisy(40.0, 1500.0), sums)[1]
+        shown = spectral.gram_subspace(ask, 40, 12, 0.9, noisy(40.0, 1500.0))[1]
         found += shown.shares.any()
-    assert found <= 6
-
-
-def test_a_direction_holds_what_any_does_and_shows_no_more_than_all():
-    flat, known = 50.0 * np.eye(40), np.eye(40)[:, :12]
-    for first in (known, known[:, :0]):
-        held, _, shown = spectral._found(flat, 5.0, first, 12, False)
-        assert held == pytest.approx(12 * 50) and not shown.any()
-    assert spectral._found(-flat, 5.0, known[:, :1], 1, True)[2] == 1  # noise made their total
+    assert found <= 3
 
 
 def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng):
@@ -161,9 +126,6 @@ def test_noisy_numbers_are_drawn_to_their_mean_as_far_as_noise_scatters_them(rng
 
 ROUTES = {
     "gram": lambda ask, share: spectral.gram_subspace(ask, 30, 3, share, noisy(5.0))[0],
-    "gram with sums": lambda ask, share: spectral.gram_subspace(
-        ask, 30, 3, share, noisy(5.0), Answer(np.full(30, 4000.0), 50.0)
-    )[0],
     "screened": lambda ask, share: spectral.screened_subspace(ask, 30, 3, share, noisy(5.0))[0],
     "power": lambda ask, share: spectral.power_subspace(
         ask, start(30, 5), 3, [0.25 * share, 0.75 * share], noisy(5.0)
