@@ -235,14 +235,11 @@ class Shown(NamedTuple):
     ----------
     shares : ndarray
         Which share of the total each direction holds; 0 for what noise reaches.
-    rows : object
-        The rows that the moment is of.
     inside, total : Answer
         The moment in the subspace and its trace, both without bias.
     """
 
     shares: FloatArray
-    rows: Any
     inside: Answer
     total: Answer
 
@@ -258,7 +255,7 @@ def gram_subspace(
     held, error = held_by_eigenvectors(np.linalg.eigvalsh(block)[::-1], k, scale)
     inside = Answer(np.diag(held), error / math.sqrt(k))
     total = Answer(np.asarray(trace), scale * math.sqrt(d))
-    return V, Shown(shares_shown(values, trace, scale, d), rows, inside, total)
+    return V, Shown(shares_shown(values, trace, scale, d), inside, total)
 
 
 def significance(sums: Answer) -> float:
