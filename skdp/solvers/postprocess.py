@@ -126,18 +126,20 @@ def held_at(values: FloatArray, edge: float) -> FloatArray:
 
 
 def held_by_eigenvectors(
-    values: FloatArray, k: int, noise_scale: float
+    values: FloatArray, k: int, noise_scale: float, apart: float = 1 / 3
 ) -> tuple[FloatArray, float]:
     """Return what k leading eigenvectors of a noisy matrix hold without the noise, and the error.
 
     They follow the noise N: by E[<N, F>] = s^2 E[div F] (Stein) that of a value w holds
-    s^2 sum 1/(w - w') less than w, over all other values w'. Differences below s/2 tell no two
-    values apart and count less. The error is that of the sum, with what those leave of the bias.
+    s^2 sum 1/(w - w') less than w, over all other values w' (in the limit of large d: Bun, Allez,
+    Bouchaud, Potters, IEEE Trans. Inf. Theory 2016). Differences below `apart` noise scales count
+    less: with a larger one each has less error, and their sum more bias. The error is that of the
+    sum, with about what these leave of the bias.
     """
     if noise_scale == 0.0:
         return values[:k], 0.0
     gaps = (values[:k, None] - values) / noise_scale
-    slopes, left = gaps / (gaps**2 + 0.25), 0.25 * (gaps**2 + 0.25) ** -1.5
+    slopes, left = gaps / (gaps**2 + apart**2), apart**2 * (gaps**2 + apart**2) ** -1.5
     error = math.sqrt(k + float(np.sum(slopes[:, k:] ** 2) + np.sum(left[:, k:]) ** 2))
     return values[:k] - noise_scale * slopes.sum(axis=1), noise_scale * error
 
@@ -548,17 +550,10 @@ def _without_directions(
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
     """Return estimates of w_i'A w_i, A without the noise, for the eigenvectors w_i of A with it.
 
-    The eigenvalues of a noisy A spread out; in the limit of large d the mean of w_i'A w_i is
-    lambda_i - 2 s^2 Re sum_j 1/(lambda_i - lambda_j - i eta) (Bun, Allez, Bouchaud, Potters, IEEE
-    Trans. Inf. Theory 2016), with eta = s, the spacing of the eigenvalues of noise alone. A is a
-    matrix of squares, so the estimate is kept above 0.
+    A is a matrix of squares, so they are kept above 0. No sum of theirs is used.
     """
-    if noise == 0.0:
-        return np.maximum(values, 0.0)
-    x = values / noise
-    gaps = x[:, None] - x[None, :]
-    forms = x - 2 * np.sum(gaps / (gaps**2 + 1), axis=1)
-    return np.asarray(noise * np.maximum(forms, NEGLIGIBLE))
+    forms, _ = held_by_eigenvectors(values, len(values), math.sqrt(2) * noise, math.sqrt(0.5))
+    return np.maximum(forms, NEGLIGIBLE * noise)
 
 
 def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:
