@@ -115,7 +115,7 @@ def release_place(
     size, at, first = math.prod(shape), np.zeros(math.prod(shape)), 0.0
     between: tuple[float, ...] = ()
     for _ in range(PASSES):
-        records = ask.about(at).records()
+        records = (ask.about(at) if first else ask).records()
         radius = private_median(records.scores_below, rank_share, n, between)
         answer = records.total(radius, share=share / PASSES)
         noise = math.sqrt(size) * answer.noise_scale
