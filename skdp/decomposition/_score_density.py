@@ -95,7 +95,8 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         Public point that is subtracted first; None is the origin.
     limits : array of shape (2, 2) or "auto", default="auto"
         Public ends (low, high) of both coordinates. "auto" spends a fifth of the budget to find
-        them, three standard deviations about the mean.
+        them, three standard deviations about the mean. Up to a tenth of the coordinates may lie far
+        outside; they are cut first.
     n_bins : int or "auto", default="auto"
         Bins per axis of the histogram; "auto" follows from released class sizes and the noise.
     budget_split : dict or "auto", default="auto"
@@ -335,14 +336,14 @@ class DPScoreDensity(DensityPlans, BaseDPEstimator):
         """Return three released deviations about a released mean."""
         ask, weights = ask.coordinates(), column_weights(2)
         share /= 2  # one half finds where they lie, the other has the moments there
-        center, size = np.zeros(2), np.full(2, np.inf)
-        if not session.budget.exact:
-            found = find_columns(ask, 2, share, n)
-            words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}
-            warn_undetected_columns(self, ~found.found, found.needed, **words)
-            center, size = found.center, found.radius(found.sums_noise(1.0))
+        found = find_columns(ask, 2, share, n, tails=False)
+        center, size = found.center, found.radius(math.inf)
         sums = ask.moments(center, size, weights.rows, share=share)
         moments = column_moments(sums, center, size, weights, n)
+        # A scale that nothing shows may be the distance of the centre from the rows.
+        unseen = ~found.found | (~found.placed & (moments.variance <= moments.noise))
+        words = {"outcome": "and took a guess", "remedy": "'limits'", "of": "coordinates"}
+        warn_undetected_columns(self, unseen, found.needed, **words)
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))
 

@@ -583,9 +583,13 @@ class RecordQuery(SumQuery):
         """Return the mean of X, clipped as `records`; public under the unit "label" only."""
         if not self.unit.of_targets:
             raise ValueError("X is private unless privacy_unit='label'")
-        level = _PUBLIC_CLIP * self.units_alone.median("norms")
-        step = level * FINE  # in integers: the same bits whatever the blocks
-        return self.records().total(level).answer(step) * step / max(1, self.n_rows)
+        usual = self.units_alone.median("norms")
+        step = _PUBLIC_CLIP * usual * FINE  # in integers: the same bits whatever the blocks
+        total = self.records().total(_PUBLIC_CLIP * usual).answer(step)
+        mean = total * step / max(1, self.n_rows)
+        # Half of the records are nearer to 0 than the median of those that are not 0: most are 0.
+        near = self.about(mean).units_alone.median("norms") + float(np.linalg.norm(mean))
+        return mean if near >= usual else np.zeros_like(mean)
 
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""

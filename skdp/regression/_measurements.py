@@ -12,6 +12,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from skdp import _inputs
+from skdp._limits import CLEAR
 from skdp._validation import check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
@@ -22,6 +23,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.curvature import public_curvature
 from skdp.regression._linear import LinearPredictor
 from skdp.solvers.columns import find_center
+from skdp.solvers.postprocess import drawn
 from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
 from skdp.solvers.verdict import calibration
 from skdp.solvers.whitening import (
@@ -99,6 +101,7 @@ def judged(ask, fit, facts, design, stage, centre, share):
     accordingly, or set to zero.
     """
     failure, slope, shift, means = "", 1.0, 0.0, stage and stage.columns()
+    left_sd = fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0
     far = math.inf if means or fit.values.any() else 0.0
     if fit.zero_because:
         what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
@@ -114,9 +117,14 @@ def judged(ask, fit, facts, design, stage, centre, share):
         placed = centre.sd > 0  # else there is no intercept
         unit = centre.sd or fit.target_sd
         answer = sums.prediction_moments(unit, cut, radius, share=share)
-        slope, shift, kept = calibration(answer, n_free, placed)
+        slope, shift, kept, mean, sd = calibration(answer, n_free, placed)
+        # The median scale of residuals has less noise, and is wrong for tails: it may stand as far
+        # as what the moments leave agrees.
+        near, error = 1.0 - kept.share, CLEAR * kept.standard_error
+        squared = np.clip((left_sd / (unit * sd)) ** 2, near - error, near + error)
+        left_sd = unit * sd * math.sqrt(max(float(squared), 0.0))
         if not kept.exceeds(0.0):
-            slope, shift, means = 0.0, 0.0, None
+            slope, shift, means, left_sd = 0.0, float(drawn(*mean)[0]), None, unit * sd
             failure = f"{_ZERO}: {_UNCLEAR} {'the mean of the targets' if placed else 0}"
         elif kept.share < _LITTLE:
             failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
@@ -128,6 +136,7 @@ def judged(ask, fit, facts, design, stage, centre, share):
     return attributes | {
         "intercept_": middle + slope * facts.bias * fit.intercept,
         "prediction_bounds_": np.array([middle - far, middle + far]),
+        "residual_std_": left_sd,
         "failure": failure,
     }
 

@@ -115,9 +115,9 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     residual_std_ : float
-        Released scale of the residuals; 0 if none was found. It follows from the median size of
-        contributions, as if residuals were normal and all measurements about alike: those of
-        ratings have a larger standard deviation. That of new records is larger too.
+        Released deviation of targets from predictions; 0 if none was found. It follows from the
+        median size of contributions, as far as released second moments of both agree (far targets
+        count little). Without noise the median alone counts, as if residuals were normal.
     gradient_clip_norms_ : tuple of float
         Released norms to which contributions were clipped.
     n_iter_ : int

@@ -163,6 +163,7 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None, **how:
 def find_kinds(
     ask: AsksColumns, sizes: Sequence[int], shares: Sequence[float], n: float | None,
     *, centered: bool = True, within: FloatArray | None = None, far: bool = False,
+    tails: bool = True,
 ) -> list[Columns]:  # fmt: skip
     """Find columns of several kinds (rows and targets, say) in one search, as well as each alone.
 
@@ -171,7 +172,8 @@ def find_kinds(
     the sum of the shares, so the noise is in proportion to 1, and divided by w it is that of each
     kind alone. (Laplace noise would need w^2.) The first kind pays for the count; columns about 0,
     of models without an intercept, need none. `within` bounds the distance of the medians from 0,
-    if an earlier search found it. A search that goes `far` makes all stages in any case.
+    if an earlier search found it. A search that goes `far` makes all stages in any case. Without
+    `tails`, up to a tenth of the entries may lie far outside, however small the noise is.
     """
     if centered and n is None:
         n, shares = count_rows(ask, shares)
@@ -184,7 +186,8 @@ def find_kinds(
     first = log2_bins(zero + 1.0, sizes)
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
-        return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
+        medians = _medians(ask, first, unit, half, within, far)
+        return _scales_about(ask, *medians, n, weights, tails)
     seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
@@ -287,8 +290,9 @@ def _medians(
 
 
 def _scales_about(
-    ask: AsksColumns, seen: _Medians, unit: float, n: float, weights: FloatArray
-) -> list[Columns]:
+    ask: AsksColumns, seen: _Medians, unit: float, n: float, weights: FloatArray,
+    tails: bool = True,
+) -> list[Columns]:  # fmt: skip
     """Search for the scales about released centres, and return the columns of each kind.
 
     If one half of the entries is nearly equal and the other is not, the median distance is far too
@@ -315,7 +319,7 @@ def _scales_about(
     half = np.repeat(weights, kinds) * n / 2
     most = half if n > 1.0 else half + math.inf  # 1 stands for a number that is not known
     cells = size.points.shape[1]
-    raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, most)
+    raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, most, tails)
     factor = np.take(_RAISES, raised)
     # For a narrow column far from 0 all queried points may lie above its scale. If significantly
     # many entries differ from the centre, the point that few of them exceed serves as a scale.
@@ -343,7 +347,7 @@ def _scales_about(
 
 def _raised(
     about: AsksGrid, at: IntArray, cells: int, part: float, questions: int, unit: float,
-    most: FloatArray,
+    most: FloatArray, tails: bool,
 ) -> tuple[IntArray, FloatArray, Answer]:  # fmt: skip
     """Search for the factor that raises each scale; return its index and two released numbers.
 
@@ -356,7 +360,8 @@ def _raised(
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
     total = Answer(np.minimum(total.value, most), total.noise_scale)
     clear = 2 * CLEAR * total.noise_scale
-    goal, beyond = clear + np.minimum(2 * _BLUR * total.value, 2 * clear), np.zeros(len(at))
+    more, beyond = 2 * clear if tails else math.inf, np.zeros(len(at))
+    goal = clear + np.minimum(2 * _BLUR * total.value, more)
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
-from skdp.solvers.trace import FINER, TraceFit, private_median
+from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
 #
@@ -106,17 +106,18 @@ class Place(NamedTuple):
 def release_place(
     ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float
 ) -> Place:
-    """Return where records lie: a clipped mean, and another one about it.
+    """Return where records lie: clipped means, each about the one before.
 
-    The first has noise in proportion to the distance from 0, the second to the spread; both are
-    drawn to where they began as their noise demands.
+    The first has noise in proportion to the distance from 0, and misses it by as much as the
+    released radius does; what is left falls to a part of that each time, down to the spread. All
+    are drawn to where they began as their noise demands.
     """
     size, at, first = math.prod(shape), np.zeros(math.prod(shape)), 0.0
     between: tuple[float, ...] = ()
-    for seen in (ask, None):
-        records = (seen or ask.about(at)).records()
+    for _ in range(PASSES):
+        records = (ask.about(at) if first else ask).records()
         radius = private_median(records.scores_below, rank_share, n, between)
-        answer = records.total(radius, share=share / 2)
+        answer = records.total(radius, share=share / PASSES)
         noise = math.sqrt(size) * answer.noise_scale
         at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
@@ -167,7 +168,7 @@ def trace_attributes(
         "left_singular_vectors_": U * signs,
         "singular_values_": values,
         "right_singular_vectors_": V * signs,
-        "residual_std_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
+        "residual_std_": fit.noise_sd,
         "gradient_clip_norms_": fit.clip_levels,
     }
 

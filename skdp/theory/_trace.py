@@ -263,7 +263,7 @@ def descent_records(
     return DescentRecords(*numbers, n)
 
 
-_RANK_SHARE = 0.0365 / 46  # of the budget, for each rank of the searches of a fit with defaults
+_RANK_SHARE = 0.0365 / 52  # of the budget, for each rank of the searches of a fit with defaults
 
 
 class RequiredSamples(NamedTuple):

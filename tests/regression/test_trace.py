@@ -86,8 +86,8 @@ def test_a_zero_matrix_predicts_the_centre():
     for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of X")):
         with pytest.warns(UtilityWarning, match=said):
             model.fit(X[:n], y[:n] + 40.0)
-        assert not model.coef_.any()
-        assert np.all(model.prediction_bounds_ == model.intercept_)  # also of the better centre
+        # The bounds are also those of a better centre.
+        assert not model.coef_.any() and np.all(model.prediction_bounds_ == model.intercept_)
         assert model.intercept_ == pytest.approx(40.0, abs=0.1)
 
 
@@ -96,8 +96,8 @@ def test_few_records_are_said_to_be_few():
     """Between what can be read and what is of use predictions beside the targets decide."""
     X, y, _ = sample(1300, shape=(20, 20), noise=3.0)
     model = DPTraceRegressor(random_state=0)
-    needed = model.required_samples((20, 20))
-    assert needed.bounds_found < 1300 < needed.error_below_half
+    low, half, _ = model.required_samples((20, 20))
+    assert low < 1300 < half
     with pytest.warns(UtilityWarning, match="At this budget about 1604 records are needed"):
         model.fit(X, y)
 
@@ -105,8 +105,7 @@ def test_few_records_are_said_to_be_few():
 @pytest.mark.deep
 def test_outliers_do_little():
     X, y, M = sample(6000)
-    y[:60] = 1e6
-    X[30:60] *= 1e3
+    y[:60], X[30:60] = 1e6, 1e3 * X[30:60]
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
 
 
@@ -128,9 +127,8 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("form", "unit"), [(np.asarray, "row"), (sp.csr_array, "row"), (sp.csr_array, "label")]
-)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("unit", ["row", "label"])
 def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     X = np.random.default_rng(0).standard_normal((5000, 12))
     X *= np.random.default_rng(1).random(X.shape) < 0.04
@@ -139,12 +137,12 @@ def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     assert model.score(X, y) > 0.7 and abs(model.coef_).max() < 2
 
 
-def test_records_far_from_zero_are_not_mostly_zero(rng):
-    """The median of their norms may be told somewhat above all of them."""
-    X, M = rng.standard_normal((2000, 6, 5)), np.outer(rng.standard_normal(6), np.ones(5))
-    y = np.tensordot(X, M, 2) + rng.standard_normal(2000)
-    model = DPTraceRegressor(1, epsilon=10.0, random_state=0).fit(X + 50.0, y)
-    assert model.score(X + 50.0, y) > 0.8
+@pytest.mark.parametrize("far", [50.0, 1000.0])
+def test_records_far_from_zero_are_seen_where_they_lie(far):
+    """The median of their norms is told to a factor, and a clipped mean with it."""
+    X, y, _ = sample(2000, noise=1.0)
+    model = DPTraceRegressor(1, epsilon=10.0, random_state=0).fit(X + far, y)
+    assert model.score(X + far, y) > 0.6
 
 
 @pytest.mark.deep
@@ -338,8 +336,7 @@ def test_nothing_but_released_numbers_decides_about_means(rng):
         fits = [clone(model).fit(*one) for one in given]
     for other in fits[1:]:
         assert np.array_equal(other.coef_, fits[0].coef_)
-        assert other.intercept_ == fits[0].intercept_
-        assert other.releases_ == fits[0].releases_
+        assert (other.intercept_, other.releases_) == (fits[0].intercept_, fits[0].releases_)
 
 
 def pixels(n, seed=0):
@@ -385,7 +382,8 @@ def test_matrices_of_one_entry(form):
 @pytest.mark.parametrize(("size", "said"), [(0.3, True), (3.0, False)])
 def test_a_matrix_that_explains_little_is_said(size, said, rng):
     """By released numbers: how far predictions, targets and residuals vary."""
-    X = rng.standard_normal((5000, 6))
-    y = size * X[:, 0] + rng.standard_normal(5000)
-    caught = messages_of(lambda: DPTraceRegressor(1, epsilon=3.0).fit(X, y))
+    X, model = rng.standard_normal((5000, 6)), DPTraceRegressor(1, epsilon=3.0)
+    y = size * X[:, 0] + rng.standard_t(4, 5000) / math.sqrt(2)  # of deviation 1
+    caught = messages_of(lambda: model.fit(X, y))
+    assert model.residual_std_ == pytest.approx(1.0, rel=0.2)
     assert any("explains little" in message for message in caught) == said

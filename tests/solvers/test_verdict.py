@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.verdict import nonnegative, share_kept
+from skdp.solvers.verdict import calibration, nonnegative, share_kept
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 5.0])
@@ -27,6 +27,13 @@ def test_the_share_is_unbiased_and_its_error_is_that_of_the_noise(noise, rng):
 def test_a_total_below_its_noise_tells_nothing():
     kept = share_kept(Answer(3.0, 1.0), Answer(-2.0, 4.0))
     assert math.isfinite(kept.share) and not kept.exceeds(0.0)
+
+
+def test_a_line_that_is_not_clear_tells_the_mean_of_the_targets():
+    G = np.array([[40.0, 3.0, 0.0], [3.0, 90.0, -60.0], [0.0, -60.0, 100.0]])
+    line = calibration(Answer(G, 5.0), 0.0)
+    assert not line.kept.exceeds(0.0) and line.mean.noise_scale == pytest.approx(0.05)
+    assert (*line.mean.value, line.sd) == pytest.approx((-0.6, math.sqrt(0.9 - 0.6**2)))
 
 
 def test_values_that_are_not_negative_keep_their_sum(rng):
