@@ -185,7 +185,7 @@ def find_kinds(
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
         return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
-    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
+    seen = _Medians(zero, zero + SMALLEST, first, zero + math.inf, zero > 0, zero > 0)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
@@ -283,6 +283,8 @@ def _medians(
     even &= ~common | (last.nearest == number)
     center = np.where(a * b > 0, np.where(common, number, center), 0.0)
     near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
+    beyond = np.maximum(np.abs(a), np.abs(b)) > within  # of the range: nobody saw how far
+    near, within = np.where(beyond, (np.maximum(near, within), 2 * within), (near, within))
     return _Medians(center, near, first, within, even, even & (most > 3 * CLEAR)), unit
 
 
@@ -327,7 +329,11 @@ def _scales_about(
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
-    unseen, placed = ~found & (center == 0), seen.sure | (seen.near <= spread)
+    # Half of the entries lie within a distance from 0. If none of theirs from the centre is as
+    # small as it may be then, that distance was noise.
+    astray = spread > factor * (seen.within + np.abs(center))
+    seen.within[astray] = (spread + np.abs(center))[astray]
+    unseen, placed = ~found & (center == 0), ~astray & (seen.sure | (seen.near <= spread))
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
         at = slice(stop, stop := stop + of_kind)
