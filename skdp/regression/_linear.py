@@ -310,7 +310,7 @@ class Releases:
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
             of_fit, usual = np.multiply(self.estimator._cuts, min(self.wider, 1.2))
-            if self.targets is not None:  # entries of sparse columns scatter by more than deviations
+            if self.targets is not None:  # entries of sparse columns lie farther than deviations
                 longest = _USUAL * math.sqrt(self.d) / of_fit
                 longer = np.clip(1 / np.sqrt(self.columns.filled), 1.0, max(longest, 1.0))
                 of_fit, usual = of_fit * longer, usual * longer

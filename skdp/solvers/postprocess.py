@@ -553,8 +553,8 @@ def error_of_forms(values: FloatArray, forms: FloatArray, noise: float) -> float
     that hardly correlate have far less, as their A is known up to a factor.
     """
     d = len(values)
-    beside = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
-    return min(max(beside, 0.0) + 3 * noise**2, d * noise**2)
+    rest = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
+    return min(max(rest, 0.0) + 3 * noise**2, d * noise**2)
 
 
 def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:

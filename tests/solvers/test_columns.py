@@ -78,6 +78,19 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert found.placed.all()  # or targets there would have no model
 
 
+@pytest.mark.parametrize("part", [0.01, 0.25])
+def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
+    """As if noise had cut the first range short: a search that goes on looks farther."""
+
+    class Short(Entries):
+        def distances(self, center, points):
+            seen = self.X if center.any() else part * self.X
+            return _Ranks(self, np.abs(seen - center), seen != center, points)
+
+    found = find_columns(Short(294 + rng.standard_normal((150, 4)), 1.0, rng), 4, 1.0, 150.0)
+    assert not found.placed.any() and np.all(found.within > 250)
+
+
 def searched(make, noise):
     """Yield twenty tables and what a search of their columns found."""
     for rng in map(np.random.default_rng, range(20)):
