@@ -284,9 +284,9 @@ def _medians(
     center = np.where(a * b > 0, np.where(common, number, center), 0.0)
     near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
     # A median beyond the range that was searched may lie anywhere; ones of dummies lie at its end.
-    ends = np.sort(np.abs((a, b)), axis=0)
-    beyond = np.where(common, *ends) > within
-    near, within = np.where(beyond, (np.maximum(near, within), 2 * within), (near, within))
+    nearer, farther = np.sort(np.abs((a, b)), axis=0)
+    beyond = np.where(common, nearer, farther) > within
+    near, within = np.where(beyond, 2 * within, (near, within))
     return _Medians(center, near, first, within, even, even & (most > 3 * CLEAR)), unit
 
 

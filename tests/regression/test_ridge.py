@@ -564,14 +564,13 @@ def test_skewed_columns_and_targets_lose_little(rng):
         assert model.score(X, y) > best - 0.02
 
 
-@pytest.mark.parametrize(("epsilon", "least"), [(1.0, 0.45), (10.0, 0.75)])
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
-def test_many_columns_of_which_few_entries_differ_from_zero_are_learnt(epsilon, least, rng):
+def test_many_columns_of_which_few_entries_differ_from_zero_are_learnt(rng):
     """Their moments are known up to a factor where noise covers them; entries lie far out."""
     X = (rng.random((4000, 100)) < 0.1) * rng.exponential(1.0, (4000, 100))
-    f = X @ rng.standard_normal(100)
-    y = f / f.std() + 0.3 * rng.standard_normal(4000)
-    assert DPRidge(epsilon=epsilon).fit(X, y).score(X, y) > least
+    y = X @ rng.standard_normal(100) + rng.standard_normal(4000)
+    for epsilon, least in ((1.0, 0.45), (10.0, 0.75)):
+        assert DPRidge(epsilon=epsilon).fit(X, y).score(X, y) > least
 
 
 @pytest.mark.thorough
