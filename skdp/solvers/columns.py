@@ -185,7 +185,7 @@ def find_kinds(
     if n is not None and centered:
         half = np.repeat(weights, sizes) * n / 2
         return _scales_about(ask, *_medians(ask, first, unit, half, within, far), n, weights)
-    seen = _Medians(zero, zero + SMALLEST, first, zero + math.inf, zero > 0, zero > 0)
+    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
     return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
 
 
@@ -331,9 +331,10 @@ def _scales_about(
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
-    # Half of the entries lie within a distance from 0. If none of theirs from the centre is as
-    # small as it may be then, that distance was noise.
+    # Half of the entries lie within a distance from 0. If half lie farther from the centre than can
+    # be then, that distance was noise, unless rows are many (then entries lie in two places).
     astray = spread > factor * (seen.within + np.abs(center))
+    astray &= half < 4 * CLEAR * seen.about_zero.noise_scale
     seen.within[astray] = (spread + np.abs(center))[astray]
     unseen, placed = ~found & (center == 0), ~astray & (seen.sure | (seen.near <= spread))
     out, stop = [], 0

@@ -81,7 +81,7 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
 @pytest.mark.parametrize("part", [0.01, 0.25])
 def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
     """As if noise had cut the first range short: a search that goes on looks farther."""
-    ask = Entries(294 + rng.standard_normal((150, 4)), 1.0, rng, part)
+    ask = Entries(294 + rng.standard_normal((150, 4)), 4.0, rng, part)
     found = find_columns(ask, 4, 1.0, 150.0)
     assert not found.placed.any() and np.all(found.within > 250)
 
