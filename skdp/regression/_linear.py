@@ -160,7 +160,7 @@ _ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
 _MUCH = 0.5  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
-_TARGET = 0.6
+_TARGET = 0.8
 _LONGEST = 2.0  # clip norms: the fit weighs longer rows by less than a quarter, and tells little
 
 
@@ -310,12 +310,16 @@ class Releases:
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
             of_fit, usual = np.multiply(self.estimator._cuts, min(self.wider, 1.2))
+            if self.targets is not None:  # entries of sparse columns lie farther than deviations
+                longest = _USUAL * math.sqrt(self.d) / of_fit
+                longer = np.clip(1 / np.sqrt(self.columns.filled), 1.0, max(longest, 1.0))
+                of_fit, usual = of_fit * longer, usual * longer
             # Usual entries of rare dummies lie beyond the cut of the fit: predictions see no more.
             far = of_fit**2 * self.columns.filled < 1
-            ends, targets = [[usual]], self.targets
+            ends, targets = [np.broadcast_to(usual, self.d)], self.targets
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
                 of_fit = usual * self.wider**2
-                ends.append([of_fit])
+                ends.append(of_fit)
             self.units, *self.cuts = map(self._learnt_units, (of_fit, *np.where(far, of_fit, ends)))
             differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
             self.of_cuts = differ * self.shares["clip_norm"] / 3

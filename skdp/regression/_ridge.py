@@ -98,9 +98,10 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         What was subtracted from each column, and what it was divided by: 0 and 1, released, or
         from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Bounds of entries in predictions: 5 to 6 scales from a released centre, or wider ones if a
-        release shows that they predict clearly better; within `bounds`. If they are infinite, rows
-        longer than twice `clip_norm_` are scaled down to that norm.
+        Bounds of entries in predictions: 5 to 6 scales from a released centre (farther if many
+        entries are equal), or wider ones if a release shows that they predict clearly better;
+        within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down
+        to that norm.
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int

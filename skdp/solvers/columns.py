@@ -286,6 +286,10 @@ def _medians(
     even &= ~common | (last.nearest == number)
     center = np.where(a * b > 0, np.where(common, number, center), 0.0)
     near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
+    # A median beyond the range that was searched may lie anywhere; ones of dummies lie at its end.
+    nearer, farther = np.sort(np.abs((a, b)), axis=0)
+    beyond = np.where(common, nearer, farther) > within
+    near, within = np.where(beyond, 2 * within, (near, within))
     return _Medians(center, near, first, within, even, even & (most > 3 * CLEAR)), unit
 
 
@@ -331,7 +335,12 @@ def _scales_about(
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
-    unseen, placed = ~found & (center == 0), seen.sure | (seen.near <= spread)
+    # Half of the entries lie within a distance from 0. If half lie farther from the centre than can
+    # be then, that distance was noise, unless rows are many (then entries lie in two places).
+    astray = spread > factor * (seen.within + np.abs(center))
+    astray &= half < 4 * CLEAR * seen.about_zero.noise_scale
+    seen.within[astray] = (spread + np.abs(center))[astray]
+    unseen, placed = ~found & (center == 0), ~astray & (seen.sure | (seen.near <= spread))
     out, stop = [], 0
     for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
         at = slice(stop, stop := stop + of_kind)

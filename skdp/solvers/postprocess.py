@@ -470,11 +470,12 @@ def solve_normal_equations(
 ) -> Solution:
     """Return the linear map from released moments.
 
-    Without noise this is (A + alpha)^-1 B. With noise, b = (A + alpha) w + e for each target, where
-    e is the noise on b and the noise on A times w. For w drawn from N(0, rho^2 I) an entry of e has
-    variance s_b^2 + d rho^2 s^2, and the posterior mean of w has the filter m/(m^2 + var(e)/rho^2),
-    m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
-    what does not is taken to 0. rho is the most likely one given b.
+    Without noise this is (A + alpha)^-1 B. With noise A is estimated by its forms m in the
+    eigenvectors of A with noise, and b = (m + alpha) w + e for each target in these, where e is the
+    noise on b and what rows of A have beside their form, times w. For w drawn from N(0, rho^2 I) an
+    entry of e has variance s_b^2 + rho^2 r^2 (r^2: `error_of_forms`), and the posterior mean of w
+    has the filter m/(m^2 + var(e)/rho^2) in place of 1/m: what stands clear of the noise is left as
+    it is, what does not is taken to 0. rho is the most likely one given b.
 
     Next to w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
     weighted by m, is what is lost of the explainable variance.
@@ -491,11 +492,12 @@ def solve_normal_equations(
     A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
     values, W = np.linalg.eigh(A)  # that of scipy 1.13 takes no matrix without columns
     g, few = W.T @ B, released.cross[len(A) :]
-    m = true_forms(values, released.noise) + alpha
-    rho2, seen, likely = evidence(released, g, m, few, pooled=flat)
+    forms = true_forms(values, released.noise)
+    m, error = forms + alpha, error_of_forms(values, forms, released.noise)
+    rho2, seen, likely = evidence(released, g, m, few, error, pooled=flat)
     noises = released.cross_noise**2
     of_prior = noises / np.where(rho2, rho2, np.inf)
-    filters = _filter(m[:, None], len(m) * released.noise**2 + of_prior)
+    filters = _filter(m[:, None], error + of_prior)
     found = filters * g
     lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
     astray = noises + released.noise**2 * np.sum(found**2, axis=0)
@@ -554,6 +556,18 @@ def true_forms(values: FloatArray, noise: float) -> FloatArray:
     """
     forms, _ = held_by_eigenvectors(values, len(values), math.sqrt(2) * noise, math.sqrt(0.5))
     return np.maximum(forms, NEGLIGIBLE * noise)
+
+
+def error_of_forms(values: FloatArray, forms: FloatArray, noise: float) -> float:
+    """Return about the square of what a row of W'A W has beside its form, and of its error.
+
+    |A|^2 is that of A with noise without the d (d + 1) s^2 of noise, on average. A form has an
+    error of 1.4 s, which is doubled. Most is d s^2: that is noise alone. Columns of one length
+    that hardly correlate have far less, as their A is known up to a factor.
+    """
+    d = len(values)
+    rest = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
+    return min(max(rest, 0.0) + 3 * noise**2, d * noise**2)
 
 
 def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:

@@ -105,7 +105,7 @@ def on_their_own(values: FloatArray, unit: Answer, mean_error: Answer) -> int:
 
 
 def evidence(
-    released: Any, g: FloatArray, m: FloatArray, few: FloatArray, *, pooled: bool
+    released: Any, g: FloatArray, m: FloatArray, few: FloatArray, error: float, *, pooled: bool
 ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the rho^2 of each target under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
@@ -128,7 +128,7 @@ def evidence(
     taken = _GRID * (ratio.sum() / max(released.weight, 1.0))
     for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
         left = np.maximum([-taken, chosen * square / unit * (noise / unit) - taken], 0.0)
-        variances = 1 + left[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + len(m))
+        variances = 1 + left[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + error / noise**2)
         losses[:, j] = np.sum((g[:, j] / unit) ** 2 / variances + np.log(variances), axis=2)
     rho2 = _GRID[np.argmin(losses[0], axis=1)] * (units / noise) ** 2
     parts[:2] = np.sum(P * few, axis=0), np.sum((P * units) ** 2, axis=0)

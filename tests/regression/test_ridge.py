@@ -564,6 +564,15 @@ def test_skewed_columns_and_targets_lose_little(rng):
         assert model.score(X, y) > best - 0.02
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
+def test_many_columns_of_which_few_entries_differ_from_zero_are_learnt(rng):
+    """Their moments are known up to a factor where noise covers them; entries lie far out."""
+    X = (rng.random((4000, 100)) < 0.1) * rng.exponential(1.0, (4000, 100))
+    y = X @ rng.standard_normal(100) + rng.standard_normal(4000)
+    for epsilon, least in ((1.0, 0.45), (10.0, 0.75)):
+        assert DPRidge(epsilon=epsilon).fit(X, y).score(X, y) > least
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_rare_dummies_are_learnt(rng):

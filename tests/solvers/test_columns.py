@@ -11,11 +11,11 @@ from tools.gate import Noisy
 
 
 class Entries(Noisy):
-    """What `find_columns` asks, of known columns under known noise."""
+    """What `find_columns` asks, of known columns under known noise; wrong `part` about 0."""
 
-    def __init__(self, X, noise, rng):
+    def __init__(self, X, noise, rng, part=1.0):
         super().__init__(noise, rng)
-        self.X, self.weights = X, np.ones(X.shape[1])
+        self.X, self.weights, self.part = X, np.ones(X.shape[1]), part
 
     def weighted(self, weights):
         self.weights = weights
@@ -28,7 +28,7 @@ class Entries(Noisy):
         return _Ranks(self, self.X, np.ones(self.X.shape, bool), points)
 
     def distances(self, center, points):
-        distance = np.abs(self.X - center)
+        distance = np.abs(self.X * (1.0 if center.any() else self.part) - center)
         return _Ranks(self, distance, distance > 0, points)
 
     def _noisy(self, value, share):
@@ -78,6 +78,14 @@ def test_columns_are_found_however_far_from_zero(distance, rng):
     assert found.placed.all()  # or targets there would have no model
 
 
+@pytest.mark.parametrize("part", [0.01, 0.25])
+def test_a_median_beyond_what_was_searched_is_not_seen(part, rng):
+    """As if noise had cut the first range short: a search that goes on looks farther."""
+    ask = Entries(294 + rng.standard_normal((150, 4)), 4.0, rng, part)
+    found = find_columns(ask, 4, 1.0, 150.0)
+    assert not found.placed.any() and np.all(found.within > 250)
+
+
 def searched(make, noise):
     """Yield twenty tables and what a search of their columns found."""
     for rng in map(np.random.default_rng, range(20)):
@@ -85,15 +93,10 @@ def searched(make, noise):
         yield X, find_columns(Entries(X, noise, rng), X.shape[1], 1.0, float(len(X)))
 
 
-def test_narrow_columns_are_found():
-    """Even where all points lie above their scales, as many entries differ from the centre."""
+def test_narrow_columns_and_those_of_few_rows_far_from_zero_are_found():
+    """All points may lie above a scale; the mean of the ranks of a stage has less noise."""
     narrow = searched(lambda rng: 1e-3 * rng.standard_normal((2000, 3)) + [0.1, 1, -0.5], 12.0)
     assert all(found.found.all() for _, found in narrow)
-
-
-@pytest.mark.thorough
-def test_few_rows_show_most_columns_far_from_zero():
-    """By the mean of the ranks of a stage, which has less noise than the smallest one."""
     far = searched(lambda rng: rng.standard_normal((800, 6)) + 2e4 * rng.uniform(1, 4, 6), 20.0)
     assert np.mean([np.abs(found.center - X.mean(axis=0)) > 2 for X, found in far]) < 0.2
 

@@ -12,6 +12,7 @@ from skdp.solvers.postprocess import (
     NormalEquations,
     class_moments,
     drawn,
+    error_of_forms,
     normal_equations,
     reweighted,
     right_labels,
@@ -79,6 +80,10 @@ def test_true_forms_are_those_of_the_matrix_without_noise(rng):
         assert abs(found[part].mean() - truth[part].mean()) < 1.0
         assert abs(values[part].mean() - truth[part].mean()) > 2.0 or 130 < part[0] < 140
     np.testing.assert_array_equal(true_forms(np.array([-1.0, 2.0]), 0.0), [0.0, 2.0])
+    rest = np.sum((W.T @ A @ W) ** 2) / d - np.sum(truth**2) / d
+    assert error_of_forms(values, found, noise) == pytest.approx(rest + 3, rel=0.1)
+    alike = np.linalg.eigvalsh(30 * np.eye(d) + (G + G.T) / 2)
+    assert 3 <= error_of_forms(alike, true_forms(alike, noise), noise) < 8 < d * noise**2
 
 
 @pytest.mark.thorough
