@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._limits import CLEAR
 from skdp.privacy.streams.continual import stream_schedule
 from skdp.solvers.linalg import detection_limit, symmetric_noise_edge
-from skdp.solvers.postprocess import held_at, mean_noise_bias
+from skdp.solvers.postprocess import mean_noise_bias
 
 # What the displays share: axes, colours, and words.
 
@@ -106,7 +106,7 @@ def _shown(estimator, scale, order, noise_bias):
     edge = symmetric_noise_edge(scale, order)
     clear = detection_limit(edge, order) + noise_bias
     is_pca = hasattr(estimator, "components_") and not hasattr(estimator, "left_singular_vectors_")
-    return float(held_at(np.array([clear]), edge)[0]) if is_pca else clear
+    return math.sqrt(clear**2 - edge**2) if is_pca else clear
 
 
 def _noise_bias_of_mean(estimator):

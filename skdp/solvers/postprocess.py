@@ -114,15 +114,14 @@ def subspace_attributes(
 
 
 def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -> FloatArray:
-    """Return what share of a trace each eigenvalue has beyond chance; 0 for what noise reaches."""
+    """Return what share of a trace each eigenvector holds beyond chance; 0 for what noise reaches.
+
+    One of a value w beyond the edge E of the noise holds sqrt(w^2 - E^2), as in `wigner`.
+    """
     edge, beyond = symmetric_noise_edge(noise_scale, d), values - trace / d
     clear = beyond > detection_limit(edge, d)
-    return np.where(clear, held_at(beyond, edge) / max(trace, edge, 1e-300), 0.0)
-
-
-def held_at(values: FloatArray, edge: float) -> FloatArray:
-    """Return what eigenvectors of values beyond the edge of symmetric noise hold without it."""
-    return np.asarray(np.sqrt(np.maximum(values**2 - edge**2, 0.0)))
+    held = np.sqrt(np.maximum(beyond**2 - edge**2, 0.0))
+    return np.where(clear, held / max(trace, edge, 1e-300), 0.0)
 
 
 def held_by_eigenvectors(

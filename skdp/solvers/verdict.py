@@ -44,18 +44,10 @@ def share_kept(held: Answer, total: Answer) -> Kept:
     return Kept(share, math.hypot(held.noise_scale, share * total.noise_scale) / whole)
 
 
-class Line(NamedTuple):
-    """The line ``slope * prediction + shift``, what it explains, mean and deviation of targets."""
-
-    slope: float
-    shift: float
-    kept: Kept
-    mean: Answer
-    sd: float
-
-
-def calibration(moments: Answer, n_free: float, shifts: bool = True) -> Line:
-    """Return the best line for targets.
+def calibration(
+    moments: Answer, n_free: float, shifts: bool = True
+) -> tuple[float, float, Kept, Answer, float]:
+    """Return slope and shift of the best line for targets, what it explains, their mean and sd.
 
     `moments` are those of (prediction, target, 1), in one unit. A fit of p free numbers to the same
     n records has p/n of the rest by chance. Without an intercept the line goes through 0.
@@ -73,7 +65,8 @@ def calibration(moments: Answer, n_free: float, shifts: bool = True) -> Line:
     error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)
     kept = Kept(slope * (2 * joint - slope * predicted) / whole, error / whole)
     of_targets = Answer(mean[1:], noise / rows * shifts)
-    return Line(slope, float(mean[1] - slope * mean[0]), kept, of_targets, math.sqrt(whole / rows))
+    shift = float(mean[1] - slope * mean[0])
+    return slope, shift, kept, of_targets, math.sqrt(whole / rows)
 
 
 def nonnegative(values: FloatArray) -> FloatArray:

@@ -320,7 +320,7 @@ def required_samples(
     --------
     >>> from skdp.theory import required_samples
     >>> required_samples((20, 20), 2, epsilon=1.0)
-    RequiredSamples(bounds_found=300, error_below_half=1604, accurate=6422)
+    RequiredSamples(bounds_found=319, error_below_half=1604, accurate=6422)
     """
     mu = math.inf if epsilon == math.inf else mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units
