@@ -76,9 +76,8 @@ def advised(estimator: Any, check: Any, *data: Any, **options: Any) -> Any:
         "with OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer."
     )
     advice = {
-        "could not convert string": text,
-        "Cannot cast": text,  # of categories in a frame
-        "float() argument must be": text,  # of periods and intervals
+        # Categories in a frame cannot be cast; periods and intervals are objects.
+        **dict.fromkeys(("could not convert string", "Cannot cast", "Period'", "Interval'"), text),
         "not compatible with arrays of bytes/strings": text,
         "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
         "1.8e308: clip it by a public bound, or leave it out.",
