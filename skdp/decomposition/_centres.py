@@ -155,12 +155,13 @@ def about_zero(session, ask, noise, shares, d):
     """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
 
     Where the mean holds less than a quarter of the squares, or there is no noise, they are asked as
-    they were, and their sums have what is left of the share of means.
+    they were. Sums and moment have what is left: variances need both.
     """
     level = spectral.DIRECTION_LEVEL
     place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
     if session.budget.exact or clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
-        return ask, noise, shares | {"row_sum": left}, NOTHING
+        more = {"row_sum": left / 2, "subspace": shares["subspace"] + left / 2}
+        return ask, noise, shares | more, NOTHING
     step, scale = rows.sums(share=left)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
     rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)
