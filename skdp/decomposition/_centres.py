@@ -15,25 +15,56 @@ from skdp.decomposition._base import RAISING, lengthened
 from skdp.solvers import postprocess, spectral
 from skdp.solvers.median_search import find_between
 
-_NEARER = 0.5  # of the clip norm before: rows so much shorter have so much better a mean
+_MEANS = 4  # at most, each about the one before
+_SPARED = 0.1  # of the share of a moment, for a mean of few rows
+
+
+class Located(NamedTuple):
+    """Rows about a point near their mean, or about the point that they were given about.
+
+    Attributes
+    ----------
+    place : ndarray
+        The point, relative to the one before; 0 if rows were not moved.
+    clip_norm : float
+        How far rows may lie from it.
+    shares : dict
+        What is left of the budget; that of "center" is for the mean.
+    rows : Ask
+        The rows about it, clipped.
+    sums : Answer
+        Their sums, where rows were not moved.
+    share : float
+        What these were paid.
+    """
+
+    place: Any
+    clip_norm: float
+    shares: dict
+    rows: Any
+    sums: Answer
+    share: float
 
 
 def located(session, ask, noise, shares, d, level):
-    """Return a point near the mean, a clip norm about it, what share is left, and the rows.
+    """Return rows about a point near their mean, and a clip norm about it.
 
     The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
-    from 0 up to two more are taken about the one before. Each has half of what is left. Rows whose
-    mean is near the point about which they were measured are not measured again, nor those whose
-    sums are noise. Half of the rows lie hardly nearer to a mean than its error, and few farther
+    from 0 up to three more are taken about the one before. Each has so much of the budget that its
+    error is a sixth of that clip norm, if a moment can spare it. They end where the mean is near
+    the point about which rows were measured, sums are noise, or rows are much longer than the
+    error of the mean. Half of the rows lie hardly nearer to a mean than its error, and few farther
     than from the point before: three questions tell where, as counts raise and lower what they
     find. `level` is how many rows may be shortened, as in `row_clip_norm`.
     """
-    means, last = shares["center"], RAISING * shares["center_search"]
+    last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
-    rows = ask.clipped(clip_norm)
-    for _ in range(3):
-        means = means / 2
-        step = postprocess.shrunk_mean(*(sums := rows.sums(share=means)), noise.n, clip_norm)[0]
+    rows, share = ask.clipped(clip_norm), shares["center"] / _MEANS
+    share = mean_share(shares, share, d * (6 * noise.rect / noise.n) ** 2, _SPARED)
+    for _ in range(_MEANS):
+        shares = without(shares, share)
+        sums = rows.sums(share=share)
+        step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
         square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
         clear = square > (d + CLEAR * math.sqrt(2 * d)) * noise_square
         if is_near(step, clip_norm) or not clear:
@@ -41,21 +72,41 @@ def located(session, ask, noise, shares, d, level):
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
         error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
-        between = min(error / (2 * noise.n), before / 4), before
-        clip_norm = find_between(about.kept_below, between, 3, searches)
+        error = error / noise.n
+        clip_norm = find_between(
+            about.kept_below, (min(error / 2, before / 4), before), 3, searches
+        )
         rows = about.clipped(clip_norm)
-        if clip_norm > _NEARER * before:
+        if clip_norm > min(before / 2, 4 * error):
             break
     if place.any():
         longer = lengthened(session, rows, clip_norm, last, d, level=level)
         clip_norm = min(longer, noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
-    return place, clip_norm, means + searches + last, rows
+    shares = shares | {"center": shares["center"] + searches + last}
+    return Located(place, clip_norm, shares, rows, sums, share)
+
+
+def mean_share(shares, least, wanted, spared):
+    """Return the share of a mean: the least, or what is wanted if the moment can spare it."""
+    return max(least, min(wanted, spared * shares.get(moment_of(shares), 0.0)))
+
+
+def moment_of(shares):
+    """Return the name of the share of a moment."""
+    return "gram" if "gram" in shares else "subspace"
+
+
+def without(shares, share):
+    """Return what is left beside a mean: it takes its own share first, then of the moment's."""
+    own, name = min(share, shares["center"]), moment_of(shares)
+    rest = {"center": shares["center"] - own}
+    return shares | rest | ({name: shares[name] - (share - own)} if share > own else {})
 
 
 def is_near(step, clip_norm):
     """Whether rows about a point so near have about the lengths that were measured."""
-    return float(np.linalg.norm(step)) < _NEARER**2 * clip_norm
+    return float(np.linalg.norm(step)) < clip_norm / 4
 
 
 class Centre(NamedTuple):
@@ -69,6 +120,8 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     noise : RowNoise
         With it, how long they may be.
+    shares : dict
+        What is left of the budget.
     beyond : float
         How much the sum of squares that these rows are asked for exceeds that about the mean.
     """
@@ -76,24 +129,31 @@ class Centre(NamedTuple):
     mean: Any
     rows: Any
     noise: spectral.RowNoise
+    shares: dict
     beyond: float = 0.0
 
 
 def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be."""
-    place, clip_norm, left, about = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, about, seen, before = located(session, ask, noise, shares, d, level)
     noise = replace(noise, clip_norm=clip_norm)
-    sums, noise_scale = about.sums(share=left)
+    share = mean_share(shares, shares["center"], math.sqrt(d) * noise.rect / noise.n, 2 * _SPARED)
+    shares, sums = without(shares, share), about.sums(share=share)
+    if not place.any():  # of the same rows as before
+        old = before / (before + share)
+        scale = math.hypot(old * seen.noise_scale, (1 - old) * sums.noise_scale)
+        sums = Answer(old * seen.value + (1 - old) * sums.value, scale)
+    sums, noise_scale = sums
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
     near = is_near(step, noise.clip_norm)
     if noise_scale == 0.0 or not near:
-        return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise)
+        return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise, shares)
     # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
     beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n
-    return Centre(mean, about.recentered(mean), noise, beyond)
+    return Centre(mean, about.recentered(mean), noise, shares, beyond)
 
 
 class AboutZero(NamedTuple):
@@ -158,11 +218,13 @@ def about_zero(session, ask, noise, shares, d):
     they were. Sums and moment have what is left: variances need both.
     """
     level = spectral.DIRECTION_LEVEL
-    place, clip_norm, left, rows = located(session, ask, noise, shares, d, level)
-    if session.budget.exact or clip_norm**2 > (1 - _NEARER**2) * noise.clip_norm**2:
+    place, clip_norm, shares, rows, _, _ = located(session, ask, noise, shares, d, level)
+    left = shares["center"]
+    if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
         more = {"row_sum": left / 2, "subspace": shares["subspace"] + left / 2}
         return ask, noise, shares | more, NOTHING
-    step, scale = rows.sums(share=left)
+    share = mean_share(shares, left, math.sqrt(d) * noise.rect / noise.n, 2 * _SPARED)
+    shares, (step, scale) = without(shares, share), rows.sums(share=share)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
     rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)
     return rows, noise, shares, Answer(noise.n * mean, scale)

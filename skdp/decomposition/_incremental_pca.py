@@ -487,8 +487,8 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
-        place, clip_norm, more, _ = _centres.located(session, ask, noise, parts, **level)
-        return place, clip_norm, left + more
+        place, clip_norm, parts, *_ = _centres.located(session, ask, noise, parts, **level)
+        return place, clip_norm, left + parts["center"]
 
     # -- releases --------------------------------------------------------------------------
 

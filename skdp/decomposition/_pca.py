@@ -57,8 +57,8 @@ class RowComponentsMixin:
             if centers:
                 centre = _centres.centred(session, ask, noise, shares, d, level)
             else:
-                centre = _centres.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise)
-            noise, clip_norm = centre.noise, centre.noise.clip_norm
+                centre = _centres.Centre(np.zeros(d), ask.clipped(noise.clip_norm), noise, shares)
+            noise, clip_norm, shares = centre.noise, centre.noise.clip_norm, centre.shares
             if whole:
                 share, rows = shares["gram"], centre.rows
                 suited = _base.spectral.suited_rows(rows, 2 * d, share, noise, level)
