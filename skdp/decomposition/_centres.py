@@ -15,8 +15,7 @@ from skdp.decomposition._base import RAISING, lengthened
 from skdp.solvers import postprocess, spectral
 from skdp.solvers.median_search import find_between
 
-_MEANS = 4  # at most, each about the one before
-_SPARED = 0.1  # of the share of a moment, for a mean of few rows
+_SPARED = 0.15  # of the share of a moment, for a mean of few rows
 
 
 class Located(NamedTuple):
@@ -45,6 +44,15 @@ class Located(NamedTuple):
     sums: Answer
     share: float
 
+    def all_sums(self, share):
+        """Release the sums of the rows, and join them to those that were released."""
+        sums = self.rows.sums(share=share)
+        if self.place.any():
+            return sums
+        old = self.share / (self.share + share)
+        scale = math.hypot(old * self.sums.noise_scale, (1 - old) * sums.noise_scale)
+        return Answer(old * self.sums.value + (1 - old) * sums.value, scale)
+
 
 def located(session, ask, noise, shares, d, level):
     """Return rows about a point near their mean, and a clip norm about it.
@@ -59,10 +67,9 @@ def located(session, ask, noise, shares, d, level):
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
-    rows, share = ask.clipped(clip_norm), shares["center"] / _MEANS
-    share = mean_share(shares, share, d * (6 * noise.rect / noise.n) ** 2, _SPARED)
-    for _ in range(_MEANS):
-        shares = without(shares, share)
+    rows, least = ask.clipped(clip_norm), shares["center"] / 4
+    for _ in range(4):
+        share, shares = paid_for_mean(shares, least, d * (6 * noise.rect / noise.n) ** 2)
         sums = rows.sums(share=share)
         step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
         square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
@@ -87,21 +94,15 @@ def located(session, ask, noise, shares, d, level):
     return Located(place, clip_norm, shares, rows, sums, share)
 
 
-def mean_share(shares, least, wanted, spared):
-    """Return the share of a mean: the least, or what is wanted if the moment can spare it."""
-    return max(least, min(wanted, spared * shares.get(moment_of(shares), 0.0)))
+def paid_for_mean(shares, least, wanted=0.0):
+    """Return the share of a mean, and what is left.
 
-
-def moment_of(shares):
-    """Return the name of the share of a moment."""
-    return "gram" if "gram" in shares else "subspace"
-
-
-def without(shares, share):
-    """Return what is left beside a mean: it takes its own share first, then of the moment's."""
-    own, name = min(share, shares["center"]), moment_of(shares)
-    rest = {"center": shares["center"] - own}
-    return shares | rest | ({name: shares[name] - (share - own)} if share > own else {})
+    It is the least, or more where that is wanted and a moment can spare it.
+    """
+    name = "gram" if "gram" in shares else "subspace"
+    share = max(least, min(wanted, _SPARED * shares[name]))
+    own = min(share, shares["center"])
+    return share, shares | {"center": shares["center"] - own, name: shares[name] + own - share}
 
 
 def is_near(step, clip_norm):
@@ -135,15 +136,12 @@ class Centre(NamedTuple):
 
 def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be."""
-    place, clip_norm, shares, about, seen, before = located(session, ask, noise, shares, d, level)
+    found = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, about = found[:4]
     noise = replace(noise, clip_norm=clip_norm)
-    share = mean_share(shares, shares["center"], math.sqrt(d) * noise.rect / noise.n, 2 * _SPARED)
-    shares, sums = without(shares, share), about.sums(share=share)
-    if not place.any():  # of the same rows as before
-        old = before / (before + share)
-        scale = math.hypot(old * seen.noise_scale, (1 - old) * sums.noise_scale)
-        sums = Answer(old * seen.value + (1 - old) * sums.value, scale)
-    sums, noise_scale = sums
+    wanted = math.sqrt(d) * noise.rect / noise.n
+    share, shares = paid_for_mean(shares, shares["center"], wanted)
+    sums, noise_scale = found.all_sums(share)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
@@ -218,13 +216,15 @@ def about_zero(session, ask, noise, shares, d):
     they were. Sums and moment have what is left: variances need both.
     """
     level = spectral.DIRECTION_LEVEL
-    place, clip_norm, shares, rows, _, _ = located(session, ask, noise, shares, d, level)
+    found = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, rows = found[:4]
     left = shares["center"]
     if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
-        more = {"row_sum": left / 2, "subspace": shares["subspace"] + left / 2}
-        return ask, noise, shares | more, NOTHING
-    share = mean_share(shares, left, math.sqrt(d) * noise.rect / noise.n, 2 * _SPARED)
-    shares, (step, scale) = without(shares, share), rows.sums(share=share)
+        rows = ask.clipped(noise.clip_norm)
+        sums = found.all_sums(left / 2) if not place.any() else rows.sums(share=left / 2)
+        return rows, noise, shares | {"subspace": shares["subspace"] + left / 2}, sums
+    share, shares = paid_for_mean(shares, left, math.sqrt(d) * noise.rect / noise.n)
+    step, scale = rows.sums(share=share)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
     rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)
     return rows, noise, shares, Answer(noise.n * mean, scale)

@@ -47,9 +47,13 @@ def default_shares(d, centers, n_is_public, clip_norm, starts=False):
 
 def with_rest(shares, left):
     """Return shares of which the moments, or what stands for them, have also what is left."""
-    moments = {name: share for name, share in shares.items() if name not in _NO_MOMENTS}
-    more = 1 + left / sum(moments.values())
-    return shares | {name: more * share for name, share in moments.items()}
+    more = 1 + left / of_moments(shares)
+    return {name: s if name in _NO_MOMENTS else more * s for name, s in shares.items()}
+
+
+def of_moments(shares):
+    """Return the share of all moments, or of what stands for them."""
+    return math.fsum(share for name, share in shares.items() if name not in _NO_MOMENTS)
 
 
 def statistics(X, facts, n_jobs=None):
@@ -487,8 +491,9 @@ class DPIncrementalPCA(
         if n is None:
             left, n = 0.0, postprocess.released_count(*ask.count(share=parts["count"]))
         noise = _base.row_noise(session, self.adjacency, n, clip_norm)
+        before = parts["gram"] = of_moments(shares)
         place, clip_norm, parts, *_ = _centres.located(session, ask, noise, parts, **level)
-        return place, clip_norm, left + parts["center"]
+        return place, clip_norm, left + parts["center"] + parts["gram"] - before
 
     # -- releases --------------------------------------------------------------------------
 
