@@ -67,15 +67,16 @@ def located(session, ask, noise, shares, d, level):
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
-    rows, least = ask.clipped(clip_norm), shares["center"] / 4
+    rows, least, wanted = ask.clipped(clip_norm), shares["center"] / 2, 0.0
     for _ in range(4):
-        share, shares = paid_for_mean(shares, least, d * (6 * noise.rect / noise.n) ** 2)
+        share, shares = paid_for_mean(shares, least, wanted)
         sums = rows.sums(share=share)
         step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
         square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
         clear = square > (d + CLEAR * math.sqrt(2 * d)) * noise_square
         if is_near(step, clip_norm) or not clear:
             break
+        least, wanted = least / 4, d * (6 * noise.rect / noise.n) ** 2
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
         error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
@@ -139,7 +140,7 @@ def centred(session, ask, noise, shares, d, level):
     found = located(session, ask, noise, shares, d, level)
     place, clip_norm, shares, about = found[:4]
     noise = replace(noise, clip_norm=clip_norm)
-    wanted = math.sqrt(d) * noise.rect / noise.n
+    wanted = math.sqrt(d) * noise.rect / noise.n * place.any()
     share, shares = paid_for_mean(shares, shares["center"], wanted)
     sums, noise_scale = found.all_sums(share)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
