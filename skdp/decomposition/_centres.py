@@ -18,52 +18,17 @@ from skdp.solvers.median_search import find_between
 _SPARED = 0.15  # of the share of a moment, for a mean of few rows
 
 
-class Located(NamedTuple):
-    """Rows about a point near their mean, or about the point that they were given about.
-
-    Attributes
-    ----------
-    place : ndarray
-        The point, relative to the one before; 0 if rows were not moved.
-    clip_norm : float
-        How far rows may lie from it.
-    shares : dict
-        What is left of the budget; that of "center" is for the mean.
-    rows : Ask
-        The rows about it, clipped.
-    sums : Answer
-        Their sums, where rows were not moved.
-    share : float
-        What these were paid.
-    """
-
-    place: Any
-    clip_norm: float
-    shares: dict
-    rows: Any
-    sums: Answer
-    share: float
-
-    def all_sums(self, share):
-        """Release the sums of the rows, and join them to those that were released."""
-        sums = self.rows.sums(share=share)
-        if self.place.any():
-            return sums
-        old = self.share / (self.share + share)
-        scale = math.hypot(old * self.sums.noise_scale, (1 - old) * sums.noise_scale)
-        return Answer(old * self.sums.value + (1 - old) * sums.value, scale)
-
-
 def located(session, ask, noise, shares, d, level):
-    """Return rows about a point near their mean, and a clip norm about it.
+    """Return a point near the mean, a clip norm about it, the shares left, the rows, and sums.
 
     The error of a mean is in proportion to the clip norm that its rows had, so that of rows far
-    from 0 up to three more are taken about the one before. Each has so much of the budget that its
-    error is a sixth of that clip norm, if a moment can spare it. They end where the mean is near
-    the point about which rows were measured, sums are noise, or rows are much longer than the
-    error of the mean. Half of the rows lie hardly nearer to a mean than its error, and few farther
-    than from the point before: three questions tell where, as counts raise and lower what they
-    find. `level` is how many rows may be shortened, as in `row_clip_norm`.
+    from 0 up to three more are taken about the one before. These have so much of the budget that
+    their error is a sixth of the clip norm, if the moment can spare it. They end where the mean is
+    near the point about which rows were measured, where sums are noise, or where rows are much
+    longer than the error. Half of the rows lie hardly nearer to a mean than its error, and few
+    farther than from the point before: three questions tell where, as counts raise and lower what
+    they find. `level` is how many rows may be shortened, as in `row_clip_norm`. The sums, and what
+    they were paid, are of the rows that are returned if these were not moved.
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
@@ -80,19 +45,17 @@ def located(session, ask, noise, shares, d, level):
         place, before, searches = place + step, clip_norm, searches / 2
         about = ask.centered(place)  # one query: its norms are measured once
         error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
-        error = error / noise.n
-        clip_norm = find_between(
-            about.kept_below, (min(error / 2, before / 4), before), 3, searches
-        )
+        between = min(error / (2 * noise.n), before / 4), before
+        clip_norm = find_between(about.kept_below, between, 3, searches)
         rows = about.clipped(clip_norm)
-        if clip_norm > min(before / 2, 4 * error):
+        if clip_norm > min(before / 2, 4 * error / noise.n):
             break
     if place.any():
         longer = lengthened(session, rows, clip_norm, last, d, level=level)
         clip_norm = min(longer, noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
     shares = shares | {"center": shares["center"] + searches + last}
-    return Located(place, clip_norm, shares, rows, sums, share)
+    return place, clip_norm, shares, rows, (sums, share)
 
 
 def paid_for_mean(shares, least, wanted=0.0):
@@ -137,12 +100,15 @@ class Centre(NamedTuple):
 
 def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be."""
-    found = located(session, ask, noise, shares, d, level)
-    place, clip_norm, shares, about = found[:4]
-    noise = replace(noise, clip_norm=clip_norm)
-    wanted = math.sqrt(d) * noise.rect / noise.n * place.any()
+    place, clip_norm, shares, about, (seen, before) = located(session, ask, noise, shares, d, level)
+    noise, moved = replace(noise, clip_norm=clip_norm), bool(place.any())
+    wanted = moved * math.sqrt(d) * noise.rect / noise.n
     share, shares = paid_for_mean(shares, shares["center"], wanted)
-    sums, noise_scale = found.all_sums(share)
+    sums, noise_scale = about.sums(share=share)
+    if not moved:  # the same rows were asked before
+        new = share / (share + before)
+        sums = new * sums + (1 - new) * seen.value
+        noise_scale = math.hypot(new * noise_scale, (1 - new) * seen.noise_scale)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
@@ -217,13 +183,11 @@ def about_zero(session, ask, noise, shares, d):
     they were. Sums and moment have what is left: variances need both.
     """
     level = spectral.DIRECTION_LEVEL
-    found = located(session, ask, noise, shares, d, level)
-    place, clip_norm, shares, rows = found[:4]
+    place, clip_norm, shares, rows, _ = located(session, ask, noise, shares, d, level)
     left = shares["center"]
     if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
-        rows = ask.clipped(noise.clip_norm)
-        sums = found.all_sums(left / 2) if not place.any() else rows.sums(share=left / 2)
-        return rows, noise, shares | {"subspace": shares["subspace"] + left / 2}, sums
+        more = {"row_sum": left / 2, "subspace": shares["subspace"] + left / 2}
+        return ask, noise, shares | more, NOTHING
     share, shares = paid_for_mean(shares, left, math.sqrt(d) * noise.rect / noise.n)
     step, scale = rows.sums(share=share)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]

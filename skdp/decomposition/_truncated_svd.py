@@ -382,7 +382,7 @@ class DPTruncatedSVD(
             ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
             moved = isinstance(ask, _centres.AboutZero)
         # Rows that would be screened have a share of their sums only without noise.
-        elif route != "screened" or session.budget.exact:
+        if not moved and (route != "screened" or session.budget.exact):
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
         clear = sums.noise_scale and spectral.significance(sums) > CLEAR
         if self.algorithm == "auto" and clear and not moved:  # sums show what holds most
