@@ -20,7 +20,7 @@ from skdp.data.views import Mapped, RowScale, TargetScale
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
 from skdp.queries.regression import RegressionQuery
 from skdp.solvers.columns import count_rows, find_kinds, rows_for_scales
-from skdp.solvers.median_search import QUESTIONS, find_between, find_scale
+from skdp.solvers.median_search import QUESTIONS, find_between
 from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
@@ -367,18 +367,15 @@ class Releases:
         Without a share nothing is asked. A number that a search can hardly tell from what it finds
         stays as it is. Rows within the cuts are not longer.
         """
-        estimator, ask, units = self.estimator, self.ask.lengths(), self.units
-        usual, given = math.sqrt(self.d), estimator.clip_norm
-        if given == "auto":
-            of_search = self.session, ask, share, usual
-            given = base.clip_norm_of(estimator, *of_search) if share else _USUAL * usual
-            given *= self.wider
-        elif share and not self.exact:
-            found = find_scale(ask.kept_below, share, near=float(given))
-            lower = self.wider * found.value
-            given = lower if found.found and lower < _ALIKE * given else given
+        units, usual = self.units, math.sqrt(self.d)
+        learnt = self.estimator.clip_norm == "auto"
+        given = _USUAL * usual * self.wider if learnt else float(self.estimator.clip_norm)
+        if share:
+            of_search = self.session, self.ask.lengths(), share, usual
+            found = self.wider * base.clip_norm_of(self.estimator, *of_search)
+            given = found if learnt or found < _ALIKE * given else given
         longest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
-        return min(float(given), float(np.linalg.norm(longest)))
+        return min(given, float(np.linalg.norm(longest)))
 
     def _some(self, clip_norm):
         """Release products, and the moments of the columns and directions that they show."""
