@@ -25,10 +25,11 @@ def cases():
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
         if check.func is null_checks.check_null_release:
-            # In the first tier once for each class, and its second half for each of its units.
+            # In the first tier of some classes, and its second half of each unit of the others.
             kind = type(estimator), settings_of(estimator).unit
-            marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
-            if kind[0] in seen and kind not in seen:
+            whole = kind[0] not in seen and kind[0].__name__ in FIRST_CLASSES
+            marks = pytest.mark.every_way if whole else pytest.mark.deep
+            if not whole and kind not in seen:
                 half = partial(null_checks.check_same_answers, kind[0].__name__)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
@@ -60,9 +61,15 @@ def test_further_ways(estimator, check):
     check(type(estimator).__name__, large)
 
 
-# A third of the pairs of each further way, in turn: their bases are one more axis of the array.
-PARTS = [(e, ()) for e in ESTIMATORS] + [(e, (i % 3, 3)) for i, e in enumerate(FURTHER)]
-PRIVATE = [pytest.param(*way, id=repr(way[0])) for way in PARTS if way[0].epsilon != np.inf]
+# Half of the pairs of each way, the other half deep, and a third of those of each further way, in
+# turn: their bases are one more axis of the array.
+PARTS = [(e, (i % 2, 2), ()) for i, e in enumerate(ESTIMATORS)]
+PARTS += [(e, (1 - i % 2, 2), pytest.mark.deep) for i, e in enumerate(ESTIMATORS)]
+PARTS += [(e, (i % 3, 3), ()) for i, e in enumerate(FURTHER)]
+PRIVATE = [
+    pytest.param(e, part, id=f"{e!r}{', the others' if marks else ''}", marks=marks)
+    for e, part, marks in PARTS if e.epsilon != np.inf
+]  # fmt: skip
 
 
 @pytest.mark.every_way
