@@ -15,6 +15,8 @@ from tools.pairs import audits
 from tools.ways import ESTIMATORS, FURTHER
 
 FIRST_CHECKS = {null_checks.check_pays_first, fit_checks.check_receipt}
+NULL_CLASSES = ("DPPCA", "DPTruncatedSVD", "DPLowRankFactorizer", "DPRecommender",
+                "DPScoreDensity")  # fmt: skip
 FIRST_CLASSES = ("DPPCA", "DPTruncatedSVD", "DPLowRankFactorizer", "DPPersonalizedRegressor",
                  "DPRecommender")  # fmt: skip
 
@@ -27,7 +29,7 @@ def cases():
         if check.func is null_checks.check_null_release:
             # In the first tier of some classes, and its second half of each unit of the others.
             kind = type(estimator), settings_of(estimator).unit
-            whole = kind[0] not in seen and kind[0].__name__ in FIRST_CLASSES
+            whole = kind[0] not in seen and kind[0].__name__ in NULL_CLASSES
             marks = pytest.mark.every_way if whole else pytest.mark.deep
             if not whole and kind not in seen:
                 half = partial(null_checks.check_same_answers, kind[0].__name__)

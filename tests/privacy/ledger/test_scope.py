@@ -31,6 +31,7 @@ def in_workers(*tasks):
     return LOKY(joblib.delayed(attempt)(task) for task in tasks)
 
 
+@pytest.mark.deep  # workers start
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_refuse_what_nobody_paid_for():
     model = pca().fit(X)
@@ -44,6 +45,7 @@ def test_workers_refuse_what_nobody_paid_for():
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
+@pytest.mark.deep  # workers start
 def test_workers_charge_the_file(tmp_path):
     assert in_workers(None, None) == ["fitted"] * 2
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
@@ -53,6 +55,7 @@ def test_workers_charge_the_file(tmp_path):
     assert ledger.spent.epsilon <= 2
 
 
+@pytest.mark.deep  # workers start
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
@@ -71,6 +74,7 @@ def test_a_search_that_was_paid_for_runs_in_workers():
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
 
+@pytest.mark.deep  # workers start
 def test_a_refusal_that_workers_meet_is_met_at_the_end():
     search = grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=2)
     with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"), PrivacyLedger(9, 1e-5):
