@@ -819,9 +819,7 @@ def _known(path, *kinds):
 def tried(case, folder, every):
     """Yield (fault, place, what is wrong) for the places of a case."""
     store, (run, arg) = case[1], CASES[case]
-    numbers = iter(range(10**6))
-
-    made = []
+    numbers, made = iter(range(10**6)), []
 
     def make(X):
         made.append(
@@ -836,9 +834,8 @@ def tried(case, folder, every):
     names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
     plain = case == ("release", "memory") or (every and (case[0] == "release" or run is not Fit))
-    kinds, of_file = ("release", *["scorer"] * (case[0] == "search")), case != ("release", "file")
-    path = f"{folder}/known" if store == "file" and of_file else None
-    known = () if plain else _known(path, *kinds)
+    path = f"{folder}/known" if store == "file" and case[0] != "release" else None
+    known = () if plain else _known(path, "release", *["scorer"] * (case[0] == "search"))
     for number, place in enumerate(seen.places(every, known)):
         for name in names if every else [names[number % len(names)]]:
             fault = partial(elsewhere, helper) if name == "process fits" else FAULTS[name]
