@@ -116,7 +116,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             type(self).__name__, unit, adjacency, plan.losses, seeded,
             sessions=math.ceil(plan.mean_n_runs) * self._sessions(),
         )  # fmt: skip
-        n_columns = (*getattr(X, "shape", ()), math.inf, math.inf)[1]
+        n_columns = (*getattr(X, "shape", ()), math.inf, math.inf)[1] or math.inf
         runs = Runs(self, plan, candidates, limit, n_columns)
         with prepaid(fit, self._reservation_key, limit):
             self._warn_if_weak(self, seeded)
