@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from sklearn import config_context
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
 from skdp._validation import (
@@ -126,6 +127,8 @@ def check_numbers(y: Any, name: str = "y") -> Any:
             f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
             f"categories by a public list first; {_DATES}."
         )
+    with QUIET():  # scikit-learn looks for NaN alone among objects
+        assert_all_finite(y, input_name=name)
     return y
 
 
@@ -303,11 +306,8 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
     y = complete_labels(y)
-    if reset:
-        X, y = checked(estimator, X, y, accept_sparse="csr", **options)
-    else:
-        check = partial(check_X_y, estimator=estimator)
-        X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
+    check = partial(validate_data, estimator) if reset else partial(check_X_y, estimator=estimator)
+    X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
     return in_memory(X, y=check_numbers(y) if numbers else np.asarray(y))
 
 

@@ -64,6 +64,7 @@ BAD = {form: (make, "encode categories by a public list first") for form, make i
     "integer": (with_one(HUGE), "that a float can hold"),
     "dates": (lambda values: np.full(values.shape, DATE), "subtract a public date"),
     "a date": (with_one(DATE), "subtract a public date"),
+    "infinity": (with_one(np.inf), "contains infinity"),
     "durations": (lambda values: [[DATE - DATE] * D] * N, "subtract a public date"),
     "masked": (lambda values: np.ma.masked_equal(values, values.ravel()[0]), "masked entries"),
 }

@@ -18,7 +18,7 @@ from skdp.decomposition import _base, _centres
 from skdp.decomposition._pca import RowComponentsMixin
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
-from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
+from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
 from skdp.solvers import postprocess
 from skdp.solvers.linalg import orthonormal
@@ -405,7 +405,13 @@ class DPIncrementalPCA(
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         self._keep_stream(group)
         if (found := group.notes["found"]) < before:  # what was said of an earlier release stands
-            _base.warn_of_found(self, found, self.explained_variance_ratio_)
+            learnt = _base.warn_of_found(self, found, self.explained_variance_ratio_)
+            if session is not None and not learnt and self.clip_norm == "auto":
+                message = (
+                    "all later rows are clipped to the 'clip_norm_' of this first batch, which may "
+                    "be far off. Give a public 'clip_norm', or begin with more rows."
+                )
+                warn_caller(message, PartialSignalWarning)
         return self
 
     # -- parameters ------------------------------------------------------------------------
@@ -464,19 +470,11 @@ class DPIncrementalPCA(
         if d > MOST_DENSE:
             sketch = orthonormal(session.random_signs((d, postprocess.sketch_size(k, d))))
         facts = {
-            "adjacency": self.adjacency,
-            "clip_norm": clip_norm,
-            "center": center,
-            "about": about,
-            "centers": centers,
-            "k": k,
-            "d": d,
-            "n": n,
-            "persons": self._by_group,
-            "sketch": sketch,
+            "adjacency": self.adjacency, "clip_norm": clip_norm, "center": center, "about": about,
+            "centers": centers, "k": k, "d": d, "n": n, "persons": self._by_group, "sketch": sketch,
             "dtype": _inputs.float_dtype(X).str,
             "names": list(getattr(self, "feature_names_in_", ())),
-        }
+        }  # fmt: skip
         return facts, shares
 
     def _start(self, session, ask, shares, d, n):

@@ -330,6 +330,8 @@ class FederatedClient:
         trial: PrivateQuery | None = None,
         sensitivity: float | None = None,
     ) -> None:
+        if not isinstance(config, AggregationConfig):
+            raise TypeError(f"'config' must be an AggregationConfig. Got {config!r}.")
         self._query, self._trial = query, trial
         self._signatures = signatures
         self._parts = config

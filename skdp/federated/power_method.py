@@ -247,15 +247,9 @@ class RecommenderClient(_clients.FederatedClient):
         cap = None if cap == "binary" else cap
         query = RowHistories(row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=cap)
         super().__init__(
-            query,
-            config,
-            _SIGNATURES,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            unit="row",
-            n_features=int(np.shape(R)[1]),
-        )
+            query, config, _SIGNATURES, epsilon=epsilon, delta=delta, adjacency=adjacency,
+            unit="row", n_features=int(np.shape(R)[1]),
+        )  # fmt: skip
 
 
 class FederatedPowerMethod:

@@ -116,7 +116,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             type(self).__name__, unit, adjacency, plan.losses, seeded,
             sessions=math.ceil(plan.mean_n_runs) * self._sessions(),
         )  # fmt: skip
-        runs = Runs(self, plan, candidates, limit)
+        n_columns = (*getattr(X, "shape", ()), math.inf, math.inf)[1] or math.inf
+        runs = Runs(self, plan, candidates, limit, n_columns)
         with prepaid(fit, self._reservation_key, limit):
             self._warn_if_weak(self, seeded)
             results = runs.run(X, y, fit_params)
@@ -132,9 +133,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             check_real(self, "mean_n_runs", 1, 1e6)
         if self.cv is not None:
             raise ValueError(
-                f"{type(self).__name__} has no folds: each candidate is fitted and scored on all "
-                "rows, which costs less noise than to split them, and a private model cannot adapt "
-                f"to single rows by much. Leave 'cv' at None. Got {self.cv!r}."
+                f"{type(self).__name__} has no folds: it fits and scores each candidate on all "
+                f"rows, which needs less noise. Leave 'cv' at None. Got {self.cv!r}."
             )
         check_searchable(self.estimator, self.assume_rowwise)
         scorer = self._scorer
@@ -200,15 +200,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     def _finish(self, plan, fit, results):
         spent = PrivacySpent(
-            float(self.epsilon),
-            float(self.delta),
-            plan.losses,
-            fit.adjacency,
-            fit.unit,
-            fit.seeded,
-            _distance(plan, fit.sessions),
-            "this search alone",
-        )
+            float(self.epsilon), float(self.delta), plan.losses, fit.adjacency, fit.unit,
+            fit.seeded, _distance(plan, fit.sessions), "this search alone",
+        )  # fmt: skip
         attributes = results.attributes(spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
         vars(self).update(attributes, privacy_spent_=spent, releases_=results.ledger())

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.pipeline import Pipeline
 
 from skdp._limits import LARGEST
+from skdp._validation import check_rank
+from skdp.decomposition._base import LinearTransformMixin
 from skdp.exceptions import HELD, warn_caller
 from skdp.model_selection._cost import budget_for, candidate_of, dp_parts, set_budget
 from skdp.privacy.accounting import losses as accounting
@@ -23,6 +27,7 @@ from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession, no_warnings
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import Words, make_source
+from skdp.regression._personalized_base import PersonalizedBase
 
 # The random number of runs of a private search: geometric, with a mean that depends on the number
 # of candidates.
@@ -380,16 +385,24 @@ def _column(values):
 class Runs:
     """Draws and executes runs within a reservation."""
 
-    def __init__(self, search, plan, candidates, limit):
+    def __init__(self, search, plan, candidates, limit, n_columns):
         self.search, self.plan, self.candidates, self.limit = search, plan, candidates, limit
         self.source = make_source(search.random_state, type(search).__name__)
         self.words = self.source.derive("search").words("candidates and their number")
         for params in candidates:  # before anything is paid for
-            parts = dp_parts(candidate_of(search.estimator, params))
+            candidate = candidate_of(search.estimator, params)
+            parts = dp_parts(candidate)
             set_budget(parts, *self._part(1 - search.score_budget_fraction), search.delta)
             with no_warnings():  # the run that is published warns
                 for part in parts:
                     part._check_parameters()
+            for _, step in getattr(candidate, "steps", [("", candidate)]):
+                k = getattr(step, "n_components", None)
+                limited = isinstance(step, LinearTransformMixin | PersonalizedBase)
+                if limited and isinstance(k, Integral):
+                    check_rank(step, math.inf, n_columns, least=min(k, 1))
+                if not isinstance(step, OneToOneFeatureMixin):
+                    break
 
     def run(self, X, y, fit_params):
         """Execute the plan; return what is published."""

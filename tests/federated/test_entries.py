@@ -142,5 +142,6 @@ def test_what_is_no_sum_of_entries():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"unit_bound|adjacency"):
             federated.PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
+    refuses(TypeError, "must be an AggregationConfig", federated.PowerMethodClient, np.eye(N), 3)
     with pytest.raises(ValueError, match="n_samples"):
         federated.FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)

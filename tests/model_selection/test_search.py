@@ -28,7 +28,7 @@ from skdp import (
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.model_selection._cost import budget_for
 from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsilon
-from skdp.preprocessing import RowClipper
+from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
@@ -169,6 +169,8 @@ def test_infinite_epsilon_is_exact():
         ({"scoring": None, "estimator": make_pipeline(RowClipper(), DPPCA())}, "of every step"),
         ({"cv": 5}, "has no folds"),
         ({"param_grid": {"n_components": [1, 1.5]}}, r"a float in \(0, 1\) or None"),
+        ({"param_grid": {"n_components": [1, 6]}}, "between 1 and n_features=5"),
+        ({"estimator": make_pipeline(DPStandardScaler(), DPPCA(6)), "param_grid": {}}, "=5"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
