@@ -379,13 +379,20 @@ def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, trai
     ]
     fits = [fit for plan in plans for fit in [*plan, *lines * (1 + training)] * n_splits]
     return SearchCost(
-        name=name, candidates=tuple(zip(candidates, one_fit, strict=True)), n_splits=n_splits,
-        held=held, scored=scored, refit=refit,
+        name=name,
+        candidates=tuple(zip(candidates, one_fit, strict=True)),
+        n_splits=n_splits,
+        held=held,
+        scored=scored,
+        refit=refit,
         exact_scores=not all(hasattr(scorer, "private_losses") for scorer in scorers),
-        losses=accounting.compose(losses), unit=unit, adjacency=adj,
-        seeded=any(fit.seeded for fit in fits), fits=tuple(fits),
+        losses=accounting.compose(losses),
+        unit=unit,
+        adjacency=adj,
+        seeded=any(fit.seeded for fit in fits),
+        fits=tuple(fits),
         refits=tuple(map(tuple, plans)) if refit else (),
-    )  # fmt: skip
+    )
 
 
 def _dearest(spent):
