@@ -108,7 +108,8 @@ def _with_targets(
 def _entries(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
     """Yield the entries of dense records, or of both factors."""
     for block in blocks:
-        yield np.hstack([block.rows, *filter(np.ndim, [block.columns.get("factors")])])
+        factors = block.columns.get("factors")
+        yield np.asarray(block.rows) if factors is None else np.hstack([block.rows, factors])
 
 
 def _check_number(n: float, kind: type[Exception] = ValueError) -> None:

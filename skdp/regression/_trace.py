@@ -70,8 +70,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Clip norm of a record's contribution to a gradient, in private medians of its norm. "auto"
         chooses it from the budget.
     measurement_covariance : "private", float, two arrays or an array, default="private"
-        Second moments of X. "private" learns the mean, and row and column covariances, with 8% of
-        the budget (only variances for sparse X). Otherwise give a public value: the variance of an
+        Second moments of X. "private" learns units of rows and columns, the mean, and row and
+        column covariances, with 16% of the budget (sparse X: only variances, with 8%). Otherwise give a public value: the variance of an
         entry, row and column covariances (d1, d1) and (d2, d2) whose Kronecker product is the
         covariance of X, or that covariance itself, of shape (d1 d2, d1 d2) (dense rows). If records
         have different covariances, give their mean.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import NEGLIGIBLE, FloatArray
+from skdp._limits import GRAM_FEATURES, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
 from skdp.solvers.postprocess import drawn
@@ -130,18 +130,20 @@ def release_place(
     A mean has noise in proportion to the distance from the place before, down to the spread: all
     are drawn to where they began as their noise demands. Without `centered`, records lie about 0.
     """
-    d = sum(shape) if factored else math.prod(shape)
-    found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
-    sizes = np.where(found.found, found.deviation, np.median(found.deviation))
-    whole = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
-    units = unit_pair((whole / whole.max()) ** 2)
+    d, at = sum(shape) if factored else math.prod(shape), np.zeros(math.prod(shape))
+    units = np.ones(shape[0]), np.ones(shape[1])
+    if d <= GRAM_FEATURES:  # of more, a search takes too long
+        found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
+        # Where few scales are found, those are chance.
+        known = found.found & (np.mean(found.found) > 0.5)
+        sizes = np.where(known, found.deviation, np.median(found.deviation))
+        sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
+        units = unit_pair((sides / sides.max()) ** 2)
+        at = np.where(found.found | found.placed, found.center, 0.0) if centered else at
     whole = np.outer(*units).ravel()
-    at, first, radius = np.zeros(len(whole)), 0.0, 0.0
-    if not centered:
-        return Place(at, units, radius)
-    at = np.where(found.found | found.placed, found.center, 0.0)
+    first, radius = 0.0, 0.0
     between: tuple[float, ...] = ()
-    for _ in range(PASSES):
+    for _ in range(PASSES * centered):
         records = ask.about(at, units).records()
         radius = private_median(records.scores_below, rank_share, n, between)
         answer = records.total(radius, share=shares["mean"] / PASSES)
