@@ -71,10 +71,10 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         chooses it from the budget.
     measurement_covariance : "private", float, two arrays or an array, default="private"
         Second moments of X. "private" learns units of rows and columns, the mean, and row and
-        column covariances, with 16% of the budget (sparse X: only variances, with 8%). Otherwise give a public value: the variance of an
-        entry, row and column covariances (d1, d1) and (d2, d2) whose Kronecker product is the
-        covariance of X, or that covariance itself, of shape (d1 d2, d1 d2) (dense rows). If records
-        have different covariances, give their mean.
+        column covariances, with 16% of the budget (sparse X: only variances, with 8%). Otherwise
+        give a public value: the variance of an entry, row and column covariances (d1, d1) and (d2,
+        d2) whose Kronecker product is the covariance of X, or that covariance itself, of shape (d1
+        d2, d1 d2) (dense rows). If records have different covariances, give their mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" makes the first estimate only, with the whole budget.
     shrink_singular_values : bool, default=True
