@@ -349,9 +349,10 @@ class ColumnRows:
 
 
 def centered(
-    blocks: Iterable[Any], center: FloatArray, between: tuple[FloatArray, ...] = ()
-) -> Iterator[Any]:
-    """Yield rows minus a centre, in dense blocks of bounded memory; groups stay whole.
+    blocks: Iterable[Any], center: FloatArray, between: tuple[FloatArray, ...] = (),
+    unit: FloatArray | float = 1.0,
+) -> Iterator[Any]:  # fmt: skip
+    """Yield rows minus a centre, in a unit, in dense blocks of bounded memory; groups stay whole.
 
     Entries are cut between bounds first, if these are given.
     """
@@ -368,7 +369,8 @@ def centered(
             part = part.toarray() if sp.issparse(part) else as_array(part)
             out = scratch.shaped(part.shape)
             part = _inside(part, between, out) if between else part
-            yield np.subtract(part, center, out=out)
+            np.subtract(part, center, out=out)
+            yield np.divide(out, unit, out=out)
 
 
 def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) -> FloatArray:

@@ -38,6 +38,7 @@ from skdp.data.units import Placed
 from skdp.data.views import Columns, ViewedRows, Zipped, ZippedRows, cacheable, centered
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.queries.columns import ColumnQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import FINE, SumQuery
 from skdp.units import unit_named
@@ -94,11 +95,21 @@ def _number(columns: Columns) -> NDArray[np.int64]:
 
 
 def _with_targets(
-    rows: RowSource, y: Any, at_once: int, place: FloatArray | None, **factors: Any
+    rows: RowSource, y: Any, at_once: int, place: FloatArray | None, units: Any, **factors: Any
 ) -> RowSource:
     if place is not None:
-        rows = ViewedRows(rows, partial(centered, center=place), rows.n_features)
+        unit = units[0] if factors else np.outer(*units).ravel()
+        factors = {name: factor / units[1] for name, factor in factors.items()}
+        view = partial(centered, center=place[: len(unit)], unit=unit)  # 0 of factors
+        rows = ViewedRows(rows, view, rows.n_features)
     return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
+
+
+def _entries(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
+    """Yield the entries of dense records, or of both factors."""
+    for block in blocks:
+        factors = block.columns.get("factors")
+        yield np.asarray(block.rows) if factors is None else np.hstack([block.rows, factors])
 
 
 def _check_number(n: float, kind: type[Exception] = ValueError) -> None:
@@ -440,8 +451,8 @@ class RecordQuery(SumQuery):
         A record, or its target alone.
     n_jobs : int or None
         Threads; they never change a result.
-    place : array of shape (d1 d2,) or None
-        Public: taken off each (dense) record.
+    place, units : array of shape (d1 d2,) and arrays of shapes (d1,) and (d2,), or None
+        Public: taken off each (dense) record, and what its rows and columns are divided by.
     """
 
     units = "records"
@@ -455,6 +466,7 @@ class RecordQuery(SumQuery):
         privacy_unit: str = "row",
         n_jobs: int | None = None,
         place: FloatArray | None = None,
+        units: Any = (1.0, 1.0),
     ) -> None:
         self.unit = unit_named(privacy_unit)
         of_records = self.unit.in_one_row and self.unit.bound is None
@@ -465,7 +477,7 @@ class RecordQuery(SumQuery):
         super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
         self.form = _form_of(placed, shape)
         self._placed = placed
-        with_targets = partial(_with_targets, at_once=self.form.at_once, place=place)
+        with_targets = partial(_with_targets, at_once=self.form.at_once, place=place, units=units)
         self._joined = placed.joined(with_targets)
         self._records: Any = self._joined
         # The integers of dense records (four bytes each) are cached if they fit, to save time.
@@ -523,11 +535,11 @@ class RecordQuery(SumQuery):
         """Return records that contribute A vec(X), for public symmetric A of norm below 1."""
         return self._contributing(form=MixedRecords.of(self.form, A))
 
-    def about(self, place: FloatArray) -> RecordQuery:
-        """Return the records X - place, for dense rows and a public place."""
+    def about(self, place: FloatArray, units: Any = (1.0, 1.0)) -> RecordQuery:
+        """Return the records X - place (X in factored form) in public units of rows and columns."""
         return RecordQuery(
             self._placed, self.shape, adjacency=self.adjacency, privacy_unit=self.unit.name,
-            n_jobs=self.n_jobs, place=place,
+            n_jobs=self.n_jobs, place=place, units=units,
         )  # fmt: skip
 
     def augmented(self, center: float, bias: float) -> RecordQuery:
@@ -548,6 +560,11 @@ class RecordQuery(SumQuery):
         """
         form = SingleEntries.of(self.form, by_column=by_column)
         return self._contributing(form=form, shape=form.shape)
+
+    def entries(self) -> ColumnQuery:
+        """Return the query of the entries of dense records, or of both factors, as columns."""
+        size = sum(self.shape) if type(self.form) is FactoredRecords else math.prod(self.shape)
+        return self._derived(ColumnQuery, restricted(self._joined, _entries, size))
 
     def records(self) -> ClippedSum:
         """Return the query of the contributions X, without targets; `total` gives the mean of X."""

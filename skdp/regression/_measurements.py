@@ -92,7 +92,7 @@ def first_means(ask, facts, design, centre):
     return stage
 
 
-def judged(ask, fit, facts, design, stage, centre, share):
+def judged(ask, fit, facts, design, stage, centre, share, place):
     """Calibrate a fit on released moments of predictions and targets, and return its attributes.
 
     The descent assumes that the covariance of X is a product of a row and a column covariance,
@@ -129,12 +129,14 @@ def judged(ask, fit, facts, design, stage, centre, share):
         elif kept.share < _LITTLE:
             failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
         far = slope * cut * unit
-    middle, (left, right) = centre.value + shift * centre.sd, design[:2] if design else (None, None)
-    attributes = trace_attributes(fit, left, right, means)
+    middle = centre.value + shift * centre.sd
+    attributes = trace_attributes(fit, design[:2] if design else (None, None), place.units, means)
     for name in ("coef_", "singular_values_"):
         attributes[name] *= slope
     return attributes | {
-        "intercept_": middle + slope * facts.bias * fit.intercept,
+        "intercept_": middle
+        + slope * facts.bias * fit.intercept
+        - float(place.at @ attributes["coef_"].ravel()),
         "prediction_bounds_": np.array([middle - far, middle + far]),
         "residual_std_": left_sd,
         "failure": failure,
@@ -307,7 +309,7 @@ def default_shares(estimator):
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
     if searches_of_design(estimator):
-        shares |= {"covariance": 0.05, "mean": 0.03}
+        shares |= {"covariance": 0.05, "units": 0.08, "mean": 0.03}
     if estimator.fit_intercept:
         shares["center"] = 0.03
     if estimator.solver == "spectral_init":

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
-from skdp.queries.records import DenseRecords, RecordQuery
+from skdp.queries.records import DenseRecords, FactoredRecords, RecordQuery, SparseRecords
 from skdp.regression import _measurements
 from skdp.regression._plans import TracePlans, shape_of
 from skdp.regression._scores import ScoredRegressorMixin
@@ -70,11 +70,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         Clip norm of a record's contribution to a gradient, in private medians of its norm. "auto"
         chooses it from the budget.
     measurement_covariance : "private", float, two arrays or an array, default="private"
-        Second moments of X. "private" learns the mean, and row and column covariances, with 8% of
-        the budget (only variances for sparse X). Otherwise give a public value: the variance of an
-        entry, row and column covariances (d1, d1) and (d2, d2) whose Kronecker product is the
-        covariance of X, or that covariance itself, of shape (d1 d2, d1 d2) (dense rows). If records
-        have different covariances, give their mean.
+        Second moments of X. "private" learns units of rows and columns, the mean, and row and
+        column covariances, with 16% of the budget (sparse X: only variances, with 8%). Otherwise
+        give a public value: the variance of an entry, row and column covariances (d1, d1) and (d2,
+        d2) whose Kronecker product is the covariance of X, or that covariance itself, of shape (d1
+        d2, d1 d2) (dense rows). If records have different covariances, give their mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" makes the first estimate only, with the whole budget.
     shrink_singular_values : bool, default=True
@@ -267,15 +267,19 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         shape = query.shape
         needed = self._records_needed(shape).error_below_half
         facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)
+        place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
+        if isinstance(query.form, SparseRecords):  # whose units are not searched for
+            of = "gradients" if facts.max_iter else "init"
+            facts = facts._replace(**{of: getattr(facts, of) + shares.get("units", 0.0)})
         try:
             if not (centre.found and centre.sd) and self.fit_intercept:  # 0: epsilon is infinite
                 raise NoSignalError
-            place, query, ask, design = self._look(ask, query, n, design, shares, facts.rank_share)
+            place, query, ask, design = self._look(ask, query, n, design, shares, facts, place)
             if design is None:
                 raise NoSignalError
         except NoSignalError:
             fit = zero_fit(shape, facts.rank, "the noise hides the scale of X")
-            return _measurements.judged(None, fit, facts, None, None, centre, 0.0)
+            return _measurements.judged(None, fit, facts, None, None, centre, 0.0, place)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         facts = facts._replace(bias=bias, target_sd=centre.sd, **learnt)
@@ -290,26 +294,25 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
             ask = through_design(ask, design).augmented(centre.value, bias)
             fit = fit_trace(ask, facts, known)
         share = shares["calibration"]
-        found = _measurements.judged(ask, fit, facts, design, stage, centre, share)
-        found["intercept_"] -= float(place.at @ found["coef_"].ravel())
-        return found
+        return _measurements.judged(ask, fit, facts, design, stage, centre, share, place)
 
-    def _look(self, ask, query, n, design, shares, rank_share):
-        """Learn the mean of dense records and the covariance of X, unless the latter is given."""
-        shape, place = query.shape, Place(np.zeros(math.prod(query.shape)), 0.0)
+    def _look(self, ask, query, n, design, shares, facts, place):
+        """Learn the units and the mean of records, and the covariance of X, unless it is given."""
+        (shape, rank_share), public = (query.shape, facts.rank_share), query.unit.of_targets
         if design is not None:
             return place, query, ask, design
-        public = query.unit.of_targets
-        placed = self.fit_intercept and isinstance(query.form, DenseRecords)
-        if placed and public:
-            place = Place(query.public_mean(), 0.0)
-        elif placed:
-            place = release_place(ask, shape, n, rank_share, shares["mean"])
-        if placed:
-            query, ask = query.about(place.at), ask.about(place.at)
+        dense, share = isinstance(query.form, DenseRecords), shares.get("covariance", 0.0)
         if public:
+            if self.fit_intercept and dense:
+                place = place._replace(at=query.public_mean())
+                query, ask = query.about(place.at), ask.about(place.at)
             return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
-        share = shares["covariance"] + (0.0 if placed else shares["mean"])
+        centered = self.fit_intercept and dense
+        if not isinstance(query.form, SparseRecords):
+            how = {"factored": isinstance(query.form, FactoredRecords), "centered": centered}
+            place = release_place(ask, shape, n, rank_share, shares, **how)
+            query, ask = query.about(place.at, place.units), ask.about(place.at, place.units)
+        share += 0.0 if centered else shares["mean"]
         return place, query, ask, release_whitening(ask, shape, n, rank_share, share, place.radius)
 
     def _warn_of(self, failure, n, shape):

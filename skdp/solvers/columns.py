@@ -19,9 +19,9 @@ IntArray = NDArray[np.intp]
 _Asks = Callable[[FloatArray], AsksGrid]
 _SUMS = 2.8  # noise of the sums of `moments`, relative to that of ranks with the same share
 # _BLUR: largest noise of a variance relative to the variance, and the largest fraction of entries
-# that may lie far outside. _FAR: entries within so many scales of the centre are never clipped, and
+# that may lie far outside. FAR: entries within so many scales of the centre are never clipped, and
 # columns whose scales differ by this factor have different units. FARTHEST: all beyond are clipped.
-_BLUR, _FAR, FARTHEST = 0.05, 4.0, 64.0
+_BLUR, FAR, FARTHEST = 0.05, 4.0, 64.0
 CUT = 6.0  # scales beyond which columns are clipped for a model: 4 loses .01 with heavy tails
 # Budget fraction and number of rank queries of each stage: the count; the log2 bin of distances
 # from 0 ("bin"); the median within that range ("near"), and again within the range that is left
@@ -33,7 +33,7 @@ _PARTS = {
 }  # fmt: skip
 # Factors that a scale may be raised by: as many as the queries of "raise", all but one, can tell
 # apart. Fewer or smaller ones lose .4 with heavy tails, coarser ones lose a dummy of half ones.
-_RAISES = np.power(_FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
+_RAISES = np.power(FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
 # Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _APART, a
 # column may be narrower than a cell; a point with less than _EVEN is about its median. An interval
 # holds a multiple of a power of two, _ROUND times as wide as itself, by chance once in _ROUND.
@@ -117,7 +117,7 @@ class Columns(NamedTuple):
         """Return about the noise scale of column sums released with `part` times the share."""
         return _SUMS * self.noise / math.sqrt(part)
 
-    def radius(self, noise: float, nearest: float = _FAR) -> FloatArray:
+    def radius(self, noise: float, nearest: float = FAR) -> FloatArray:
         """Return the clip radius about the centre for sums of this noise scale.
 
         It is as large as the noise of the released variance stays small next to the variance of the
@@ -133,12 +133,12 @@ class Columns(NamedTuple):
         stay as they are (1), so that rows of equal norm keep equal norms.
         """
         usual = float(np.exp(np.median(np.log(self.deviation))))
-        far = self.found & (np.abs(np.log(self.spread / usual)) > math.log(_FAR))
+        far = self.found & (np.abs(np.log(self.spread / usual)) > math.log(FAR))
         return np.where(far, self.spread / usual, 1.0), usual
 
     def mean_radius(self, noise: float) -> FloatArray:
-        """Return the clip radius for a mean; the least is half of `_FAR`, as noise is smaller."""
-        return np.asarray(np.clip(_BLUR * self.n / noise, _FAR / 2, FARTHEST) * self.spread)
+        """Return the clip radius for a mean; the least is half of `FAR`, as noise is smaller."""
+        return np.asarray(np.clip(_BLUR * self.n / noise, FAR / 2, FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -301,7 +301,7 @@ def _scales_about(
 
     If one half of the entries is nearly equal and the other is not, the median distance is far too
     small a scale. So where a significant number of entries lies far outside, the scale is raised by
-    the smallest factor at which only few lie beyond _FAR scales; with less noise, fewer may. The
+    the smallest factor at which only few lie beyond FAR scales; with less noise, fewer may. The
     deviation grows with the fraction that lies far outside.
     """
     center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
@@ -316,7 +316,7 @@ def _scales_about(
     _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
     # The last point counts all.
-    points = [size.points, *(_FAR * factor * size.points for factor in _RAISES[:-1])]
+    points = [size.points, *(FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     _search(size, lambda _: about, "part", unit)
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
@@ -333,7 +333,7 @@ def _scales_about(
     # `placed` below: a scale smaller than the uncertainty of the centre may be an offset from it.
     least = differ.noise_scale / half
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
-    wider = np.minimum(factor**2, 1 + far * (_FAR * factor / 2) ** 2)
+    wider = np.minimum(factor**2, 1 + far * (FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
     # Half of the entries lie within a distance from 0. If half lie farther from the centre than can
     # be then, that distance was noise, unless rows are many (then entries lie in two places).

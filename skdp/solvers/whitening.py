@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import NEGLIGIBLE, FloatArray
+from skdp._limits import GRAM_FEATURES, NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
+from skdp.solvers.columns import FAR, find_columns
+from skdp.solvers.postprocess import drawn
 from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
@@ -19,6 +21,7 @@ from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _LEAST = 0.02  # of the mean variance: directions that vary less are not enlarged to it
+_ROUNDS = 50  # rounds that balance rows and columns
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
 
@@ -97,36 +100,61 @@ def through_design(ask: Any, design: Whitening) -> Any:
 
 
 class Place(NamedTuple):
-    """Where records lie, and about how far from there (0: not known)."""
+    """Where records lie, the units of rows and columns, and in these how far (0: not known)."""
 
     at: FloatArray
+    units: tuple[FloatArray, FloatArray]
     radius: float
 
 
-def release_place(
-    ask: Any, shape: tuple[int, int], n: float, rank_share: float, share: float
-) -> Place:
-    """Return where records lie: clipped means, each about the one before.
+def unit_pair(squares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return units of rows and columns in which mean squares (d1, d2) have equal sums by both.
 
-    The first has noise in proportion to the distance from 0, and misses it by as much as the
-    released radius does; what is left falls to a part of that each time, down to the spread. All
-    are drawn to where they began as their noise demands.
+    A matrix of low rank is one in such units, too. Those not clearly other ones stay 1.
     """
-    size, at, first = math.prod(shape), np.zeros(math.prod(shape)), 0.0
+    right = np.ones(squares.shape[1])
+    for _ in range(_ROUNDS):
+        left = 1 / (squares @ right)
+        right = 1 / (left @ squares)
+    left, right = (np.sqrt(np.median(side) / side) for side in (left, right))
+    left, right = (np.where(np.abs(np.log(u)) > math.log(FAR), u, 1.0) for u in (left, right))
+    return left, right
+
+
+def release_place(
+    ask: Any, shape: tuple[int, int], n: float, rank_share: float, shares: dict[str, float],
+    *, factored: bool, centered: bool,
+) -> Place:  # fmt: skip
+    """Return where records lie, and in what units: medians of entries, then clipped means.
+
+    A mean has noise in proportion to the distance from the place before, down to the spread: all
+    are drawn to where they began as their noise demands. Without `centered`, records lie about 0.
+    """
+    d, at = sum(shape) if factored else math.prod(shape), np.zeros(math.prod(shape))
+    units = np.ones(shape[0]), np.ones(shape[1])
+    if d <= GRAM_FEATURES:  # of more, a search takes too long
+        found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
+        # Where few scales are found, those are chance.
+        known = found.found & (np.mean(found.found) > 0.5)
+        sizes = np.where(known, found.deviation, np.median(found.deviation))
+        sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
+        units = unit_pair((sides / sides.max()) ** 2)
+        at = np.where(found.found | found.placed, found.center, 0.0) if centered else at
+    whole = np.outer(*units).ravel()
+    first, radius = 0.0, 0.0
     between: tuple[float, ...] = ()
-    for _ in range(PASSES):
-        records = (ask.about(at) if first else ask).records()
+    for _ in range(PASSES * centered):
+        records = ask.about(at, units).records()
         radius = private_median(records.scores_below, rank_share, n, between)
-        answer = records.total(radius, share=share / PASSES)
-        noise = math.sqrt(size) * answer.noise_scale
-        at = at + _signal(float(np.sum(answer.value**2)), noise**2) * answer.value / n
+        answer = records.total(radius, share=shares["mean"] / PASSES)
+        at = at + drawn(answer.value, answer.noise_scale) / n * whole
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
-        between = (min(max(noise / n, least), radius), _CUT * radius)
+        between = min(max(math.sqrt(d) * answer.noise_scale / n, least), radius), _CUT * radius
         first = first or radius
     # Half of the records lie nearer to 0 than the median of those that are not 0, which the ranks
     # tell to a factor: most are 0.
-    piled = (_CUT * radius + float(np.linalg.norm(at))) * 2.0 ** (2 / 2**FINER) < first
-    return Place(at, first if piled else radius)
+    reach = (_CUT * radius + float(np.linalg.norm(at / whole))) * 2.0 ** (2 / 2**FINER)
+    return Place(at, units, first if reach < first else radius)
 
 
 def release_whitening(
@@ -148,12 +176,15 @@ def _times(W: FloatArray | None, basis: FloatArray) -> FloatArray:
 
 def trace_attributes(
     fit: TraceFit,
-    left: FloatArray | None,
-    right: FloatArray | None,
+    sides: tuple[FloatArray | None, FloatArray | None],
+    units: tuple[FloatArray, FloatArray],
     means: tuple[FloatArray, FloatArray] | None = None,
 ) -> dict[str, FloatArray | float | tuple[float, ...]]:
-    """Return the fitted attributes for M = left (U s V') right + a 1' + 1 b' (None: identity)."""
-    A, B = _times(left, fit.U) * fit.values, _times(right, fit.V)
+    """Return the fitted attributes for M = W1 (U s V') W2, over units, + a 1' + 1 b'."""
+    A, B = (
+        _times(W, basis) / unit[:, None]
+        for W, basis, unit in zip(sides, (fit.U * fit.values, fit.V), units, strict=True)
+    )
     if means is not None:
         ones = np.ones(len(means[0])), np.ones(len(means[1]))
         A = np.column_stack([A, means[0], ones[0]])

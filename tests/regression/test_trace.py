@@ -137,12 +137,12 @@ def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     assert model.score(X, y) > 0.7 and abs(model.coef_).max() < 2
 
 
-@pytest.mark.parametrize("far", [50.0, 1000.0])
-def test_records_far_from_zero_are_seen_where_they_lie(far):
-    """The median of their norms is told to a factor, and a clipped mean with it."""
+@pytest.mark.parametrize(("far", "unit"), [(50.0, 1.0), (1000.0, 1.0), (0.0, 30.0), (9.0, 30.0)])
+def test_records_are_seen_where_they_lie_and_in_units_of_rows_and_columns(far, unit):
     X, y, _ = sample(2000, noise=1.0)
-    model = DPTraceRegressor(1, epsilon=10.0, random_state=0).fit(X + far, y)
-    assert model.score(X + far, y) > 0.6
+    X = (X + far) * unit ** np.arange(5) / unit ** np.arange(6)[:, None]
+    model = DPTraceRegressor(2, epsilon=10.0, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.6
 
 
 @pytest.mark.deep
