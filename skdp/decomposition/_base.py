@@ -222,8 +222,8 @@ def found_of(values):
 
 
 def warn_of_found(estimator, found, ratios):
-    """Say how many components of a whole spectrum stand clear of the noise; return if any does."""
-    return warn_of_verdict(estimator, found, len(ratios), Kept(float(ratios.sum()), 0.0))
+    """Say how many components of a whole spectrum stand clear of the noise."""
+    warn_of_verdict(estimator, found, len(ratios), Kept(float(ratios.sum()), 0.0))
 
 
 def with_learnt(shares, learnt=None):

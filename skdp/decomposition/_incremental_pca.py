@@ -18,7 +18,7 @@ from skdp.decomposition import _base, _centres
 from skdp.decomposition._pca import RowComponentsMixin
 from skdp.decomposition._planning import IncrementalPlans
 from skdp.decomposition._streaming import StreamingMixin
-from skdp.exceptions import PartialSignalWarning, PrivacyError, PrivacyWarning, warn_caller
+from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 from skdp.queries.rows import RowQuery
 from skdp.solvers import postprocess
 from skdp.solvers.linalg import orthonormal
@@ -405,13 +405,7 @@ class DPIncrementalPCA(
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         self._keep_stream(group)
         if (found := group.notes["found"]) < before:  # what was said of an earlier release stands
-            learnt = _base.warn_of_found(self, found, self.explained_variance_ratio_)
-            if session is not None and not learnt and self.clip_norm == "auto":
-                message = (
-                    "all later rows are clipped to the 'clip_norm_' of this first batch, which may "
-                    "be far off. Give a public 'clip_norm', or begin with more rows."
-                )
-                warn_caller(message, PartialSignalWarning)
+            _base.warn_of_found(self, found, self.explained_variance_ratio_)
         return self
 
     # -- parameters ------------------------------------------------------------------------
