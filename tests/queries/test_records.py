@@ -181,6 +181,21 @@ def test_sums_of_records_hold_and_are_attained(form, adjacency, bias):
         assert 0.95 <= worst_of(make, factors(7, 60), y, "row", adjacency) <= 1 + 1e-9
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("form", ["dense", "factors"])
+def test_ranks_of_entries_hold_and_are_attained(form, adjacency):
+    """A record moves the rank of each entry by half; its opposite lies on the other side."""
+    size = P if form == "dense" else D1 + D2
+    points, at = np.tile([-1.0, 0.1, 1.0], (size, 1)), np.ones(size, int)
+    make = asked(lambda q: q.entries().grid(points).ranks(at), form, "row", adjacency)
+    data, y = factors(7, 60), np.full(60, np.nan)
+    worst = max(worst_of(make, data, t, "row", adjacency) for t in (targets(60), y))
+    pairs = [(one, tuple(-each for each in one)) for one in (part(data, [i]) for i in range(60))]
+    if adjacency == "replace" and form == "factors":  # both factors change
+        worst = max(worst, *(change(make, (a, y[:1]), (b, y[:1]), 1e-8) for a, b in pairs))
+    assert 0.95 <= worst <= 1 + 1e-9
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_sums_of_records_about_a_place_hold_and_are_attained(adjacency):
