@@ -8,17 +8,15 @@ from sklearn.base import clone
 
 from skdp import DPTraceRegressor
 from skdp.testing import seeded_entropy
+from tools import fit_checks, null_checks
 from tools.checks import parametrize_with_dp_checks
 from tools.data import settings_of
-from tools.fit_checks import check_receipt, check_worst_case_pair
-from tools.null_checks import check_null_release, check_pays_first, check_same_answers
 from tools.pairs import audits
 from tools.ways import ESTIMATORS, FURTHER
 
-FIRST_CHECKS = {check_pays_first, check_receipt}
+FIRST_CHECKS = {null_checks.check_pays_first, fit_checks.check_receipt}
 FIRST_CLASSES = ("DPPCA", "DPTruncatedSVD", "DPLowRankFactorizer", "DPPersonalizedRegressor",
                  "DPRecommender")  # fmt: skip
-NULL_CLASSES = {*FIRST_CLASSES, "DPScoreDensity"} - {"DPPersonalizedRegressor"}
 
 
 def cases():
@@ -26,20 +24,19 @@ def cases():
     seen = set()
     for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
         estimator, check = case.values
-        if check.func is check_null_release:
-            # In the first tier of some classes, and its second half of each unit of the others.
+        if check.func is null_checks.check_null_release:
+            # In the first tier once for each class, and its second half for each of its units.
             kind = type(estimator), settings_of(estimator).unit
-            whole = kind[0] not in seen and kind[0].__name__ in NULL_CLASSES
-            marks = pytest.mark.every_way if whole else pytest.mark.deep
-            if not whole and kind not in seen:
-                half = partial(check_same_answers, kind[0].__name__)
+            marks = pytest.mark.deep if kind[0] in seen else pytest.mark.every_way
+            if kind[0] in seen and kind not in seen:
+                half = partial(null_checks.check_same_answers, kind[0].__name__)
                 name = case.id.replace("null_release", "same_answers")
                 yield pytest.param(estimator, half, id=name, marks=pytest.mark.every_way)
             seen.update((kind, kind[0]))
         else:
             first = type(estimator).__name__ in FIRST_CLASSES and check.func in FIRST_CHECKS
             marks = () if first else pytest.mark.deep
-        if check.func is not check_worst_case_pair:
+        if check.func is not fit_checks.check_worst_case_pair:
             yield pytest.param(estimator, check, id=case.id, marks=marks)
 
 
@@ -48,12 +45,14 @@ def test_keeps_its_promise(estimator, check):
     check(estimator)
 
 
-OTHERS = [e for e in FURTHER if not isinstance(e, DPTraceRegressor)]
-
-
 @pytest.mark.deep
-@pytest.mark.parametrize("check", [check_null_release, check_receipt, check_worst_case_pair])
-@pytest.mark.parametrize("estimator", OTHERS, ids=repr)
+@pytest.mark.parametrize(
+    "check",
+    [null_checks.check_null_release, fit_checks.check_receipt, fit_checks.check_worst_case_pair],
+)
+@pytest.mark.parametrize(
+    "estimator", [e for e in FURTHER if not isinstance(e, DPTraceRegressor)], ids=repr
+)
 def test_further_ways(estimator, check):
     """A large budget, so that few rows go through all releases of a fit; formulas have a limit."""
     printed = getattr(estimator, "calibration", "") == "printed"
@@ -61,22 +60,20 @@ def test_further_ways(estimator, check):
     check(type(estimator).__name__, large)
 
 
-# Half of the pairs of each way, a third of those of each further way, in turn (deep: all): they are
-# one more axis of the array.
-PARTS = [(e, i, n) for n, ways in ((2, ESTIMATORS), (3, FURTHER)) for i, e in enumerate(ways)]
-PRIVATE = [pytest.param(*part, id=repr(part[0])) for part in PARTS if part[0].epsilon != np.inf]
+# A third of the pairs of each further way, in turn: their bases are one more axis of the array.
+PARTS = [(e, ()) for e in ESTIMATORS] + [(e, (i % 3, 3)) for i, e in enumerate(FURTHER)]
+PRIVATE = [pytest.param(*way, id=repr(way[0])) for way in PARTS if way[0].epsilon != np.inf]
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.every_way
-@pytest.mark.parametrize(("estimator", "i", "parts"), PRIVATE)
-def test_worst_case_pair_is_tight(estimator, i, parts, whole):
+@pytest.mark.parametrize(("estimator", "part"), PRIVATE)
+def test_worst_case_pair_is_tight(estimator, part):
     """Realised over claimed mu is at most 1, and near 1 where one pair is the worst throughout.
 
     The loosest bound that is printed is twice what one interaction can change.
     """
     with seeded_entropy(1):  # which pair is the worst at a step depends on the answers before it
-        found = [report.check() for _, report in audits(estimator, i, 1 if whole else parts)]
+        found = [report.check() for _, report in audits(estimator, *part)]
     assert found
     if all(report.claimed_mu for report in found):
         ratio = max(report.realised_mu / report.claimed_mu for report in found)

@@ -77,7 +77,6 @@ def identifiers(path):
             yield token.string
 
 
-@pytest.mark.deep
 def test_names_inside_are_those_of_the_field():
     names = {name: path.name for path in PACKAGE.rglob("*.py") for name in identifiers(path)}
     parts = {part.lower(): name for name in names for part in re.findall(r"[A-Z]?[a-z0-9]+", name)}

@@ -819,7 +819,9 @@ def _known(path, *kinds):
 def tried(case, folder, every):
     """Yield (fault, place, what is wrong) for the places of a case."""
     store, (run, arg) = case[1], CASES[case]
-    numbers, made = iter(range(10**6)), []
+    numbers = iter(range(10**6))
+
+    made = []
 
     def make(X):
         made.append(
@@ -833,9 +835,9 @@ def tried(case, folder, every):
             raise made[-1].error
     names = faults_of(run, store)
     helper = Helper() if "process fits" in names else None
-    plain = case == ("release", "memory") or (every and (case[0] == "release" or run is not Fit))
-    path = f"{folder}/known" if store == "file" and case[0] != "release" else None
-    known = () if plain else _known(path, "release", *["scorer"] * (case[0] == "search"))
+    plain = case == ("release", "file") or (every and (case[0] == "release" or run is not Fit))
+    kinds = ("release", *["scorer"] * (case[0] == "search"))
+    known = () if plain else _known(f"{folder}/known" if store == "file" else None, *kinds)
     for number, place in enumerate(seen.places(every, known)):
         for name in names if every else [names[number % len(names)]]:
             fault = partial(elsewhere, helper) if name == "process fits" else FAULTS[name]

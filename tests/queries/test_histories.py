@@ -76,7 +76,7 @@ def test_interaction_bounds_hold_and_are_tight(release, public, adjacency):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_one_interaction_moves_so_many_cells(adjacency):
     rng, most, bound = np.random.default_rng(1), 0, None
-    for _ in range(150):
+    for _ in range(300):
         R = (rng.random((5, 6)) < 0.5).astype(float)
         S = R.copy()
         u, i = rng.integers(5), rng.integers(6)
@@ -102,7 +102,7 @@ def histories(rng, n_users=4, n_items=40):
 @pytest.mark.parametrize("cap", [None, 2.0])
 def test_rows_count_by_themselves(cap):
     """The same bits in every order of the rows."""
-    R = histories(np.random.default_rng(3), 24)
+    R = histories(np.random.default_rng(3), 60)
     R = R * np.random.default_rng(4).gamma(0.3, size=R.shape) if cap else R
     for release in ("counts", lambda q: q.moment(KEPT, 1, POPULAR)):
         check_order_invariance(rows("add_remove", cap), release, data=R)
@@ -172,7 +172,7 @@ def rows_of_pairs(rng, n):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [1, 0, 2])
-@pytest.mark.parametrize("step", [0.0, 0.1, 1e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("step", [0.1, 0.0, 1e-9, 1e-6, 1e-3])
 def test_no_row_of_pairs_adds_more_than_one(step, kind):
     rng, norms = np.random.default_rng(0), []
     for row in rows_of_pairs(rng, 300):
@@ -211,7 +211,7 @@ def test_equal_items_fill_the_bound_whatever_their_number():
 
 
 def test_rows_of_pairs_count_by_themselves():
-    X = rows_of_pairs(np.random.default_rng(1), 24)
+    X = rows_of_pairs(np.random.default_rng(1), 60)
     check_order_invariance(pairs, "moment", popular(30), data=X)
 
 

@@ -190,7 +190,7 @@ IN_BLOCKS = [
 ]  # fmt: skip
 # Those that follow private values; parameters, inputs and refusals are asked without small sizes.
 KEPT = [
-    fit_checks.check_worst_case_pair, null_checks.check_null_release, fit_checks.check_receipt,
+    null_checks.check_null_release, fit_checks.check_receipt, fit_checks.check_worst_case_pair,
     null_checks.check_bad_rows, null_checks.check_pays_first, fit_checks.check_company,
     fit_checks.check_storage_form, null_checks.check_tiny_epsilon,
 ]  # fmt: skip

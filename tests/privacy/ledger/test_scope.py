@@ -23,7 +23,6 @@ from skdp.model_selection import IndependentKFold, search_cost
 from skdp.privacy.ledger import scope
 from tools.ledgers import SCORER, X, attempt, grid, pca
 
-FORK = multiprocessing.get_context("fork" if hasattr(os, "fork") else None)
 LOKY = joblib.Parallel(2, backend="loky")
 
 
@@ -32,7 +31,6 @@ def in_workers(*tasks):
     return LOKY(joblib.delayed(attempt)(task) for task in tasks)
 
 
-@pytest.mark.deep  # workers start
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_workers_refuse_what_nobody_paid_for():
     model = pca().fit(X)
@@ -46,7 +44,6 @@ def test_workers_refuse_what_nobody_paid_for():
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
-@pytest.mark.deep  # workers start
 def test_workers_charge_the_file(tmp_path):
     assert in_workers(None, None) == ["fitted"] * 2
     with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
@@ -56,7 +53,6 @@ def test_workers_charge_the_file(tmp_path):
     assert ledger.spent.epsilon <= 2
 
 
-@pytest.mark.deep  # workers start
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
@@ -75,7 +71,6 @@ def test_a_search_that_was_paid_for_runs_in_workers():
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
 
-@pytest.mark.deep  # workers start
 def test_a_refusal_that_workers_meet_is_met_at_the_end():
     search = grid(IndependentKFold(2), pca(), scoring=SCORER, n_jobs=2)
     with pytest.raises(PrivacyError, match=r"(?s)hid.*the errors.*charge"), PrivacyLedger(9, 1e-5):
@@ -100,7 +95,14 @@ def fates(inside):
     return found
 
 
-SCRIPT = inspect.getsource(fates) + "import sys\nfor x in sys.stdin: print(*fates(x), flush=True)"
+SCRIPT = (
+    inspect.getsource(fates)
+    + """
+import sys
+for line in sys.stdin:
+    print(*fates(line), flush=True)
+"""
+)
 fates.__module__ = "__main__"
 
 
@@ -133,9 +135,10 @@ def refused_in_child(queue, estimator):
 def test_forked_child_refuses_everything(announced, monkeypatch):
     if not announced:
         monkeypatch.setattr(scope, "_announced", lambda: ())  # its copy of the ledger is enough
-    queue = FORK.SimpleQueue()
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
     with PrivacyLedger(3, 1e-5) as ledger:
-        child = FORK.Process(target=refused_in_child, args=(queue, clone(pca())))
+        child = context.Process(target=refused_in_child, args=(queue, clone(pca())))
         child.start()
         results = queue.get()
         child.join()
@@ -219,8 +222,9 @@ def told_later(queue, go):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
     """A program may set it anew, or a worker, once the other is there."""
-    queue, go = FORK.SimpleQueue(), FORK.SimpleQueue()
-    child = FORK.Process(target=told_later, args=(queue, go))
+    context = multiprocessing.get_context("fork")
+    queue, go = context.SimpleQueue(), context.SimpleQueue()
+    child = context.Process(target=told_later, args=(queue, go))
     child.start()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
