@@ -61,9 +61,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-@cache
-def _blas() -> Any:
-    return ThreadpoolController()
+_blas = cache(ThreadpoolController)
 
 
 @contextmanager

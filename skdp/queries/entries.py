@@ -414,7 +414,9 @@ class NormQuery(_MatrixQuery):
         self._digits: list[Any] = []
         self._bits = digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
-        self._largest = _power_of_two(above) / ROUNDING
+        limits = sys.float_info
+        most = math.ldexp(1.0, above) if above < limits.max_exp else limits.max
+        self._largest = most / ROUNDING
         power = 0.75 if unit.kind.dual == "longest row" else 0.5
         summed = math.log2(math.prod(self.shape)) * power
         self._grid = above - 14 - math.ceil(summed)  # u = 2**grid
@@ -494,12 +496,6 @@ class NormQuery(_MatrixQuery):
             return np.asarray(np.square(stored(cleaned(self._raw, self.unit))).sum())
 
         return Bounded(Bound("squared_norm_sum", (), math.inf), answer)
-
-
-def _power_of_two(exponent: int) -> float:
-    """Return 2**exponent, or the largest float where that is beyond them."""
-    largest = sys.float_info
-    return math.ldexp(1.0, exponent) if exponent < largest.max_exp else largest.max
 
 
 # Second moments of rows whose privacy unit is one entry.

@@ -301,18 +301,18 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         (shape, rank_share), public = (query.shape, facts.rank_share), query.unit.of_targets
         if design is not None:
             return place, query, ask, design
-        dense, share = isinstance(query.form, DenseRecords), shares.get("covariance", 0.0)
-        if public:
-            if self.fit_intercept and dense:
-                place = place._replace(at=query.public_mean())
-                query, ask = query.about(place.at), ask.about(place.at)
-            return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
-        centered = self.fit_intercept and dense
-        if not isinstance(query.form, SparseRecords):
-            how = {"factored": isinstance(query.form, FactoredRecords), "centered": centered}
-            place = release_place(ask, shape, n, rank_share, shares, **how)
+        centered = self.fit_intercept and isinstance(query.form, DenseRecords)
+        searched = not (public or isinstance(query.form, SparseRecords))
+        if searched:
+            factored = isinstance(query.form, FactoredRecords)
+            place = release_place(ask, place, n, rank_share, shares, factored, centered)
+        elif public and centered:
+            place = place._replace(at=query.public_mean())
+        if searched or (public and centered):
             query, ask = query.about(place.at, place.units), ask.about(place.at, place.units)
-        share += 0.0 if centered else shares["mean"]
+        if public:
+            return place, query, ask, whitening(query.public_moments(), shape, n, 0.0)
+        share = shares["covariance"] + (0.0 if centered else shares["mean"])
         return place, query, ask, release_whitening(ask, shape, n, rank_share, share, place.radius)
 
     def _warn_of(self, failure, n, shape):

@@ -122,16 +122,17 @@ def unit_pair(squares: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def release_place(
-    ask: Any, shape: tuple[int, int], n: float, rank_share: float, shares: dict[str, float],
-    *, factored: bool, centered: bool,
+    ask: Any, place: Place, n: float, rank_share: float, shares: dict[str, float],
+    factored: bool, centered: bool,
 ) -> Place:  # fmt: skip
     """Return where records lie, and in what units: medians of entries, then clipped means.
 
     A mean has noise in proportion to the distance from the place before, down to the spread: all
     are drawn to where they began as their noise demands. Without `centered`, records lie about 0.
     """
-    d, at = sum(shape) if factored else math.prod(shape), np.zeros(math.prod(shape))
-    units = np.ones(shape[0]), np.ones(shape[1])
+    at, units, radius = place
+    shape = len(units[0]), len(units[1])
+    d = sum(shape) if factored else math.prod(shape)
     if d <= GRAM_FEATURES:  # of more, a search takes too long
         found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
         # Where few scales are found, those are chance.
@@ -141,7 +142,7 @@ def release_place(
         units = unit_pair((sides / sides.max()) ** 2)
         at = np.where(found.found | found.placed, found.center, 0.0) if centered else at
     whole = np.outer(*units).ravel()
-    first, radius = 0.0, 0.0
+    first = 0.0
     between: tuple[float, ...] = ()
     for _ in range(PASSES * centered):
         records = ask.about(at, units).records()
