@@ -351,14 +351,6 @@ class Ritz(NamedTuple):
     edge: float
 
 
-def rotate_by_ritz(project, V, share, k=None):
-    """Rotate a subspace to its Ritz vectors, and keep the k leading ones.
-
-    ``project(V, share=...)`` releases the moment in the subspace.
-    """
-    return rotated(project(V, share=share), V, k)
-
-
 def rotated(answer, V, k=None):
     """Rotate a subspace by a moment in it, and keep k leading vectors."""
     values, Q = linalg.top_eigenpairs((answer.value + answer.value.T) / 2)

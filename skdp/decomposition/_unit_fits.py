@@ -131,7 +131,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
         signal = m / max(_item_noise(estimator, session, n, floor), 1e-150)
         share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
         V = spectral.screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
-        return _base.rotate_by_ritz(ask.ritz, V, _SHARES["ritz"], k)
+        return _base.rotated(ask.ritz(V, share=_SHARES["ritz"]), V, k)
     start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
@@ -197,7 +197,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
     else:
         signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
         V = spectral.screened_moment(rows, rows.counts, k, share, signal, m * unit.alpha)
-        ritz = _base.rotate_by_ritz(rows.ritz, V, _SHARES["ritz"], k)
+        ritz = _base.rotated(rows.ritz(V, share=_SHARES["ritz"]), V, k)
         squares, V = ritz[:2]
     left = products.right(V, share=_SHARES["left"]).value
     U, _, W = np.linalg.svd(left, full_matrices=False)

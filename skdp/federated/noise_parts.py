@@ -65,18 +65,15 @@ class PartGrant(Grant):
         raise PrivacyError("a grant of parts is opened by a secure sum of contributions only.")
 
 
-def _covers(bound: Bound, step: float, allowed: float) -> bool:
-    """Whether a step is an ordinary float at which the change stays within what was paid."""
-    smallest = max(sys.float_info.min, bound.min_step)
-    return bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed
-
-
 def granted_step(bound: Bound, mu: float, parts: AggregationConfig, step: float | None) -> float:
-    """Return the step of a release in parts; one that was proposed is refused if it is too fine."""
-    allowed = mu * parts.effective_sigma
+    """Return the step of a release in parts; one that was proposed is refused if it is too fine.
+
+    It is no ordinary float, or one at which the change is larger than what was paid.
+    """
+    allowed, smallest = mu * parts.effective_sigma, max(sys.float_info.min, bound.min_step)
     if step is None:
         step = gaussian_step(bound, mu, parts.effective_sigma)
-    elif not _covers(bound, step, allowed):
+    elif not (bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed):
         raise PrivacyError(
             f"{bound.name!r} was asked for at a step that is too fine for this client's budget: "
             "its noise would be too small. Nothing was sent. Give the server's fit at most the "
