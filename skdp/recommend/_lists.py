@@ -106,13 +106,10 @@ def interactions_from_pairs(
         names = _catalogue(users, "users")
     rows, columns = _places(who, names), _places(what, catalogue)
     known = (rows >= 0) & (columns >= 0)
-    rows, columns, weights = rows[known], columns[known], weights[known]
-    order = np.lexsort((-weights, columns, rows))  # the largest value of a pair comes first
-    rows, columns, weights = rows[order], columns[order], weights[order]
-    first = np.ones(len(rows), bool)
-    first[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 0)
-    cells = (weights[first], (rows[first], columns[first]))
-    matrix = sp.csr_array(cells, shape=(len(names), len(catalogue)))
+    shape, pairs = (len(names), len(catalogue)), rows * len(catalogue) + columns
+    order = np.flatnonzero(known)[np.argsort(-weights[known], kind="stable")]
+    cells, first = np.unique(pairs[order], return_index=True)  # the largest value comes first
+    matrix = sp.csr_array((weights[order][first], np.divmod(cells, shape[1])), shape=shape)
     users, items = (np.fromiter(given, object, len(given)) for given in (names, catalogue))
     return InteractionMatrix(matrix, users, items)
 
