@@ -12,6 +12,7 @@ from sklearn.utils import check_consistent_length
 
 from skdp._inputs import check_histories
 from skdp._validation import check_labels
+from skdp.data.histories import with_entries
 from skdp.exceptions import PrivacyError
 from skdp.privacy.noise.words import make_source
 from skdp.units import unit_named
@@ -168,14 +169,7 @@ def split_interactions(R: Any, test_size: float = 0.2, *, random_state: Any = No
     R = check_histories(R)
     words = make_source(random_state, "split_interactions").words()(R.nnz)
     held = words < np.uint64(test_size * 2.0**64)
-    return tuple(_where(R, chosen) for chosen in (~held, held))
-
-
-def _where(R, chosen):
-    part = R.copy()
-    part.data = np.where(chosen, 1.0, 0.0)
-    part.eliminate_zeros()
-    return part
+    return tuple(with_entries(R, chosen.astype(np.float64)) for chosen in (~held, held))
 
 
 # The numbers of training and test sets that contain one unit, from public shapes alone.

@@ -236,8 +236,7 @@ def alternate(
 
 def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
     def multiply(V: FloatArray) -> FloatArray:
-        product: FloatArray = ask.left(ask.right(V, share=each).value, share=each).value
-        return product
+        return np.asarray(ask.left(ask.right(V, share=each).value, share=each).value)
 
     V = leading_eigenvectors(multiply, start, start.shape[1])
     return orthonormal(ask.right(V, share=each).value), V
