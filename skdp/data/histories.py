@@ -50,6 +50,14 @@ def hidden_cells(rows: Any) -> NDArray[np.bool_]:
     return np.asarray(words < np.uint64(_HIDDEN * 2.0**64))
 
 
+def with_entries(rows: Any, entries: NDArray[Any]) -> Any:
+    """Return a copy whose stored entries are others; zeros are not stored."""
+    out = rows.copy()
+    out.data = entries
+    out.eliminate_zeros()
+    return out
+
+
 def history_rows(
     blocks: Iterable[Any],
     kept: NDArray[np.intp] | None = None,

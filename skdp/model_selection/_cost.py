@@ -42,13 +42,11 @@ def dp_parts(estimator):
     if not hasattr(estimator, "get_params"):
         return []
     params = estimator.get_params(deep=True)
-    found, inside = [], []
+    found, inside = [], ()
     for name in sorted(params):
-        if any(name.startswith(prefix) for prefix in inside):
-            continue
-        if isinstance(params[name], BaseDPEstimator):
+        if isinstance(params[name], BaseDPEstimator) and not name.startswith(inside):
             found.append(params[name])
-            inside.append(name + "__")
+            inside += (name + "__",)
     return found
 
 
@@ -415,11 +413,8 @@ def _candidates(search):
             "the search draws its candidates when it runs: its cost is not known before. "
             "Give it an int as 'random_state' (it draws no noise)."
         )
-    return list(
-        ParameterSampler(
-            search.param_distributions, search.n_iter, random_state=search.random_state
-        )
-    )
+    drawn = search.param_distributions, search.n_iter
+    return list(ParameterSampler(*drawn, random_state=search.random_state))
 
 
 def _planned(estimator, params, with_groups):

@@ -271,14 +271,12 @@ def fast_map(model, X, method):
         "predict", "transform" or "reconstruct" (transform and back).
     """
     if hasattr(X, "iloc"):  # a data frame keeps the column names that the model was fitted with
-        named = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
-        by_block = _fast_map(model, method) if named else None
-        return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
-    plain = isinstance(X, np.ndarray) and X.ndim >= 2
-    if not (plain or sp.issparse(X)) or X.dtype.kind not in "fiub":
-        return None
-    by_block = _fast_map(model, method)
-    return None if by_block is None else lambda X: _by_block(by_block, X)
+        known = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
+    else:
+        plain = isinstance(X, np.ndarray) and X.ndim >= 2
+        known = (plain or sp.issparse(X)) and X.dtype.kind in "fiub"
+    by_block = _fast_map(model, method) if known else None
+    return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
 
 
 def as_numbers(X):
@@ -302,9 +300,8 @@ def _by_block(linear, X):
 
 
 def _dense(block):
-    if sp.issparse(block):
-        return np.ascontiguousarray(block.toarray(), np.float64)
-    return np.ascontiguousarray(block.reshape(len(block), math.prod(block.shape[1:])), np.float64)
+    flat = block.reshape(block.shape[0], math.prod(block.shape[1:]))
+    return np.ascontiguousarray(flat.toarray() if sp.issparse(flat) else flat, np.float64)
 
 
 def public_row(X):
@@ -362,8 +359,7 @@ def _fast_map(model, method):
         return model._predictor(finish, _products)
     if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
-        mean = getattr(model, "mean_", None)
-        mean = 0.0 if mean is None else np.asarray(mean, np.float64)
+        mean = np.asarray(getattr(model, "mean_", 0.0), np.float64)
         if method == "transform":
             return lambda X: _products(X - mean, V)
         if method == "reconstruct":

@@ -199,9 +199,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self.plan().losses
 
     def _finish(self, plan, fit, results):
+        # The total variation of the sampled noise of all runs; random stopping includes it.
+        drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
+        distance = fit.sessions * SAMPLER_DISTANCE if drawn else 0.0
         spent = PrivacySpent(
             float(self.epsilon), float(self.delta), plan.losses, fit.adjacency, fit.unit,
-            fit.seeded, _distance(plan, fit.sessions), "this search alone",
+            fit.seeded, distance, "this search alone",
         )  # fmt: skip
         attributes = results.attributes(spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
@@ -316,12 +319,6 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         tags.input_tags = inner.input_tags
         tags.non_deterministic = inner.non_deterministic
         return tags
-
-
-def _distance(plan, sessions):
-    """Return the total variation of the sampled noise of all runs; random stopping includes it."""
-    drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
-    return sessions * SAMPLER_DISTANCE if drawn else 0.0
 
 
 # Grid and randomized search with one total budget.

@@ -12,6 +12,7 @@ from sklearn.utils import check_consistent_length
 
 from skdp._inputs import check_histories
 from skdp._validation import check_labels
+from skdp.data.histories import with_entries
 from skdp.exceptions import PrivacyError
 from skdp.privacy.noise.words import make_source
 from skdp.units import unit_named
@@ -40,11 +41,16 @@ class _Folds(model_selection.BaseCrossValidator):
         """
         return self.n_splits
 
-    def _checked_number(self):
-        K = self.n_splits
+    def _iter_test_indices(self, X=None, y=None, groups=None):
+        K, codes = self.n_splits, None
         if not isinstance(K, numbers.Integral) or isinstance(K, bool) or K < 2:
             raise ValueError(f"'n_splits' must be an int of at least 2. Got {K!r} instead.")
-        return K
+        if groups is not None:
+            codes = np.unique(check_labels(groups), return_inverse=True)[1]
+            check_consistent_length(X, codes)
+        fold = self._folds(X, codes)
+        for i in range(K):
+            yield np.flatnonzero(fold == i)
 
 
 class WithinGroupKFold(_Folds):
@@ -74,19 +80,10 @@ class WithinGroupKFold(_Folds):
     def __init__(self, n_splits=5):
         self.n_splits = n_splits
 
-    def _iter_test_indices(self, X=None, y=None, groups=None):
-        if groups is None:
-            raise ValueError("The 'groups' parameter should not be None: it holds the users.")
-        n_splits = self._checked_number()
-        groups = check_labels(groups)
-        check_consistent_length(X, groups)
-        fold = self._folds(groups)
-        for i in range(n_splits):
-            yield np.flatnonzero(fold == i)
-
-    def _folds(self, groups):
+    def _folds(self, X, codes):
         """Deal the rows of each user to the folds in turn; users start at different folds."""
-        codes = np.unique(groups, return_inverse=True)[1]
+        if codes is None:
+            raise ValueError("The 'groups' parameter should not be None: it holds the users.")
         order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes)
         rank = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -128,17 +125,12 @@ class IndependentKFold(_Folds):
         self.n_splits = n_splits
         self.random_state = random_state
 
-    def _iter_test_indices(self, X=None, y=None, groups=None):
-        K = self._checked_number()
+    def _folds(self, X, codes):
         words = make_source(self.random_state, "IndependentKFold").words("folds")
-        units = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
-        if groups is not None:
-            groups = check_labels(groups)
-            check_consistent_length(X, groups)
-            units = np.unique(groups, return_inverse=True)[1]
-        fold = (words(int(units.max(initial=-1)) + 1) % np.uint64(K)).astype(int)[units]
-        for i in range(K):
-            yield np.flatnonzero(fold == i)
+        n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        units = np.arange(n_rows) if codes is None else codes
+        n_units = int(units.max(initial=-1)) + 1
+        return (words(n_units) % np.uint64(self.n_splits)).astype(int)[units]
 
 
 def split_interactions(R: Any, test_size: float = 0.2, *, random_state: Any = None) -> Any:
@@ -177,14 +169,7 @@ def split_interactions(R: Any, test_size: float = 0.2, *, random_state: Any = No
     R = check_histories(R)
     words = make_source(random_state, "split_interactions").words()(R.nnz)
     held = words < np.uint64(test_size * 2.0**64)
-    return tuple(_where(R, chosen) for chosen in (~held, held))
-
-
-def _where(R, chosen):
-    part = R.copy()
-    part.data = np.where(chosen, 1.0, 0.0)
-    part.eliminate_zeros()
-    return part
+    return tuple(with_entries(R, chosen.astype(np.float64)) for chosen in (~held, held))
 
 
 # The numbers of training and test sets that contain one unit, from public shapes alone.

@@ -419,13 +419,11 @@ class Runs:
 
     def _best_of_random(self, X, y, fit_params):
         """Return the best of a random number of runs; all other runs are discarded."""
-        best = None
-        for _ in range(draw_runs(self.words, self.plan.mean_n_runs)):
-            params = self.candidates[draw_below(self.words, len(self.candidates))]
-            run = self._run(params, X, y, fit_params)
-            if best is None or run.total > best.total:
-                best = run
-        return best
+        n = len(self.candidates)
+        n_runs = draw_runs(self.words, self.plan.mean_n_runs)
+        drawn = (self.candidates[draw_below(self.words, n)] for _ in range(n_runs))
+        runs = (self._run(params, X, y, fit_params) for params in drawn)
+        return max(runs, key=lambda run: run.total)  # the first of equal ones
 
     def _run(self, *run):
         """Fit and score one candidate; nobody hears its warnings, whatever other threads do."""

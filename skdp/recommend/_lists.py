@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
 from skdp._limits import BLOCK
-from skdp.data.histories import hidden_cells
+from skdp.data.histories import hidden_cells, with_entries
 
 # From pairs of a user and an item to a matrix of histories, and back to names.
 
@@ -106,13 +106,10 @@ def interactions_from_pairs(
         names = _catalogue(users, "users")
     rows, columns = _places(who, names), _places(what, catalogue)
     known = (rows >= 0) & (columns >= 0)
-    rows, columns, weights = rows[known], columns[known], weights[known]
-    order = np.lexsort((-weights, columns, rows))  # the largest value of a pair comes first
-    rows, columns, weights = rows[order], columns[order], weights[order]
-    first = np.ones(len(rows), bool)
-    first[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 0)
-    cells = (weights[first], (rows[first], columns[first]))
-    matrix = sp.csr_array(cells, shape=(len(names), len(catalogue)))
+    shape, pairs = (len(names), len(catalogue)), rows * len(catalogue) + columns
+    order = np.flatnonzero(known)[np.argsort(-weights[known], kind="stable")]
+    cells, first = np.unique(pairs[order], return_index=True)  # the largest value comes first
+    matrix = sp.csr_array((weights[order][first], np.divmod(cells, shape[1])), shape=shape)
     users, items = (np.fromiter(given, object, len(given)) for given in (names, catalogue))
     return InteractionMatrix(matrix, users, items)
 
@@ -170,9 +167,8 @@ def best_items(score, rows, n, *, exclude_known, items=None):
         block = rows[start : start + max(1, BLOCK // rows.shape[1])]
         found = score(block)
         if exclude_known:
-            found[
-                np.repeat(np.arange(block.shape[0]), np.diff(block.indptr)), block.indices
-            ] = -np.inf
+            known = block.tocoo()
+            found[known.row, known.col] = -np.inf
         found = found if items is None else found[:, items]
         best, top = _largest(found, min(n, found.shape[1]))
         names = best if items is None else items[best]
@@ -321,11 +317,9 @@ class ListsMixin:
 
 def parted(rows):
     """Return the items of histories that are hidden, as ones, and the others as they are."""
-    hidden, known, chosen = rows.copy(), rows.copy(), hidden_cells(rows)
-    hidden.data, known.data = chosen.astype(np.float64), np.where(chosen, 0.0, rows.data)
-    hidden.eliminate_zeros()
-    known.eliminate_zeros()
-    return hidden, known
+    hidden = hidden_cells(rows)
+    others = np.where(hidden, 0.0, rows.data)
+    return with_entries(rows, hidden.astype(np.float64)), with_entries(rows, others)
 
 
 def missed_share(model: Any, X: Any, _: Any = None) -> Any:

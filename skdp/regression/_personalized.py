@@ -81,9 +81,8 @@ def check_row_loss(name, loss):
         fail("it is negative somewhere")
     if np.any(np.diff(slope) < -tolerance):
         fail("its derivative falls, so that it is not convex")
-    if np.any(chords < slope[:-1] - tolerance - rough) or np.any(
-        chords > slope[1:] + tolerance + rough
-    ):
+    low, high = slope[:-1] - tolerance - rough, slope[1:] + tolerance + rough
+    if np.any((chords < low) | (chords > high)):
         fail("its derivative is not that of its value")
     if bounds is not None and not (bounds[0] <= slope.min() and slope.max() <= bounds[1]):
         fail(f"its derivative leaves its bounds {bounds}")

@@ -391,7 +391,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         users, codes = None, np.arange(X.shape[0])  # each row is its own user
         if labels is not None:
             users, codes = np.unique(labels, return_inverse=True)
-        return self._user_rows(X, self._encoded(y, reset=True), codes), users
+        Y = self._encoded(y, reset=True)
+        return UserRows(X, Y, codes, self._scales_targets()), users
 
     def _users_in_blocks(self, X, y, groups):
         if groups is None:
@@ -401,9 +402,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             )
         encode, n_outputs = self._block_encoding()
         placed = _inputs.in_blocks(self, X, y, groups, numbers=self._y_numeric)
-        users = groups_of(
-            placed, GroupForm(_validation.check_labels, encode, self._scales_targets())
-        )
+        form = GroupForm(_validation.check_labels, encode, self._scales_targets())
+        users = groups_of(placed, form)
         users.n_outputs = n_outputs
         return users
 
@@ -422,20 +422,17 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
         y = _validation.complete_labels(y)
+        form = {"accept_sparse": "csr", "y_numeric": self._y_numeric}
         if self.group_column is not None:
             X, labels = _inputs.without_column(self, X, reset=reset)
             check = partial(check_X_y, estimator=self)
-            X, y = _inputs.advised(
-                self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric
-            )
+            X, y = _inputs.advised(self, check, X, y, **form)
         elif _inputs.is_memory_map(X):
             _inputs.check_block_columns(self, X.shape[1], reset=reset)
             y = column_or_1d(_inputs.check_targets(self, y, numbers=self._y_numeric))
             check_consistent_length(X, y)
         else:
-            X, y = _inputs.checked(
-                self, X, y, accept_sparse="csr", reset=reset, y_numeric=self._y_numeric
-            )
+            X, y = _inputs.checked(self, X, y, reset=reset, **form)
         if self._y_numeric:
             y = _inputs.check_numbers(y)
         return X, y, self._checked_labels(labels, X)
@@ -452,11 +449,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
     def _checked_labels(labels, X):
         return None if labels is None else _inputs.labels_of(labels, X.shape[0])
 
-    def _user_rows(self, X, Y, codes):
-        return UserRows(X, Y, codes, self._scales_targets())
-
     def _query(self, X, Y, codes):
-        rows = self._user_rows(X, Y, codes)
+        rows = UserRows(X, Y, codes, self._scales_targets())
         return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _fit_session(self, session, query):

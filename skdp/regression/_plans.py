@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from numbers import Integral
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,7 @@ class PersonalPlans(PlansMixin):
         said += f"{k} shared dimensions; noise of {noise:g} of what they explain"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)
         score = partial(_quality, of, **fresh)
-
-        def fit(model):
-            return model.fit(**tasks)
-
+        fit = methodcaller("fit", **tasks)
         return PlanData(fit, score, (said,), n / users, trivial, math.nan)
 
     def _made_tasks(self, rng, own, m, noise):

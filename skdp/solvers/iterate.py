@@ -86,10 +86,6 @@ class Transcript:
         self.sent: list[Sent] = []
         self._wanted = wanted
 
-    def add(self, sent: Sent) -> None:
-        """Note one more answer."""
-        self.sent.append(sent)
-
     def signal(self) -> float:
         """Return the variance of an entry of the last answer beyond its noise.
 
@@ -130,10 +126,6 @@ class Transcript:
         return np.asarray(np.linalg.svd(mean, full_matrices=False)[0][:, :p])
 
 
-def _unchanged(Y: FloatArray) -> FloatArray:
-    return Y
-
-
 class _Side:
     """One side of an iteration: the iterate that is sent, and the answers to it."""
 
@@ -149,7 +141,7 @@ class _Side:
         """
         Q = self._sent(shorten_rows(X, _SHORTEN / math.sqrt(max(self._noise, 1e-15))))
         answer = product(Q, share=share)
-        self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
+        self.transcript.sent.append(Sent(Q, self._seen(answer.value), answer.noise_scale))
         self._noise = self.transcript.noise_fraction()
         return orthonormal(self._seen(self.transcript.times(X)))
 
@@ -161,7 +153,7 @@ def symmetric_power(
     share: float,
     *,
     wanted: int,
-    project: Project = _unchanged,
+    project: Project = np.asarray,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
@@ -189,8 +181,8 @@ def half_steps(
     With ``across=(U, V)``, public with orthonormal columns, the result lies across them
     (deflation).
     """
-    left = _across(across[0]) if across else _unchanged
-    right = _across(across[1]) if across else _unchanged
+    left = _across(across[0]) if across else np.asarray
+    right = _across(across[1]) if across else np.asarray
     forward, backward = _Side(wanted, right, left), _Side(wanted, left, right)
     V = orthonormal(right(start))
     U, each = V, share / (2 * n_passes)
@@ -244,8 +236,7 @@ def alternate(
 
 def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
     def multiply(V: FloatArray) -> FloatArray:
-        product: FloatArray = ask.left(ask.right(V, share=each).value, share=each).value
-        return product
+        return np.asarray(ask.left(ask.right(V, share=each).value, share=each).value)
 
     V = leading_eigenvectors(multiply, start, start.shape[1])
     return orthonormal(ask.right(V, share=each).value), V
@@ -296,11 +287,10 @@ def iterate_symmetric(
     *,
     law: str,
     n_iter: int | str,
-    project: Project | None = None,
+    project: Project = np.asarray,
 ) -> tuple[FloatArray, FloatArray, float]:
     """Power iteration on a symmetric matrix, then signed Ritz values: k, vectors, noise."""
     core = _CORE_SHARE[law]
-    project = project or np.asarray
     if law == "exact":
         each = NEGLIGIBLE * share
 

@@ -22,8 +22,7 @@ _LARGEST = 2.02  # quantile .99 of the Tracy-Widom law (order one)
 
 def orthonormal(Y: FloatArray) -> FloatArray:
     """Return an orthonormal basis of the columns of Y (Q of its QR factorisation)."""
-    Q: FloatArray = np.linalg.qr(Y)[0]
-    return Q
+    return np.asarray(np.linalg.qr(Y)[0])
 
 
 def fix_signs(components: FloatArray) -> FloatArray:

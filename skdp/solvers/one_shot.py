@@ -316,24 +316,18 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
     m, n = ask.shape
     if linalg.is_small(min(m, n), k):
         U, values, Vt = np.linalg.svd(ask.right(np.eye(n), share=0.0).value, full_matrices=False)
-        return _without_noise(U, values, Vt, ask.noise_scale, k, ask.kurtosis)
-    operator = LinearOperator(
-        ask.shape,
-        lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
-        rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
-        dtype=np.float64,
-    )
-    U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
-    return _without_noise(U, values, Vt, ask.noise_scale, k, ask.kurtosis)
-
-
-def _without_noise(
-    U: FloatArray, values: FloatArray, Vt: FloatArray, noise_scale: float, k: int, kurtosis: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    m, variance = len(U), noise_scale**2
+    else:
+        operator = LinearOperator(
+            ask.shape,
+            lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
+            rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
+            dtype=np.float64,
+        )
+        U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
+    noise = m, ask.noise_scale**2, ask.kurtosis
     order = np.argsort(-values, kind="stable")[:k]
     U, values, V = U[:, order], values[order], Vt[order].T
-    squares = linalg.marchenko_pastur(values**2 - m * variance, V, m, variance, kurtosis).values
+    squares = linalg.marchenko_pastur(values**2 - m * ask.noise_scale**2, V, *noise).values
     return U, np.sqrt(np.concatenate([squares, np.zeros(k - len(squares))])), V
 
 

@@ -430,9 +430,7 @@ class _Descent:
         sd = float(sds[sds <= _median_uncertainty() * sds.min()].mean())
         if reason:
             return zero_fit(self.facts.shape, self.facts.rank, reason, levels, sd)
-        point = self.point
-        found = point.U, point.values, point.V, point.intercept
-        return TraceFit(*found, levels, sd, target_sd=self.first_sd)
+        return TraceFit(*self.point[:4], levels, sd, target_sd=self.first_sd)
 
 
 def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, FloatArray]:

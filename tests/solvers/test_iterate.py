@@ -23,7 +23,7 @@ def overlap(A, B):
 def transcript(sent, wanted=1):
     out = iterate.Transcript(wanted)
     for step in sent:
-        out.add(step)
+        out.sent.append(step)
     return out
 
 
