@@ -350,7 +350,7 @@ class ColumnRows:
 
 def centered(
     blocks: Iterable[Any], center: FloatArray, between: tuple[FloatArray, ...] = (),
-    unit: FloatArray | float = 1.0,
+    unit: FloatArray | None = None,
 ) -> Iterator[Any]:  # fmt: skip
     """Yield rows minus a centre, in a unit, in dense blocks of bounded memory; groups stay whole.
 
@@ -370,7 +370,7 @@ def centered(
             out = scratch.shaped(part.shape)
             part = _inside(part, between, out) if between else part
             np.subtract(part, center, out=out)
-            yield np.divide(out, unit, out=out)
+            yield out if unit is None else np.divide(out, unit, out=out)
 
 
 def _inside(rows: FloatArray, between: tuple[FloatArray, ...], out: Any = None) -> FloatArray:

@@ -224,13 +224,9 @@ def pca_attributes(
 
 
 def svd_variances(
-    squares: FloatArray,
-    components: FloatArray,
-    means: FloatArray,
-    mean_square: float,
-    n: float,
+    squares: FloatArray, components: FloatArray, means: FloatArray, mean_square: float, n: float,
     noise: float,
-) -> dict[str, FloatArray]:
+) -> dict[str, FloatArray]:  # fmt: skip
     """Return the fitted attributes of TruncatedSVD.
 
     `squares` are squared singular values, `means` the released column means with noise of standard
