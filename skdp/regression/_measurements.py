@@ -133,10 +133,9 @@ def judged(ask, fit, facts, design, stage, centre, share, place):
     attributes = trace_attributes(fit, design[:2] if design else (None, None), place.units, means)
     for name in ("coef_", "singular_values_"):
         attributes[name] *= slope
+    of_place = float(place.at @ attributes["coef_"].ravel())
     return attributes | {
-        "intercept_": middle
-        + slope * facts.bias * fit.intercept
-        - float(place.at @ attributes["coef_"].ravel()),
+        "intercept_": middle + slope * facts.bias * fit.intercept - of_place,
         "prediction_bounds_": np.array([middle - far, middle + far]),
         "residual_std_": left_sd,
         "failure": failure,
