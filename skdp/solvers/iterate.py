@@ -52,13 +52,6 @@ class AsksProducts(Protocol):
         """Return A'U plus noise."""
 
 
-class AsksRitz(Protocol):
-    """What Rayleigh-Ritz asks for."""
-
-    def ritz(self, X: FloatArray, *, share: float) -> Answer:
-        """Return X'A X plus symmetric noise."""
-
-
 Project = Callable[[FloatArray], FloatArray]
 
 
@@ -198,10 +191,10 @@ def _across(basis: FloatArray) -> Project:
 
 
 def ritz_values(
-    ask: AsksRitz, X: FloatArray, k: int, share: float
+    ask: Any, X: FloatArray, k: int, share: float
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return the k signed Ritz values largest in magnitude, their vectors, and the noise scale."""
-    answer = ask.ritz(X, share=share)
+    answer = ask.ritz(X, share=share)  # X'A X plus symmetric noise
     values, vectors = np.linalg.eigh((answer.value + answer.value.T) / 2)
     order = np.argsort(-np.abs(values))[:k]
     return values[order], X @ vectors[:, order], answer.noise_scale
