@@ -37,9 +37,8 @@ def located(session, ask, noise, shares, d, level):
         share, shares = paid_for_mean(shares, least, wanted)
         sums = rows.sums(share=share)
         step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
-        square, noise_square = float(sums.value @ sums.value), sums.noise_scale**2
-        clear = square > (d + CLEAR * math.sqrt(2 * d)) * noise_square
-        if is_near(step, clip_norm) or not clear:
+        of_noise = (d + CLEAR * math.sqrt(2 * d)) * sums.noise_scale**2
+        if is_near(step, clip_norm) or float(sums.value @ sums.value) <= of_noise:
             break
         least, wanted = least / 4, d * (6 * noise.rect / noise.n) ** 2
         place, before, searches = place + step, clip_norm, searches / 2
