@@ -98,9 +98,9 @@ def _with_targets(
     rows: RowSource, y: Any, at_once: int, place: FloatArray | None, units: Any, **factors: Any
 ) -> RowSource:
     if place is not None:
-        unit = units[0] if factors else np.outer(*units).ravel()
+        unit = None if units is None else units[0] if factors else np.outer(*units).ravel()
         factors = {name: factor / units[1] for name, factor in factors.items()}
-        view = partial(centered, center=place[: len(unit)], unit=unit)  # 0 of factors
+        view = partial(centered, center=place[: rows.n_features], unit=unit)  # 0 of factors
         rows = ViewedRows(rows, view, rows.n_features)
     return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
 
@@ -466,7 +466,7 @@ class RecordQuery(SumQuery):
         privacy_unit: str = "row",
         n_jobs: int | None = None,
         place: FloatArray | None = None,
-        units: Any = (1.0, 1.0),
+        units: Any = None,
     ) -> None:
         self.unit = unit_named(privacy_unit)
         of_records = self.unit.in_one_row and self.unit.bound is None
@@ -535,7 +535,7 @@ class RecordQuery(SumQuery):
         """Return records that contribute A vec(X), for public symmetric A of norm below 1."""
         return self._contributing(form=MixedRecords.of(self.form, A))
 
-    def about(self, place: FloatArray, units: Any = (1.0, 1.0)) -> RecordQuery:
+    def about(self, place: FloatArray, units: Any = None) -> RecordQuery:
         """Return the records X - place (X in factored form) in public units of rows and columns."""
         return RecordQuery(
             self._placed, self.shape, adjacency=self.adjacency, privacy_unit=self.unit.name,

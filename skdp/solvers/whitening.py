@@ -154,8 +154,8 @@ def release_place(
         first = first or radius
     # Half of the records lie nearer to 0 than the median of those that are not 0, which the ranks
     # tell to a factor: most are 0.
-    reach = (_CUT * radius + float(np.linalg.norm(at / whole))) * 2.0 ** (2 / 2**FINER)
-    return Place(at, units, first if reach < first else radius)
+    farthest = (_CUT * radius + float(np.linalg.norm(at / whole))) * 2.0 ** (2 / 2**FINER)
+    return Place(at, units, first if farthest < first else radius)
 
 
 def release_whitening(
