@@ -50,8 +50,7 @@ def located(session, ask, noise, shares, d, level):
         if clip_norm > min(before / 2, 4 * error / noise.n):
             break
     if place.any():
-        longer = lengthened(session, rows, clip_norm, last, d, level=level)
-        clip_norm = min(longer, noise.clip_norm)
+        clip_norm = min(lengthened(session, rows, clip_norm, last, d, level=level), noise.clip_norm)
         rows, last = rows.clipped(clip_norm), 0.0
     shares = shares | {"center": shares["center"] + searches + last}
     return place, clip_norm, shares, rows, (sums, share)
@@ -112,8 +111,7 @@ def centred(session, ask, noise, shares, d, level):
     of_count = float(np.linalg.norm(step)) * noise.n_noise
     noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
-    near = is_near(step, noise.clip_norm)
-    if noise_scale == 0.0 or not near:
+    if noise_scale == 0.0 or not is_near(step, noise.clip_norm):
         return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise, shares)
     # Lengths were measured about the place. The square of the noise in `sums` is no part of them.
     beyond = float(step @ (2 * sums - noise.n * step)) - 2 * kept * d * noise_scale**2 / noise.n

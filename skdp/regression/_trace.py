@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._limits import GRAM_FEATURES
 from skdp._validation import Seed, Split, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import NoSignalWarning, PartialSignalWarning, warn_caller
@@ -268,9 +269,11 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         needed = self._records_needed(shape).error_below_half
         facts = _measurements.descent_facts(self, shape, n, unit_noise, needed)
         place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
-        if isinstance(query.form, SparseRecords):  # whose units are not searched for
+        size = sum(shape) if isinstance(query.form, FactoredRecords) else math.prod(shape)
+        if isinstance(query.form, SparseRecords) or size > GRAM_FEATURES:  # a search takes too long
             of = "gradients" if facts.max_iter else "init"
             facts = facts._replace(**{of: getattr(facts, of) + shares.get("units", 0.0)})
+            shares = shares | {"units": 0.0}
         try:
             if not (centre.found and centre.sd) and self.fit_intercept:  # 0: epsilon is infinite
                 raise NoSignalError

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._limits import GRAM_FEATURES, NEGLIGIBLE, FloatArray
+from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
 from skdp.solvers.postprocess import drawn
@@ -21,7 +21,6 @@ from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 _BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _LEAST = 0.02  # of the mean variance: directions that vary less are not enlarged to it
-_ROUNDS = 50  # rounds that balance rows and columns
 _CUT = 2.0  # medians, or deviations, at which what a record adds is cut
 
 
@@ -113,7 +112,7 @@ def unit_pair(squares: FloatArray) -> tuple[FloatArray, FloatArray]:
     A matrix of low rank is one in such units, too. Those not clearly other ones stay 1.
     """
     right = np.ones(squares.shape[1])
-    for _ in range(_ROUNDS):
+    for _ in range(50):  # far more than it takes to balance both
         left = 1 / (squares @ right)
         right = 1 / (left @ squares)
     left, right = (np.sqrt(np.median(side) / side) for side in (left, right))
@@ -133,13 +132,12 @@ def release_place(
     at, units, radius = place
     shape = len(units[0]), len(units[1])
     d = sum(shape) if factored else math.prod(shape)
-    if d <= GRAM_FEATURES:  # of more, a search takes too long
+    if shares["units"]:
         found = find_columns(ask.entries(), d, shares["units"], n, centered=centered)
-        # Where few scales are found, those are chance.
-        known = found.found & (np.mean(found.found) > 0.5)
-        sizes = np.where(known, found.deviation, np.median(found.deviation))
-        sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
-        units = unit_pair((sides / sides.max()) ** 2)
+        if np.mean(found.found) > 0.5:  # where few scales are found, those are chance
+            sizes = np.where(found.found, found.deviation, np.median(found.deviation))
+            sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
+            units = unit_pair(np.maximum(sides / sides.max(), 1e-100) ** 2)
         at = np.where(found.found | found.placed, found.center, 0.0) if centered else at
     whole = np.outer(*units).ravel()
     first = 0.0

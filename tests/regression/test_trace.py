@@ -124,6 +124,7 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
     one = DPTraceRegressor(delta=0.0, epsilon=math.inf, solver="spectral_init")
     with pytest.warns(UtilityWarning):
         assert math.isclose(one.fit(X[:1], [1e30]).intercept_, 1e30)
+        assert not one.fit(np.full_like(X, 3.0), y).coef_.any()  # no entry has a scale
 
 
 @pytest.mark.thorough
