@@ -97,30 +97,30 @@ def _number(columns: Columns) -> NDArray[np.int64]:
 def _with_targets(
     rows: RowSource, y: Any, at_once: int, place: FloatArray | None, units: Any, **factors: Any
 ) -> RowSource:
-    if place is not None:
-        unit = None if units is None else units[0] if factors else np.outer(*units).ravel()
-        factors = {name: factor / units[1] for name, factor in factors.items()}
-        view = partial(centered, center=place[: rows.n_features], unit=unit)  # 0 of factors
-        rows = ViewedRows(rows, view, rows.n_features)
+    if place is not None and factors:
+        view = partial(_in_units, units=units)
+        rows, factors = ViewedRows(ZippedRows(rows, factors), view, rows.n_features), {}
+    elif place is not None:
+        unit = None if units is None else np.outer(*units).ravel()
+        rows = ViewedRows(rows, partial(centered, center=place, unit=unit), rows.n_features)
     return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
+
+
+def _in_units(blocks: Iterable[Zipped], units: Any) -> Iterator[Zipped]:
+    """Yield records as factors in public units of rows and columns."""
+    for block in blocks:
+        yield Zipped(block.rows / units[0], {"factors": block.columns["factors"] / units[1]})
 
 
 def _entries(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
     """Yield the entries of dense records, or of both factors."""
     for block in blocks:
-        factors = block.columns.get("factors")
-        yield np.asarray(block.rows) if factors is None else np.hstack([block.rows, factors])
+        yield np.hstack([block.rows, block.columns.get("factors", block.rows[:, :0])])
 
 
 def _check_number(n: float, kind: type[Exception] = ValueError) -> None:
     if n > _MOST_RECORDS:
         raise kind(f"at most {_MOST_RECORDS} records are supported.")
-
-
-def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
-    if "factors" in placed.columns:
-        return FactoredRecords(shape)
-    return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)
 
 
 # Sums of clipped contributions of a trace regression, in tangent coordinates.
@@ -475,7 +475,8 @@ class RecordQuery(SumQuery):
         self._n_known = placed.known_rows()  # NaN: counted when sums are read
         _check_number(self._n_known)
         super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
-        self.form = _form_of(placed, shape)
+        kind = SparseRecords if getattr(placed.rows, "sparse", False) else DenseRecords
+        self.form: Form = (FactoredRecords if "factors" in placed.columns else kind)(shape)
         self._placed = placed
         with_targets = partial(_with_targets, at_once=self.form.at_once, place=place, units=units)
         self._joined = placed.joined(with_targets)

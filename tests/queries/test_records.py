@@ -188,7 +188,9 @@ def test_ranks_of_entries_hold_and_are_attained(form, adjacency):
     size = P if form == "dense" else D1 + D2
     points, at = np.tile([-1.0, 0.1, 1.0], (size, 1)), np.ones(size, int)
     make = asked(lambda q: q.entries().grid(points).ranks(at), form, "row", adjacency)
-    data, y = factors(7, 60), np.full(60, np.nan)
+    data, y, tiny = factors(7, 60), np.full(60, np.nan), (np.ones(D1), np.full(D2, 1e-309))
+    with np.errstate(all="raise"):  # nothing is computed before it is paid for
+        query(form, data, y).about(0 * PLACE, tiny)
     worst = max(worst_of(make, data, t, "row", adjacency) for t in (targets(60), y))
     pairs = [(one, tuple(-each for each in one)) for one in (part(data, [i]) for i in range(60))]
     if adjacency == "replace" and form == "factors":  # both factors change
@@ -229,11 +231,8 @@ def test_a_place_is_taken_off_each_record():
     X, y = np.random.default_rng(14).standard_normal((50, P)), targets(50)
     y[7] = np.nan
     about, moved = query("dense", X, y).about(PLACE), query("dense", X - PLACE, y)
-    for ask in (
-        *SUMS.values(),
-        lambda q: q.records().total(3.0),
-        lambda q: q.measurement_covariance_moments(9.0),
-    ):
+    asks = lambda q: q.records().total(3.0), lambda q: q.measurement_covariance_moments(9.0)
+    for ask in (*SUMS.values(), *asks):
         assert np.array_equal(ask(about).answer(1e-8), ask(moved).answer(1e-8))
     bad = np.where(np.arange(50) < 30, np.nan, y)
     means = [query("dense", X, t, "label", "add_remove").public_mean() for t in (y, bad)]
