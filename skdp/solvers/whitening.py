@@ -109,7 +109,7 @@ class Place(NamedTuple):
 def unit_pair(squares: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return units of rows and columns in which mean squares (d1, d2) have equal sums by both.
 
-    A matrix of low rank is one in such units, too. Those not clearly other ones stay 1.
+    A matrix of low rank is one in such units, too. Units that are not clearly other ones stay 1.
     """
     right = np.ones(squares.shape[1])
     for _ in range(50):  # far more than it takes to balance both

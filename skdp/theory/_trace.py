@@ -263,7 +263,7 @@ def descent_records(
     return DescentRecords(*numbers, n)
 
 
-_RANK_SHARE = 0.0365 / 52  # of the budget, for each rank of the searches of a fit with defaults
+_RANK_SHARE = 0.0365 / 49  # of the budget, for each rank of the searches of a fit with defaults
 
 
 class RequiredSamples(NamedTuple):
@@ -320,7 +320,7 @@ def required_samples(
     --------
     >>> from skdp.theory import required_samples
     >>> required_samples((20, 20), 2, epsilon=1.0)
-    RequiredSamples(bounds_found=319, error_below_half=1604, accurate=6422)
+    RequiredSamples(bounds_found=310, error_below_half=1604, accurate=6422)
     """
     mu = math.inf if epsilon == math.inf else mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units

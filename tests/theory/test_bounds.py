@@ -224,7 +224,7 @@ VALUES = [
     ("private_start_records", (SHAPE, 3), {"epsilon": math.inf}, [0.0]),
     ("descent_error_bound", (1e6, SHAPE, 3), {"epsilon": math.inf, "noise_sd": 0.7}, [0.0153293]),
     ("required_samples", (SHAPE, 3), BUDGET | {"rank_share": 0.2}, [37.0, 5234.0, 22723.0]),
-    ("required_samples", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [1217.0, 10468.0, 45445.0]),
+    ("required_samples", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [1181.0, 10468.0, 45445.0]),
     ("minimax_error", (1e4, SHAPE, 3),
      {"epsilon": 0.5, "noise_sd": 0.7, "lam": 2.0, "schatten": 3.0}, [0.0465195]),
     ("minimax_risk", (1e4, SHAPE, 3), {"epsilon": 0.5, "noise_sd": 0.7}, [0.00456876]),
