@@ -232,7 +232,7 @@ def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
     d = max(1, n_features)
     enough = min(d, BLOCK // d)  # the d x d Gram matrix has to fit into the cache too
-    return min(max(BLOCK // (2 * d), 16, enough), BLOCK_ROWS)
+    return min(max(2 * CACHED // d, 16, enough), BLOCK_ROWS)
 
 
 class _RangeOfRows:
