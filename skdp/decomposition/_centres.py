@@ -26,14 +26,15 @@ def located(session, ask, noise, shares, d, level):
     their error is a sixth of the clip norm, if the moment can spare it. They end where the mean is
     near the point about which rows were measured, where sums are noise, or where rows are much
     longer than the error. Half of the rows lie hardly nearer to a mean than its error, and few
-    farther than from the point before: three questions tell where, as counts raise and lower what
-    they find. `level` is how many rows may be shortened, as in `row_clip_norm`. The sums, and what
-    they were paid, are of the rows that are returned if these were not moved.
+    farther than from the point before: three questions tell where (about the last points, two), as
+    counts raise and lower what they find. `level` is how many rows may be shortened, as in
+    `row_clip_norm`. The sums, and what they were paid, are of the rows that are returned if these
+    were not moved.
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
     rows, least, wanted = ask.clipped(clip_norm), shares["center"] / 2, 0.0
-    for _ in range(4):
+    for questions in (3, 3, 2, 2):
         share, shares = paid_for_mean(shares, least, wanted)
         sums = rows.sums(share=share)
         step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
@@ -45,7 +46,7 @@ def located(session, ask, noise, shares, d, level):
         about = ask.centered(place)  # one query: its norms are measured once
         error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
         between = min(error / (2 * noise.n), before / 4), before
-        clip_norm = find_between(about.kept_below, between, 3, searches)
+        clip_norm = find_between(about.kept_below, between, questions, searches)
         rows = about.clipped(clip_norm)
         if clip_norm > min(before / 2, 4 * error / noise.n):
             break
