@@ -10,7 +10,6 @@ import numpy as np
 from skdp._limits import NEGLIGIBLE, FloatArray
 from skdp.answer import Answer
 from skdp.solvers.columns import FAR, find_columns
-from skdp.solvers.postprocess import drawn
 from skdp.solvers.trace import FINER, PASSES, TraceFit, private_median
 
 # Whitening of measurement matrices from released second moments.
@@ -126,8 +125,9 @@ def release_place(
 ) -> Place:  # fmt: skip
     """Return where records lie, and in what units: medians of entries, then clipped means.
 
-    A mean has noise in proportion to the distance from the place before, down to the spread: all
-    are drawn to where they began as their noise demands. Without `centered`, records lie about 0.
+    A median counts where it is farther from 0 than the entries are from it. A mean has noise in
+    proportion to the distance from the place before, down to the spread: each is drawn to where it
+    began as its noise demands. Without `centered`, records lie about 0.
     """
     at, units, radius = place
     shape = len(units[0]), len(units[1])
@@ -138,7 +138,8 @@ def release_place(
             sizes = np.where(found.found, found.deviation, np.median(found.deviation))
             sides = np.outer(*np.split(sizes, [shape[0]])) if factored else sizes.reshape(shape)
             units = unit_pair(np.maximum(sides / sides.max(), 1e-100) ** 2)
-        at = np.where(found.found | found.placed, found.center, 0.0) if centered else at
+        away = (found.found | found.placed) & (np.abs(found.center) > found.deviation)
+        at = np.where(away, found.center, 0.0) if centered else at
     whole = np.outer(*units).ravel()
     first = 0.0
     between: tuple[float, ...] = ()
@@ -146,7 +147,8 @@ def release_place(
         records = ask.about(at, units).records()
         radius = private_median(records.scores_below, rank_share, n, between)
         answer = records.total(radius, share=shares["mean"] / PASSES)
-        at = at + drawn(answer.value, answer.noise_scale) / n * whole
+        signal = _signal(float(np.sum(answer.value**2)), d * answer.noise_scale**2)
+        at = at + signal * answer.value / n * whole
         least = 2.0 ** (1 - 2**FINER) * radius  # from here on ranks tell it to a factor of two
         between = min(max(math.sqrt(d) * answer.noise_scale / n, least), radius), _CUT * radius
         first = first or radius
