@@ -243,8 +243,8 @@ def learn_base(estimator, ask, query, shares):
         return Base(scaling, columns.n, shown)
     public["n"] = columns.n if estimator.fit_intercept else n
     unit, share = _target_unit(estimator, ask, query.n_outputs, shares, public)
-    ask, found = ask.scaled(*scaling), limited | columns.found
-    model = pooled_model(ask, found, unit, share, intercept=estimator.fit_intercept)
+    ask = ask.scaled(*scaling)  # columns that have no limit may hold entries of any size
+    model = pooled_model(ask, limited, unit, share, intercept=estimator.fit_intercept)
     return Base(scaling, columns.n, shown, model, unit)
 
 

@@ -24,7 +24,7 @@ from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
 from skdp.regression._personalized_base import within_bounds
 from skdp.solvers.local_fits import LOSSES, RidgePath
-from skdp.solvers.personalization import PENALTIES, View
+from skdp.solvers.personalization import PENALTIES, View, scaling_of
 from skdp.solvers.scaling import Scaling
 from skdp.testing import seeded_entropy
 from tools.data import hostile_users
@@ -228,6 +228,15 @@ def test_where_columns_lie_makes_no_difference(far):
     # 1.5 deviations from 0 either place will do.
     clear = (places == 0) | (np.abs(places) > 10 * deviations)
     assert np.abs(model.feature_center_ - places)[clear].max() < 0.5 * far
+
+
+def test_a_column_without_a_limit_has_no_part_in_the_model_of_all(monkeypatch):
+    """Its entries may be of any size, and are divided by the scale of the others."""
+    limits, (X, y, groups) = np.array([64.0, math.inf]), Users(600, d=2).all
+    free = lambda columns: scaling_of(columns)._replace(limit=limits)  # noqa: E731
+    monkeypatch.setattr(_personalized_base, "scaling_of", free)
+    model = quiet(DPPersonalizedRegressor(1, epsilon=10.0).fit, X, y + X.sum(axis=1), groups)
+    assert model.global_coef_[0] != 0.0 == model.global_coef_[1]
 
 
 def test_entries_beyond_their_bounds_are_folded():
