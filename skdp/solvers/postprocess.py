@@ -419,13 +419,14 @@ def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """Return the moments about the mean of the targets that wider bounds show too, if there is one.
 
-    Both means count by their noise.
+    Both means count by their errors: noise, and what narrow bounds take from that of the moments.
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
-    n = released.weight
-    part = 1 / (1 + (mean.noise_scale * n * released.bias / released.cross_noise) ** 2)
-    moved = part * (mean.value - released.target_mean)
+    n, noise, apart = released.weight, mean.noise_scale**2, mean.value - released.target_mean
+    error = (released.cross_noise / (n * released.bias)) ** 2
+    error = np.where(apart**2 > CLEAR**2 * (noise + error), apart**2, error)
+    moved = apart * error / (error + noise)
     cross = released.cross - n * np.outer(released.row_mean, moved)
     return released._replace(cross=cross, target_mean=released.target_mean + moved)
 

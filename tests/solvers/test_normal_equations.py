@@ -120,6 +120,8 @@ def test_means_of_targets_under_two_bounds_count_by_their_noise(rng):
     cross = near.cross + 10 * np.outer(near.row_mean, near.target_mean)
     np.testing.assert_allclose(cross, B + 10 * np.outer(mean, target))
     np.testing.assert_allclose(near.target_mean, [3.1, -3.0])
+    far = steadied(released, wide._replace(value=np.array([6.0, 2.0])))  # no noise explains it
+    np.testing.assert_allclose(far.target_mean, [3 + 27 / 9.64, -3.0])
     exact = released._replace(noise=0.0)
     assert steadied(exact, wide) is exact and steadied(released, None) is released
 
