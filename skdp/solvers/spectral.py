@@ -51,7 +51,6 @@ def averaged(first: Answer, second: Answer) -> Answer:
 
 
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
-_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of so many columns together
 
 
 class _Noisy(NamedTuple):
@@ -90,9 +89,8 @@ def chosen_subspace(
 
     Candidates: leading eigenvectors as they are, and of what is read off the diagonal and the
     diagonal itself; those that are given. What these know must be known from elsewhere
-    (popularity): what holds the noise of A is judged too well.
-    The moment of few columns, which popularity shows nearly as well, is split more than once: the
-    mean of the scores has less of the noise that splits add. For dense rows it gains nothing.
+    (popularity): what holds the noise of A is judged too well. For dense rows it gains nothing.
+
     Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
     of a random share of the rows: it is fitted in place of A + c Z, and judged by the other rows.
     """
@@ -100,13 +98,10 @@ def chosen_subspace(
     if noise_scale == 0.0:
         return _leading(released, k)
     candidates: list[Candidate] = [_leading, _without_diagonal, *known]
-    rng = np.random.default_rng(20240229)
-    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A)))
-    scores = np.mean([_scores(released, candidates, k, rng, part) for _ in range(splits)], axis=0)
+    scores = _scores(released, candidates, k, np.random.default_rng(20240229), part)
     # Another must be better by one noise scale than the leading eigenvectors, or than the first or
-    # last of those given, where it is judged once: the best of several looks better than it is.
-    margin = math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
-    scores[[0, 2, -1] if known else [0]] += margin * noise_scale * math.sqrt(k)
+    # last of those given: the best of several looks better than it is.
+    scores[[0, 2, -1] if known else [0]] += noise_scale * math.sqrt(k)
     return candidates[int(np.argmax(scores))](released, k)
 
 
