@@ -192,7 +192,7 @@ class DPRecommender(
     degree_floor : "auto" or int, default="auto"
         Interactions: users with fewer of the selected items have weights as if they had so many.
         "auto" takes the released mean number. A number must be public; `algorithm="auto"` uses it
-        too (25 otherwise).
+        too (10 otherwise).
     value_cap : "binary" or float, default="binary"
         "binary": each positive entry counts the same. A float: an entry counts min(x, value_cap),
         for ratings or numbers of plays (row unit only). Rows are scaled to norm 1 in any case.
