@@ -253,7 +253,7 @@ def test_indices_outside_of_a_shape_are_refused():
 
 
 def test_blocks_keep_what_is_masked_or_no_number_out():
-    for block in (np.ma.masked_equal([1, 2], 2), [1, None], np.array([1, DATE], object)):
+    for block in (np.ma.masked_equal([1, 2], 2), [1, None], [1, HUGE], np.array([1, DATE], object)):
         np.testing.assert_array_equal(as_array(block), [1.0, np.nan])
 
 

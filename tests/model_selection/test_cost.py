@@ -87,7 +87,7 @@ def test_cost_is_not_exceeded_by_what_a_row_meets():
 
 
 OF_REPLACE = pca(adjacency="replace")
-PIPE = make_pipeline(OF_REPLACE, skdp.DPTraceRegressor(1, adjacency="replace"))
+PIPE = Pipeline([("a", OF_REPLACE), ("ab", skdp.DPTraceRegressor(1, adjacency="replace"))])
 FIT, SCORE = mu_of(0.5) ** 2, mu_of(0.3) ** 2
 DRAWN = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
 SIZES = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
@@ -98,7 +98,7 @@ TOTALS = {
         4 * sum(SIZES) + max(SIZES),
     ),
     "parts of a pipeline": (
-        GridSearchCV(PIPE, {"dptraceregressor__max_iter": [1, 2]}, cv=KFold(3)),
+        GridSearchCV(PIPE, {"ab__max_iter": [1, 2]}, cv=KFold(3)),
         (2 * 2 + 1) * (FIT + mu_of(1.0) ** 2),
     ),
     "drawn, by a seed": (

@@ -180,7 +180,7 @@ def test_who_cannot_be_computed_sends_nothing_by_itself(kind):
     def local(batch, bad=(2.0, 4.0)):
         first = np.ldexp(batch.X[:, 0, 0], batch.x_exponent)
         if np.isin(first, bad).any():
-            raise ZeroDivisionError(f"rows of {first}")
+            raise Exception(f"rows of {first}")
         warnings.warn(f"rows of {first}", stacklevel=1)
         return {
             "grams": first[:, None, None] * np.ones((1, 2, 3)),

@@ -114,11 +114,12 @@ def test_label_fits_reach_the_minimum(loss):
 def test_pseudo_responses_of_a_user_depend_on_no_other_user(loss, rng):
     """Widths of clipped residuals are medians of that user's own, not of a batch."""
     Y, eta = rng.standard_normal((2, 5, 7, 1))
-    alone = map(loss.pseudo, Y[:, None], eta[:, None])
-    assert np.array_equal(loss.pseudo(Y, eta), np.concatenate([*alone]))
     nearly = np.tile([1e-3, 1e-3 + 3e-16], 2)  # a constant to some, and next to what is larger
-    A = np.stack([nearly, np.ones(4)])[:, :, None]
-    assert np.array_equal(fits.centred(A)[:1], fits.centred(A[:1])) and fits.centred(A)[0].any()
+    A = np.stack([nearly, np.ones(4), 1 + np.array([0.5, -0.5, 5e-14, -5e-14])])[:, :, None]
+    for of, *batch in ((loss.pseudo, Y, eta), (fits.centred, A)):
+        alone = [of(*(each[i : i + 1] for each in batch)) for i in range(len(batch[0]))]
+        assert np.array_equal(of(*batch), np.concatenate(alone))
+    assert fits.centred(A)[0].any()
 
 
 # -- the shared structure --------------------------------------------------------------------------

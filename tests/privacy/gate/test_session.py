@@ -205,9 +205,9 @@ def test_pure_and_gaussian_parts_share_one_budget():
     gate = session(pure=0.2)
     gate.choose(scores([1.0, 2.0, 3.0]), 1.0)
     gate.release(constant(VECTOR), 1.0)
+    assert gate.ledger[0].noise_scale * 0.2 > 1 + 2.0**-32  # two scores are rounded
     spent = gate.spent()
-    assert spent.mu is None and spent.epsilon <= 1.0
-    assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert spent.mu is None and 1 - 1e-6 <= spent.epsilon <= 1.0
     refuses(BudgetExceededError, None, gate.choose, scores([1.0, 2.0, 3.0]), 0.1)
 
 
