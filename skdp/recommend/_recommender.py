@@ -124,16 +124,17 @@ def choose_route(estimator, shape):
 class RecommenderPlans(PlansMixin):
     """Plans of recommenders.
 
-    Fact: `nnz`, the number of interactions (None: ten of each user).
+    Facts: `nnz`, the number of interactions (None: ten of each user), and `apart` (whether
+    factors share no item; otherwise popularity finds nearly as much).
     """
 
     _measure = "fraction of hidden items in lists of 20"
 
-    def _made(self, rng, n, d, nnz=None):
+    def _made(self, rng, n, d, nnz=None, apart=False):
         nnz = min(USUAL_ONES, d) * n if nnz is None else nnz
         check_entries(self, nnz, n, d)
         rows, ones = histories_of(n, nnz)
-        hidden, shown = parted(made_histories(rng, rows, d, ones))
+        hidden, shown = parted(made_histories(rng, rows, d, ones, apart=bool(apart)))
         judged, size = slice(0, rows_of(rows, d)), list_length(d)
         known = shown[judged].toarray() > 0
         order = np.argpartition(np.where(known, 1.0, -shown.sum(axis=0)), min(size, d - 1), axis=1)
@@ -142,7 +143,8 @@ class RecommenderPlans(PlansMixin):
             return recall_at_n(model.recommend(shown[judged], size)[0], hidden[judged])
 
         popular = recall_at_n(order[:, :size], hidden[judged])
-        said = f"{rows} histories with {nnz / n:.3g} items each, popular and of factors; "
+        kind = "that share no item" if apart else "that overlap"
+        said = f"{rows} histories with {nnz / n:.3g} items each, popular and of factors {kind}; "
         said += f"the most popular items, without noise, would find {popular:.2g}"
         return PlanData(lambda model: model.fit(shown), score, (said,), n / rows, best=math.nan)
 
