@@ -423,9 +423,10 @@ def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
-    n, noise, apart = released.weight, mean.noise_scale**2, mean.value - released.target_mean
-    error = (released.cross_noise / (n * released.bias)) ** 2
-    error = np.where(apart**2 > CLEAR**2 * (noise + error), apart**2, error)
+    n, apart = released.weight, mean.value - released.target_mean
+    unit = released.cross_noise / (n * released.bias)
+    gap, noise = (apart / unit) ** 2, (mean.noise_scale / unit) ** 2
+    error = np.where(gap > CLEAR**2 * (1 + noise), gap, 1.0)
     moved = apart * error / (error + noise)
     cross = released.cross - n * np.outer(released.row_mean, moved)
     return released._replace(cross=cross, target_mean=released.target_mean + moved)

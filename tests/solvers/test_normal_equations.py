@@ -110,20 +110,20 @@ def test_noise_alone_gives_nothing(flat):
         assert not found.seen.any()
 
 
-def test_means_of_targets_under_two_bounds_count_by_their_noise(rng):
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_means_of_targets_under_two_bounds_count_by_their_noise(unit, rng):
     """The moments about 0 stay what they are; without noise nothing moves."""
-    A, B = rng.standard_normal((5, 5)), rng.standard_normal((5, 2))
-    mean, target = rng.standard_normal(5), np.array([3.0, -3.0])
-    released = NormalEquations(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
-    wide = Answer(np.array([3.5, 2.0]), np.array([0.8, np.inf]))
-    near = steadied(released, wide)
+    A, B = rng.standard_normal((5, 5)), unit * rng.standard_normal((5, 2))
+    means = rng.standard_normal(5), unit * np.array([3.0, -3.0])
+    released = NormalEquations(A @ A.T, B, *means, 2.0, unit * np.array([2.0, 200.0]), 10.0, 0.5)
+    wide = Answer(unit * np.array([3.5, 2.0]), unit * np.array([0.8, np.inf]))
+    near, far = (steadied(released, wide._replace(value=v)) for v in (wide.value, 2 * means[1]))
     cross = near.cross + 10 * np.outer(near.row_mean, near.target_mean)
-    np.testing.assert_allclose(cross, B + 10 * np.outer(mean, target))
-    np.testing.assert_allclose(near.target_mean, [3.1, -3.0])
-    far = steadied(released, wide._replace(value=np.array([6.0, 2.0])))  # no noise explains it
-    np.testing.assert_allclose(far.target_mean, [3 + 27 / 9.64, -3.0])
-    exact = released._replace(noise=0.0)
-    assert steadied(exact, wide) is exact and steadied(released, None) is released
+    np.testing.assert_allclose(cross, B + 10 * np.outer(*means))
+    np.testing.assert_allclose(near.target_mean, unit * np.array([3.1, -3.0]))
+    np.testing.assert_allclose(far.target_mean, unit * np.array([3 + 27 / 9.64, -3.0]))  # no noise
+    assert steadied(exact := released._replace(noise=0.0), wide) is exact
+    assert steadied(released, None) is released
 
 
 def test_a_mean_counts_as_far_as_noise_does_not_explain_it():
