@@ -22,7 +22,7 @@ from skdp.units import unit_of
 
 # Value | what it trades | measured by tests/test_plan.py
 N_FITS, N_FEW = 5, 3  # fits at the stated size; fewer for large data, or if a noiseless fit is made
-_MORE = (4.0, 16.0)  # multiples of the sample size, tried to halve the error: 3 fits, then 2
+_MORE = (4.0, 16.0)  # multiples of the sample size to halve the error: 3 fits, then 2, or 1 each
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of synthetic data; more are thinned, with less noise
 USUAL_ONES = 10  # ones in a synthetic binary row
 _SEEN = 0.01  # for a smaller error the required sample size is not computed
@@ -227,7 +227,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     budget = estimator._checked_session().budget
     n, d = estimator._planned_shape(_whole(n), _whole(d))
     stated = _stated(name, facts)
-    counts = {fact: _whole(stated[fact]) for fact in _COUNTS if fact in stated}
+    counts = {x: _whole(stated[x]) for x in ("n_targets", "n_rows", "nnz") if x in stated}
     size = math.prod(d) if isinstance(d, tuple) else d
     check_counts(name, n_samples=n, n_features=size, **counts)
 
@@ -236,7 +236,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, PlanData, Any]] = []
-    once = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
+    once = large = 2 * n * size > MOST_NUMBERS  # fits to large data differ mostly by their noise
     for seed in range(N_FITS):
         if seed == N_FEW and once:
             break
@@ -253,8 +253,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     score, made, model = fits[len(fits) // 2]
     needed: float = n
     if error > _SEEN and math.isfinite(budget.epsilon):
-        middle = [each for _, each, _ in fits[max(len(fits) // 2 - 1, 0) :][:N_FEW]]
-        needed = _needed(n, error, middle, fit)
+        middle = fits[1:2] if large else fits[len(fits) // 2 - 1 :][:N_FEW]
+        needed = _needed(n, error, [each for _, each, _ in middle], fit)
     unit = unit_of(estimator)
     said = f"unit {getattr(estimator, 'privacy_unit', 'row')}, {estimator.adjacency}"
     return FitPlan(
@@ -262,9 +262,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
         n_samples=int(n),
         n_features=int(size),
         guarantee=f"epsilon={budget.epsilon:g}, delta={estimator.delta:g}, {said}",
-        cautions=cautions(
-            budget.epsilon, float(estimator.delta), unit.name, int(n) if unit.counted else 0
-        ),
+        cautions=cautions(budget.epsilon, budget.delta, unit.name, int(n) * bool(unit.counted)),
         mu=budget.mu,
         metric=estimator._measure,
         n_fits=len(fits),
@@ -316,21 +314,21 @@ def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
     """Return the epsilon and delta with `behind` times the mu, for data with fewer rows.
 
     Noise depends on mu alone, so any epsilon and delta with that mu will do. A small epsilon with a
-    delta near 1 is used: for a huge epsilon several draws of the sampler would be needed, which
-    take long.
+    delta near 1 takes the least time: for a huge epsilon, which the largest mu need, the sampler
+    draws several times.
     """
     epsilon, delta = budget.epsilon, budget.delta
     if delta == 0:
         epsilon *= behind
     elif behind != 1 and not budget.exact:
-        mu = min(budget.mu * behind, 14.0)  # for a larger mu, delta would round to 1
+        mu = min(budget.mu * behind, 40.0)  # the sampler has hardly less noise than for 40
         epsilon = losses.epsilon_from_mu_delta(mu, delta)
         if epsilon > 30:
-            epsilon, delta = 28.0, losses.delta_from_mu_epsilon(mu, 28.0)
+            delta = losses.delta_from_mu_epsilon(min(mu, 14.0), 28.0)  # for a larger mu it is 1
+            epsilon = losses.epsilon_from_mu_delta(mu, delta)
+            while mu > 14 and PrivacyBudget(epsilon, delta, split=True).mu < mu:
+                epsilon *= 1.1
     return {"epsilon": epsilon, "delta": delta}
-
-
-_COUNTS = ("n_targets", "n_rows", "nnz")  # facts that are counts
 
 
 def _whole(size: Any) -> Any:
