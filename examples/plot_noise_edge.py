@@ -2,14 +2,14 @@
 How many of the released components are signal?
 ===============================================
 
-A private PCA releases as many eigenvalues as it is asked for, and some of them are noise. How far
-noise alone reaches is known from the receipt. What lies above that edge is in the data; what lies
-below says nothing.
+A private PCA releases as many eigenvalues as it is asked for, and some of them are noise. The noise
+scale in the report gives the largest eigenvalue that noise alone would produce. Components with
+larger eigenvalues are in the data. Those with smaller ones may be noise.
 """
 
 # %%
 # Eight directions among forty, each weaker than the one before. Everything that is shown below
-# was released by the fits: `SpectrumDisplay` never sees a row.
+# was released by the fits: `SpectrumDisplay` reads no row.
 import importlib.util
 
 import numpy as np
@@ -23,24 +23,23 @@ X = (rng.standard_normal((n, 8)) * strengths) @ directions + 0.01 * rng.standard
 X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)  # rows of length 2 at most
 
 # %%
-# `n_components="auto"` keeps what is above the edge. It decides on released values, so the decision
-# is free. A larger budget lowers the edge, and more components appear.
+# `n_components="auto"` keeps the components above this noise level. The choice reads released
+# values, so it costs nothing. A larger budget lowers the level, and more components exceed it.
 fits = {}
 for epsilon in (0.05, 0.2, 1.0):
     pca = DPPCA("auto", epsilon=epsilon, clip_norm=2.0, center="none").fit(X)
     fits[epsilon] = pca
-    print(f"epsilon {epsilon:>4}: {pca.n_components_} components above the edge")
+    print(f"epsilon {epsilon:>4}: {pca.n_components_} components above the noise")
 
 # %%
-# A fit that releases all forty eigenvalues puts most of its budget into the second moment. A fit of
-# few components refines their directions instead, and reads their eigenvalues off a small, coarse
-# release: better directions, a higher edge for the values.
+# A fit that releases all forty eigenvalues clips rows less, because clipping biases eigenvalues. So
+# it has more noise than a fit of few components.
 whole = DPPCA(epsilon=0.2, clip_norm=2.0, center="none").fit(X)
 print()
 print(whole.privacy_report())
 
 # %%
-# The picture may be published as it is.
+# This picture may be published.
 if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 

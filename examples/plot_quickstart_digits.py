@@ -9,7 +9,7 @@ squared length of the data that lies in the fitted subspace.
 
 # %%
 # Each image is one person's row. It is scaled to length one, which needs no other row. The rows
-# are then centred and divided by their largest length, so that `clip_norm=1` cuts nothing.
+# are then centred and divided by their largest length, so that `clip_norm=1` clips nothing.
 #
 # This centring uses the exact mean of the data, and `epsilon` does not pay for it. Here this is
 # harmless, since digits is public; with private rows use `center="private"` instead.
@@ -33,8 +33,8 @@ def captured_share(components):
 
 
 # %%
-# Every fit draws fresh noise, so the last digits change from run to run. The share itself is
-# computed from the private rows: it belongs in an example on public data, not in a release.
+# Every fit draws fresh noise, so the last digits change from run to run. The share is computed from
+# the rows themselves, so it may be shown for public data only.
 epsilons = [0.5, 1, 2, 5]
 best = captured_share(PCA(n_components=5).fit(X).components_)
 shares = []

@@ -3,7 +3,7 @@ Can a recommender learn from a stream of ratings that it never stores?
 ======================================================================
 
 Ratings arrive as updates (user, item, stars). `DPLowRankFactorizer` keeps two small sketches that
-are noisy from their birth, so not even the memory of the machine holds a rating. At the end it
+contain noise from the start, so not even the memory of the machine holds a rating. At the end it
 releases a factorisation that is private for each single rating.
 """
 
@@ -46,8 +46,8 @@ def stream(epsilon, batch=100_000):
 
 
 # %%
-# How well does the released matrix order the items of a user? Correlation with the true
-# preference, on the places that were never rated.
+# How well does the released matrix rank the items of a user? The correlation with the true
+# preference, on the items that were never rated.
 hidden = np.ones((n_users, n_items), bool)
 hidden[users, items] = False
 epsilons, scores = [2, 4, 8, 16, 32], []
@@ -62,8 +62,8 @@ for epsilon, score in zip(epsilons, scores, strict=True):
     print(f"epsilon {epsilon:>4}: correlation {score:.2f}")
 
 # %%
-# A rating that is taken back is a second update of its unit, so it counts: the guarantee is for
-# updates that sum to 2 in absolute value. Who wants both covered doubles the bounds.
+# A rating that is taken back is a second update of its unit. The guarantee is for updates that sum
+# to 2 in absolute value. To cover both, double the bounds.
 print(model.privacy_spent_.statement())
 
 # %%

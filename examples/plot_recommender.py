@@ -4,14 +4,13 @@ Can a recommender be trained without telling who liked what?
 
 `DPRecommender` scores items by noisy popularity and by latent factors above the noise. The
 number shown is Recall@20: the part of the held-out items of a user that is among the first twenty
-recommendations. Popularity is the line to beat; it takes very little budget.
+recommendations. The baseline is popularity, which needs very little budget.
 """
 
 # %%
 # Interactions as hard as those of real shops: 6000 users, 1000 items with a heavy tail, five
 # factors that overlap and are mixed by each user. A fifth of the items is held out, at random, and
-# has to be found again. What a sample of so many users shows by chance is left out like noise, so
-# more epsilon means better lists, up to those of the same filter without privacy.
+# has to be found again. Factors that chance alone could explain are left out like noise.
 import importlib.util
 import warnings
 
@@ -53,7 +52,7 @@ print(f"{'filter, not private':>24}{best:>18.3f}")
 print(f"{'popularity, not private':>24}{popular:>18.3f}")
 
 # %%
-# What a fit says of itself: which release was chosen, and how many factors exceed the noise.
+# Which algorithm the fit chose, and how many factors exceed the noise.
 model = DPRecommender(epsilon=1.0).fit(known)
 print(model.algorithm_reason_)
 print(f"{model.rank_} factors on {len(model.selected_items_)} items")

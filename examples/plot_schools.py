@@ -79,8 +79,8 @@ print()
 print(public.privacy_report())
 
 # %%
-# A school that joins later needs only the published object and its own rows. It costs nobody
-# anything: its model is fitted on the school's own computer.
+# A school that joins later needs only the published object and its own rows. It costs no budget:
+# the model is fitted on the school's own computer.
 newcomer = public.make_head().fit(X[school == 0], y[school == 0])
 print()
 print("a new school's own slopes, first four:", newcomer.coef_[:4].round(2))

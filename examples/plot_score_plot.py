@@ -2,12 +2,12 @@
 A scatter plot that shows no row
 ================================
 
-The score plot is what most people fit a PCA for, and it may not be shown: each point is a row.
+Most people fit a PCA to draw a score plot. It may not be published: each point is a row.
 `DPScoreDensity` releases where rows lie in the plane of two released components, as a density or
 as one ellipse for each class, whichever the number of rows can pay for. On the left the exact
 points, which stay with you; next to them what may be published at epsilon .5, 1 and 3 (as much
 again was spent on the components). Each picture has components of its own: two that explain about
-as much may be mirrored or turned into each other.
+as much may be mirrored or rotated.
 """
 
 # %%
@@ -46,8 +46,8 @@ tables = {
 
 
 # %%
-# Fit components, then look at the plane of the first two. Cells in which noise alone would reach
-# are left empty; contours hold half and nine tenths of a class.
+# Fit components, then release the density in the plane of the first two. Cells that do not exceed
+# the noise are empty. Contours hold half and nine tenths of a class.
 def private_picture(X, y, epsilon, bound, ax):
     pca = DPPCA(n_components=2, epsilon=epsilon, **bound).fit(X)
     picture = DPScoreDensity.from_model(pca, epsilon=epsilon, classes=np.unique(y)).fit(X, y)

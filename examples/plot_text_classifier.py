@@ -3,7 +3,7 @@ Can short messages train a private classifier?
 ==============================================
 
 Words are hashed to thousands of columns, of which one message fills a dozen, and the messages that
-matter are rare. Noise on all products of all columns would drown everything, and a classifier that
+matter are rare. Noise on all products of all columns would hide everything, and a classifier that
 always says "ordinary" would be right most of the time.
 
 Here two releases do: products of all columns with the labels, which say in which direction the
@@ -36,8 +36,8 @@ train, test = slice(0, 4000), slice(4000, n)
 print(messages[0])
 
 # %%
-# A hash looks at one message at a time and learns nothing, and its rows have norm 1: a clip norm of
-# 1 is free. Signs are left out, as sums of columns have to say how much they are used.
+# The hash treats each message by itself and learns nothing. Its rows have norm 1, so a clip norm of
+# 1 is public. Signs are left out, because the sum of a column has to state how often it is used.
 
 
 def text_classifier(epsilon, class_weight):
@@ -56,9 +56,9 @@ print(check_pipeline(text_classifier(1.0, "balanced")))
 print(text_classifier(1.0, "balanced")[-1].plan(4000, 4096))
 
 # %%
-# Balanced accuracy is the mean over the classes of the share that is found: .5 for an answer that
-# is always the same; where classes have no weights the fit warns of that, from released totals and
-# means. Scores on messages kept back may be shown, as these are made up.
+# Balanced accuracy is the mean over the classes of the fraction that is recognised. It is .5 if the
+# answer is always the same; without class weights the fit warns of that. Scores on held-out
+# messages may be shown, because these are made up.
 epsilons = [0.5, 1.0, 3.0, 10.0]
 fig, ax = plt.subplots()
 for class_weight in (None, "balanced"):
@@ -77,8 +77,8 @@ ax.legend()
 plt.show()
 
 # %%
-# Hashing the public list of words says which words the coefficients stand for (several words may
-# share a column).
+# Hashing the public list of words shows which words belong to a coefficient (several may share a
+# column).
 hashed, regression = model[0], model[-1]
 weights = hashed.transform(words) @ regression.coef_[0]
 order = np.argsort(weights)

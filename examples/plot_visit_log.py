@@ -31,13 +31,13 @@ y = X @ [3.0, 2.0, -2.0, 1.0, 0.0, 0.0] + 30 + 2 * rng.standard_normal(len(X))
 print(f"{len(X)} visits; the median patient has {np.median(visits):.0f}, one has {visits.max()}")
 
 # %%
-# All visits of a patient are protected together. The receipt says so.
+# All visits of a patient are protected together, as the receipt states.
 model = DPRidge(epsilon=1.0, privacy_unit="group").fit(X, y, groups=patient)
 print(model.privacy_spent_.statement())
 print(f"R2 of all visits: {model.score(X, y):.2f}")
 
 # %%
-# The same promise by the row unit: divide mu by the largest number of visits, or drop all visits
+# The same guarantee by the row unit: divide mu by the largest number of visits, or drop all visits
 # of a patient but one.
 shuffled = rng.permutation(len(X))
 one_each = shuffled[np.unique(patient[shuffled], return_index=True)[1]]
@@ -53,8 +53,8 @@ def ways(epsilon):
 
 
 # %%
-# Dividing the budget loses nearly everything; one visit of each patient does well where noise is
-# all that counts.
+# Dividing the budget loses nearly everything. One visit of each patient does well if the noise is
+# the main source of error.
 warnings.simplefilter("ignore", UserWarning)  # of fits that see next to nothing
 epsilons = [0.25, 0.5, 1.0, 2.0, 4.0]
 scores = np.array([np.median([ways(each) for _ in range(3)], axis=0) for each in epsilons])

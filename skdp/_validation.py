@@ -121,7 +121,7 @@ def check_clip_norm(estimator):
     if value == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
             "clip_norm=inf bounds no row, so no finite noise is enough: it needs epsilon=inf. Use "
-            "clip_norm='auto', which finds the median norm privately."
+            "clip_norm='auto', which learns one with a part of the budget."
         )
 
 
@@ -403,8 +403,8 @@ def refuse_files(name, *data):
         if text or isinstance(path, os.PathLike):
             arrays = "np.concatenate([np.load(path) for path in paths])"
             raise ValueError(
-                f"{name} reads no such path: pass rows, or a list of .npy files, [path], to an "
-                f"estimator that takes blocks and has no step in front. Of y pass {arrays}."
+                f"{name} does not read this path. Pass rows, or a list of .npy files, [path], if "
+                f"the estimator takes blocks and is the first step. For y pass {arrays}."
             )
 
 

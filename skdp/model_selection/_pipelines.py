@@ -59,7 +59,7 @@ class PipelineReport:
     private_steps : tuple of (str, str)
         The private steps and what each spends.
     assumptions : tuple of str
-        What the verdict takes on trust.
+        The statements of the caller on which the result rests.
     """
 
     problems: tuple[PipelineProblem, ...]

@@ -19,7 +19,7 @@ from skdp.data.histories import hidden_cells, with_entries
 
 
 class InteractionMatrix(NamedTuple):
-    """A matrix of histories and what its rows and columns are called.
+    """A matrix of users x items, and the names of its rows and columns.
 
     Attributes
     ----------

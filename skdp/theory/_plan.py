@@ -151,7 +151,7 @@ class FitPlan:
         if self.required_samples != self.n_samples:
             said, least = f"about {self.required_samples}", f"{_MORE[-1] * self.n_samples:.0f}"
             said = f"more than {least}" if math.isinf(self.required_samples) else said
-            facts.append(("Half as much", f"lost by {said} samples"))
+            facts.append(("Half as much", f"is lost with {said} samples"))
         return facts + [("Synthetic", text) for text in self.assumptions]
 
     _head = ("release", "budget fraction", "sensitivity", "noise scale")

@@ -145,7 +145,7 @@ class PrivacySpent:
     seeded : bool
         Whether the noise can be reproduced from a seed: then the fit is not private.
     sampler_tv_distance : float
-        Total variation between the noise of the sampler and its law; `epsilon` covers it.
+        Total variation between the sampled noise and its nominal distribution; `epsilon` covers it.
     scope : str
         What the receipt covers, in words.
     """

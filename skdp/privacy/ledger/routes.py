@@ -280,12 +280,12 @@ def handed_on(key: ReservationKey | None) -> ReservationKey | None:
 
 _UNPAID = (
     "was cloned or pickled inside a PrivacyLedger, which cannot know on which rows the clone is "
-    "fitted, and how often. Pay in advance:\n"
+    "fitted, and how often. To choose parameters use DPGridSearchCV. Pay for other searches:\n"
     "    with ledger.charge(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
-    "where 'search' makes the clones, with cv=skdp.model_selection.IndependentKFold(...). For "
-    "cross_validate, charge the private estimator with 'cv'. To fit one yourself, construct it "
-    "anew, as in DPPCA(2), or use sklearn.base.clone outside of the ledger."
+    "They need cv=skdp.model_selection.IndependentKFold(...) and scoring=make_private_scorer(...). "
+    "For cross_validate, charge the private estimator with 'cv' and 'scoring'. To fit one "
+    "yourself, construct it anew, as in DPPCA(2)."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
