@@ -468,6 +468,7 @@ def test_classes_of_few_wide_rows_are_not_lost_where_noise_is_small(rng):
     assert model.score(X[400:], y[400:]) > 0.75
 
 
+@pytest.mark.deep
 def test_wide_rows_far_from_zero_show_no_labels_by_their_mean(rng):
     """Clipped rows show too short a mean; what is left of it moved with the noise of a total."""
     F, waves = rng.standard_normal((900, 3)), np.sin(np.outer([3, 5, 8], np.linspace(0, 1, 1600)))
