@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
-from skdp.data.dask_groups import blocks_by_group
+from skdp.data.dask_groups import _place, blocks_by_group
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise, record_transcript, transcript_audit
@@ -103,6 +103,7 @@ def test_a_shuffle_tells_nothing_of_labels(labels):
     for n_blocks in (1, 5):
         found = blocks_by_group(da.from_array(groups, chunks=2), X, n_blocks=n_blocks)[0]
         assert sorted(found.compute().tolist()) == sorted(groups.tolist())
+        assert len({_place(same, n_blocks) for same in (7, 7.0)}) == 1
 
 
 @pytest.mark.thorough

@@ -153,9 +153,10 @@ def moment_size(n, share, unit_noise):
 # not.) Cuts of single entries hardly move the noise: they widen by the square root, where a last
 # release says that predictions are better so.
 _LOOSE = 0.01
-_MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
-_SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
-_LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
+_CUT = 3.0  # scales from the centre, in the fit and in predictions
+_USUAL = 1.25  # median length of rows of d columns of deviation 1, over the root of d
+_ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
+_MUCH = 0.6  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.8
@@ -307,18 +308,16 @@ class Releases:
         self.units, self.cuts, self.cuts_share = self.public_units, [self.public_units], 0.0
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
-            of_fit, usual = np.multiply(self.estimator._cuts, min(self.wider, 1.2))
-            if self.targets is not None:  # entries of sparse columns lie farther than deviations
-                longest = _MEDIAN_NORM * math.sqrt(self.d) / of_fit
-                longer = np.clip(1 / np.sqrt(self.columns.filled), 1.0, max(longest, 1.0))
-                of_fit, usual = of_fit * longer, usual * longer
-            # Usual entries of rare dummies lie beyond the cut of the fit: predictions see no more.
-            far = of_fit**2 * self.columns.filled < 1
-            ends, targets = [np.broadcast_to(usual, self.d)], self.targets
+            cut, targets = _CUT * min(self.wider, 1.2), self.targets
+            if targets is not None:  # entries of sparse columns lie farther than deviations
+                longest = max(_USUAL * math.sqrt(self.d) / cut, 1.0)
+                cut = cut * np.clip(1 / np.sqrt(self.columns.filled), 1.0, longest)
+            cuts = [cut]
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
-                of_fit = usual * self.wider**2
-                ends.append(of_fit)
-            self.units, *self.cuts = map(self._learnt_units, (of_fit, *np.where(far, of_fit, ends)))
+                wide, rare = cut * self.wider**2, cut**2 * self.columns.filled < 1
+                cuts = [np.where(rare, wide, cut), wide]  # usual entries of rare dummies lie beyond
+            ends = (np.broadcast_to(each, self.d) for each in cuts)
+            self.units, *self.cuts = map(self._learnt_units, (cuts[-1], *ends))
             differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
             self.cuts_share = differ * self.shares["clip_norm"] / 3
         if self.learns or self.estimator.bounds is not None:
@@ -462,7 +461,6 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     _bias = 0.3
     _sums = 0.6  # of the budget, for products of all columns
-    _cuts = 3.5, 5.0  # scales from the centre, of entries in the fit and in predictions
 
     def _check_parameters(self):
         self._check_unit()

@@ -179,7 +179,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
 
     _bias = 0.6  # totals and means of classes are made of sums over all rows: these need less noise
     _sums = 0.8  # most classes of texts differ in many columns, a little in each
-    _cuts = 3.0, 3.0  # the means of classes, unlike slopes, go no farther
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -89,21 +89,21 @@ def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, mo
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
     monkeypatch.setattr(views, "MEMORY", most)
     monkeypatch.setattr(blocks, "BLOCK", 2**6)
-    rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
-    X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 3000), (rows, columns)), shape=(200, 30)))
+    rows, columns = rng.integers(0, 80, 1200), rng.integers(0, 30, 1200)
+    X = sp.csr_array(sp.coo_array((rng.integers(1, 4, 1200), (rows, columns)), shape=(80, 30)))
     twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
     twice.data[40] = np.nan
     first, second = rng.permutation(30)[:12], np.array([5, 0, 7])
     some = selected_columns(row_source(twice), first)
     fewer = selected_columns(some, second)
     bad = np.flatnonzero(~finite_rows(twice))
-    good = np.setdiff1d(np.arange(200), bad)
+    good = np.setdiff1d(np.arange(80), bad)
     for source, kept in ((some, first), (fewer, first[second])):
         for parts in ([source], source.parts(3)):
             seen = np.vstack([dense(block) for part in parts for block in part.blocks()])
             assert np.isnan(seen[bad]).any(axis=1).all()
             np.testing.assert_array_equal(seen[good], X.toarray()[good][:, kept])
-        assert source.n_rows() == 200
+        assert source.n_rows() == 80
 
 
 # -- numbers of rows that are kept where the rows are ----------------------------------------------

@@ -92,7 +92,7 @@ def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
 # -- integer sketches: exact modulo 2**64, and norms that hold for the integers as they are --------
 
 
-M, N, V, T = 8, 9, 3, 4
+M, N, V, T = 8, 99, 3, 4  # more columns than one exact product takes
 RNG = np.random.default_rng(0)
 SPARSE = (RNG.permuted(np.tile(np.arange(V), (M, 1)), axis=1)[:, :2], RNG.choice([-1, 1], (M, 2)))
 LEFT = {
@@ -104,6 +104,7 @@ RIGHT = {
     "none": None,
     "gaussian": IntegerSketch("gaussian", T, 2.0**20, RNG.integers(-(2**22), 2**22, (N, T))),
 }
+RIGHT["gaussian"].matrix[:, 0] = 2**22 - 1
 MAPS = {
     f"{left}-{right}": SketchMap("s", (M, N), LEFT[left], RIGHT[right])
     for left in LEFT
@@ -127,6 +128,7 @@ def test_products_are_exact_modulo_two_to_the_64(name, bits):
     """Two limbs of 26 bits, blocks of rows, sparse words, and updates in any order."""
     sketch = MAPS[name]
     Z = np.random.default_rng(bits).integers(-(2**bits), 2**bits, (M, N)).astype(float)
+    Z[0] = 2**bits - 1
     expected = exactly(sketch, Z)
     assert np.array_equal(sketch.of_matrix(Z, 0, bits <= 26), expected)
     assert np.array_equal(sketch.of_matrix(sp.csr_array(Z), 0, False), expected)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data import records
 from skdp.data.blocks import SparseRows
 from skdp.data.integers import on_grid
 from skdp.data.records import DenseRecords, FactoredRecords, Frame, SparseRecords, record_units
@@ -20,6 +21,8 @@ W1, W2 = (np.diag(RNG.uniform(0.2, 1, d)) for d in SHAPE)
 SCALE = 10.0 ** RNG.uniform(-7, 7, (N, 1))
 A, B = RNG.standard_normal((N, D1)) * SCALE, RNG.standard_normal((N, D2))
 X = np.where(RNG.random((N, D1 * D2)) < 0.6, RNG.standard_normal((N, D1 * D2)), 0.0) * SCALE
+X[:9] = SCALE[:9] * np.eye(1, D1 * D2)  # one entry alone; then all entries alike
+X[9] = SCALE[9]
 FORMS = ["dense", "csr", "factors"]
 
 
@@ -57,6 +60,9 @@ def test_norms_and_tangent_sizes_are_upper_bounds_and_near(name, whitened):
     units, norms = form.survey(block_of(name))
     true = np.linalg.norm(Z, axis=(1, 2))
     assert np.all(norms >= true)
+    small = np.diag(np.geomspace(1e-7, 0.9, D1 * D2))  # a mix that rounds single entries to 0
+    mixed = records.MixedRecords.of(DenseRecords(SHAPE), small).survey(Zipped(X, {}))[1]
+    assert np.all(mixed >= np.linalg.norm(X @ small, axis=1) * (1 - 1e-6))
     np.testing.assert_allclose(norms, true, rtol=0.02)
     sizes, inner = form.tangent(block_of(name, units=units), frame(whitened, name))
     projected = Z @ V @ V.T + U @ U.T @ Z @ (np.eye(D2) - V @ V.T)

@@ -110,9 +110,7 @@ def test_the_released_rows_and_entries():
     np.testing.assert_allclose(model.reconstruct(rows=[7]), whole[[7]])
     np.testing.assert_allclose(model.reconstruct(columns=[7]), whole[:, [7]])
     assert np.linalg.norm(A - whole) < 0.1 * np.linalg.norm(A)
-    assert np.linalg.norm(A - model.inverse_transform(model.transform(A))) < 0.1 * (
-        np.linalg.norm(A)
-    )
+    assert np.linalg.norm(A - model.inverse_transform(model.transform(A))) < 0.1 * np.linalg.norm(A)
 
 
 @pytest.mark.parametrize("turned", [False, True])

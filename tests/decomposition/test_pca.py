@@ -120,7 +120,7 @@ def far_column(n, d):
     return rows
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("n_components", [2, None])
 @pytest.mark.parametrize("rows", [constant, far_column])
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
@@ -195,7 +195,7 @@ def test_entries_are_cut_to_the_bounds(form, rng):
     assert pairs.explained_variance_.max() < 1e-2
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_nothing_is_found_in_nothing(form):
@@ -211,7 +211,7 @@ def test_nothing_is_found_in_nothing(form):
     assert found <= 3
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
 def test_ratios_sum_to_what_is_kept_also_of_noise(kind):
     """Eigenvalues of noise that are cut one by one summed to many times what was captured."""
@@ -233,7 +233,7 @@ def test_without_noise_zero_is_a_number_like_others():
     assert "above the noise" not in " ".join(messages_of(pca.fit, np.ones((9, 3))))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [DPPCA, DPIncrementalPCA, DPTruncatedSVD])
 def test_components_of_noise_are_said_and_others_are_not(kind, rng):
     """A column next to some below the noise: it is said where these hold half of all squares."""

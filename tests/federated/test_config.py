@@ -32,14 +32,11 @@ def test_auto_follows_the_rules_against_a_lying_server():
         assert 2 * t > k + colluders or k == n - 1
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        ([1], r"'n_clients' parameter of AggregationConfig must be an int in the"),
-        ([5, -1], "'n_colluders' parameter"), ([5, 1, True], "'n_dropouts' parameter"),
-        ([5, 2, 2], r"n_colluders \+ n_dropouts \+ 2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("counts", "message"), [
+    ([1], r"'n_clients' parameter of AggregationConfig must be an int in the"),
+    ([5, -1], "'n_colluders' parameter"), ([5, 1, True], "'n_dropouts' parameter"),
+    ([5, 2, 2], r"n_colluders \+ n_dropouts \+ 2"),
+])  # fmt: skip
 def test_configurations_that_are_refused(counts, message):
     with pytest.raises(ValueError, match=message):
         AggregationConfig(*counts)

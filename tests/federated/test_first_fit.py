@@ -127,6 +127,7 @@ def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     assert np.isfinite(model.components_).all()
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 def test_a_huge_budget_is_not_split_as_parts_of_noise_are_drawn_once():
     model, clients, _ = fit(DPPersonalizedRegressor(1, epsilon=100.0))

@@ -217,9 +217,7 @@ def test_float32_is_kept(small, normalization):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_products_are_as_many_as_were_asked_for(small):
     model = fit(small, 2, algorithm="power", n_iter=3)
-    assert [entry.name for entry in model.releases_] == ["right_product"] * 4 + [
-        "rayleigh_quotient"
-    ]
+    assert [line.name for line in model.releases_] == ["right_product"] * 4 + ["rayleigh_quotient"]
     assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
 
 
@@ -317,6 +315,7 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
         assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
 
 
+@pytest.mark.deep
 def test_weights_are_not_rounded_where_that_is_most_of_the_noise():
     """The first release says so: the budget is pure for flips, and Gaussian for products."""
     A, labels = make_block_graph(400, 3, 60.0, 100.0, random_state=0)

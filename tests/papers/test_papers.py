@@ -316,6 +316,7 @@ def missed(model, U):
     return float(np.linalg.norm(U - model.components_.T @ (model.components_ @ U), 2))
 
 
+@pytest.mark.thorough
 @NO_NOISE
 @pytest.mark.parametrize(("n_rounds", "limit"), [(0, 0.08), (2, 0.05)])
 def test_personal_subspace_without_noise(n_rounds, limit):

@@ -251,7 +251,7 @@ def test_zeros_that_are_not_stored_stay_zeros():
     assert scaler.transform(sp.csr_array((2, 3))).nnz == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "rows", [load_iris().data[::2], 3 + 0.4 * np.random.default_rng(0).standard_normal((75, 3))]
 )

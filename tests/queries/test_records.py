@@ -1,5 +1,6 @@
 """Queries of a trace regression: bounds that hold and are attained, sums exact in any order."""
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -232,8 +233,11 @@ def test_a_place_is_taken_off_each_record():
     y[7] = np.nan
     about, moved = query("dense", X, y).about(PLACE), query("dense", X - PLACE, y)
     asks = lambda q: q.records().total(3.0), lambda q: q.measurement_covariance_moments(9.0)
-    for ask in (*SUMS.values(), *asks):
-        assert np.array_equal(ask(about).answer(1e-8), ask(moved).answer(1e-8))
+    units, (a, b) = (np.linspace(1, 3, D1), np.linspace(0.5, 2, D2)), factors(15, 50)
+    own = query("factors", (a, b), y).about(PLACE, units)  # the place is that of dense records
+    divided = query("factors", (a / units[0], b / units[1]), y)
+    for ask, pair in itertools.product((*SUMS.values(), *asks), ((about, moved), (own, divided))):
+        assert np.array_equal(*(ask(each).answer(1e-8) for each in pair))
     floors = [query(form, X, y).products().total(3.0).bound.slack for form in ("dense", "mixed")]
     assert floors[1] - floors[0] == pytest.approx(1.01 * P**0.5)  # A of a sum is floored too
     bad = np.where(np.arange(50) < 30, np.nan, y)
@@ -568,8 +572,9 @@ class Facts(NamedTuple):
 
 def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_they_see():
     data = np.ones((9, D1)), np.ones((9, D2))
-    with pytest.raises(ValueError, match="private"):
-        public_curvature(query("dense", data, np.ones(9)).tangent(U, S, V), 1.0)
+    for adjacency in ADJACENCIES:
+        private = query("dense", data, np.ones(9), "row", adjacency).tangent(U, S, V)
+        refuses(ValueError, "private unless", public_curvature, private, 1.0)
     assert public_curvature(query("mixed", data, np.ones(9), "label").tangent(U, S, V), 1.0) is None
     nothing = query("dense", (0 * data[0], data[1]), np.ones(9), "label").tangent(U, S, V)
     assert public_curvature(nothing, 1.0) is None

@@ -255,8 +255,8 @@ def test_wide_groups_stay_sparse():
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_what_a_matrix_makes_of_a_row_is_that_of_the_row_alone(form, rng):
     """To the last bit, whatever lies next to it: a bound counts one row."""
-    X = rng.standard_normal((100, 40)) * (rng.random((100, 40)) < 0.6)
-    y, kept = rng.standard_normal((100, 1)), np.array([1, 4])
+    X = rng.standard_normal((50, 40)) * (rng.random((50, 40)) < 0.6)
+    y, kept = rng.standard_normal((50, 1)), np.array([1, 4])
     kept = views.Mapped(kept, rng.standard_normal((40, 3)), rng.standard_normal(3))
     query = query_of(form(X), y).selected(kept)
     alone = [views.kept_columns(form(X[i : i + 1]), kept) for i in range(len(X))]

@@ -67,9 +67,7 @@ COUNTED = {
 @pytest.mark.parametrize("kind", COUNTED)
 def test_adjacency_is_checked_and_counts_are_public_or_private(kind):
     refuses(ValueError, "adjacency", COUNTED[kind], adjacency="neighbour")
-    public, private = (
-        COUNTED[kind](adjacency=adjacency) for adjacency in ("replace", "add_remove")
-    )
+    public, private = (COUNTED[kind](adjacency=each) for each in ("replace", "add_remove"))
     assert public.n_rows == 3
     with pytest.raises(ValueError, match="private"):
         _ = private.n_rows

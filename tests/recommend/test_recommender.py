@@ -217,6 +217,7 @@ def test_counts_of_whole_users_may_be_pure(factors, adjacency):
     assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None)[0] == "gram"  # no noise
 
 
+@pytest.mark.deep
 def test_plans_of_one_item_and_of_factors_that_share_none():
     plan = DPRecommender().plan
     assert plan(50, 1).n_features == 1

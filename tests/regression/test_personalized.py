@@ -191,7 +191,7 @@ def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
     assert own < 1.05 * public < 1.05 * 1.02 * mean
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("share", "code"), [(0.0005, 1e8), (0.01, -999.0)])
 def test_codes_among_the_entries_do_not_spoil_heads(share, code, rng):
     """A value for "unknown", in rows of one user in twenty, of most, or all that a column has."""
@@ -299,6 +299,7 @@ def test_few_users_have_their_own_units_and_share_none(kind, monkeypatch, rng):
     assert common.head_rule_scores_ != model.head_rule_scores_  # votes are about what is fitted
 
 
+@pytest.mark.deep
 def test_users_have_own_units_unless_all_columns_have_shown_theirs():
     """The common scale of some columns is wrong for others: more budget loses nothing."""
     rng, users = np.random.default_rng(0), np.repeat(np.arange(30), 40)
@@ -323,6 +324,7 @@ def test_predictions_stay_within_public_bounds():
     assert (found.min(), found.max()) == bounds
 
 
+@pytest.mark.deep
 def test_a_fit_that_does_not_see_the_targets_says_so():
     shops = Shops(40)
     with seeded_entropy(24), pytest.warns(UtilityWarning, match="the range of the targets"):
@@ -622,6 +624,7 @@ def test_classifier_learns_personal_labels(classes, floor):
     assert model.decision_function(*test[::2]).shape[1:] == model.global_coef_.shape[:-1]
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.UtilityWarning")
 def test_users_whose_labels_are_alike_count_as_others_do():
     """They have no direction; and rows in units that nobody knows do not make noise certain."""
@@ -647,7 +650,7 @@ def test_classes_are_public():
 # -- parameters ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("labels", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_too_few_users_for_the_budget(labels, rng):
     """Regressor and classifier say the same, once; a clear model of all is not doubted."""
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.

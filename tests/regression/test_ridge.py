@@ -253,7 +253,7 @@ def test_public_bounds_are_where_entries_are_cut_and_do_not_set_the_noise(loose,
     assert np.all(model.target_bounds_[0] >= -3) and np.all(model.target_bounds_[1] <= 5)
     cut = model.feature_bounds_
     assert np.all(cut[0] >= low * (1 + 1e-9)) and np.all(cut[1] <= high * (1 + 1e-9))
-    assert np.all(cut[1] - cut[0] > 5 * X.std(axis=0))
+    assert np.all(cut[1] - cut[0] > 4 * X.std(axis=0))  # of even numbers: all of them
     assert model.center_.any() == centered == (model.intercept_ != 0.0)
     labels = y > np.median(y)
     classes = DPRidgeClassifier(classes=[False, True], **options).fit(X, labels)
@@ -468,6 +468,7 @@ def test_classes_of_few_wide_rows_are_not_lost_where_noise_is_small(rng):
     assert model.score(X[400:], y[400:]) > 0.75
 
 
+@pytest.mark.deep
 def test_wide_rows_far_from_zero_show_no_labels_by_their_mean(rng):
     """Clipped rows show too short a mean; what is left of it moved with the noise of a total."""
     F, waves = rng.standard_normal((900, 3)), np.sin(np.outer([3, 5, 8], np.linspace(0, 1, 1600)))

@@ -140,6 +140,7 @@ def test_records_that_are_mostly_zero_are_no_scale(form, unit):
     assert model.score(X, y) > 0.7 and abs(model.coef_).max() < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("far", "unit"), [(50.0, 1.0), (1000.0, 1.0), (0.0, 30.0), (9.0, 30.0)])
 def test_records_are_seen_where_they_lie_and_in_units_of_rows_and_columns(far, unit):
     X, y, _ = sample(2000, noise=1.0)
@@ -366,6 +367,7 @@ def test_pictures_are_seen_about_their_mean(epsilon):
     assert far.score(X + 300, y + 50) > 0.5
 
 
+@pytest.mark.deep
 def test_enough_records_that_say_nothing_are_not_asked_to_be_more():
     X, y = pixels(4000)
     with pytest.warns(UtilityWarning, match="There are enough records.*Use DPRidge"):

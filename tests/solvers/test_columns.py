@@ -93,6 +93,7 @@ def searched(make, noise):
         yield X, find_columns(Entries(X, noise, rng), X.shape[1], 1.0, float(len(X)))
 
 
+@pytest.mark.deep
 def test_narrow_columns_and_those_of_few_rows_far_from_zero_are_found():
     """All points may lie above a scale; the mean of the ranks of a stage has less noise."""
     narrow = searched(lambda rng: 1e-3 * rng.standard_normal((2000, 3)) + [0.1, 1, -0.5], 12.0)
@@ -110,6 +111,7 @@ def test_seconds_are_found_next_to_columns_of_real_tables():
     assert max(abs(found.center[7] - 1.7e9) for _, found in seconds) < 3e4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ones", [0.7, 0.9])
 def test_dummies_of_which_most_are_one_lie_at_one(ones):
     """A point below 1 whose rank is small by chance, or a closer look at 1, loses more of them."""
@@ -146,6 +148,7 @@ def test_columns_of_real_tables(n):
     np.testing.assert_array_equal(found.radius(1e9), 4 * found.spread)
 
 
+@pytest.mark.deep
 def test_a_half_that_is_alike_does_not_hide_how_far_the_others_lie():
     """Half of the dummies are 1, and three in ten amounts thousands of times as far as the others.
 

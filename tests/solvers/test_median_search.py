@@ -111,9 +111,7 @@ def test_one_far_number_in_a_hundred_does_nothing(rng):
 
 def test_two_heaps_far_apart_show_the_one_with_the_median(rng):
     """A search by the slope of ranks ended between the two, eight times too low, and was sure."""
-    numbers = np.where(np.arange(3000) % 20 < 9, 1e-3, 1.0) * np.exp(
-        0.2 * rng.standard_normal(3000)
-    )
+    numbers = np.where(np.arange(3000) % 20 < 9, 1e-3, 1) * np.exp(0.2 * rng.standard_normal(3000))
     for _ in range(40):
         level, found, _ = find_scale(Ranks(numbers[:, None], 0.028, rng), 1.0)
         assert not found or abs(math.log2(level / np.median(numbers))) < 3

@@ -414,11 +414,11 @@ def audits(estimator, i=0, parts=1) -> Iterator[tuple[tuple[FitData, FitData], T
     Or those of part i of the pairs, of which what has the same base lies together.
     """
     firsts, pairs = {}, [pair for _, *pair in candidate_pairs(estimator)]
-    parts = min(parts, len(pairs))
+    run, parts = as_fit(estimator), min(parts, len(pairs))
     for pair in pairs[i % parts * len(pairs) // parts : (i % parts + 1) * len(pairs) // parts]:
         X, y, params = pair[0][:3]
         held = X.shape, *(np.asarray(part).tobytes() for part in (X, y, *params.values()))
         if held not in firsts:
             with record_transcript() as firsts[held]:
-                as_fit(estimator)(pair[0])
-        yield tuple(pair), transcript_audit(estimator, pair, firsts[held])
+                run(pair[0])
+        yield tuple(pair), transcript_audit(run, pair, firsts[held])

@@ -157,9 +157,7 @@ def test_forked_children_have_words_of_their_own():
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_a_secret_gives_the_same_words(seeded):
-    source, other = (
-        SeededSource.from_secret(os.urandom(32).hex(), seeded=seeded) for _ in range(2)
-    )
+    source, other = (SeededSource.from_secret(os.urandom(32).hex(), seeded=seeded) for _ in "ab")
     again = SeededSource.from_secret(source.secret(), seeded=seeded)
     assert again.seeded is again.derive("a").seeded is seeded
     assert np.array_equal(again.words("x", 3)(9), source.words("x", 3)(9))
