@@ -154,9 +154,9 @@ def moment_size(n, share, unit_noise):
 # release says that predictions are better so.
 _LOOSE = 0.01
 _CUT = 3.0  # scales from the centre, in the fit and in predictions
-_USUAL = 1.25  # median length of rows of d columns of deviation 1, over the root of d
-_ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
-_MUCH = 0.6  # of the explainable variance: what may lose more says so
+_MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
+_SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
+_LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.8
@@ -310,7 +310,7 @@ class Releases:
             # With linear tails a fit of many rows would lose .02 without the factor.
             cut, targets = _CUT * min(self.wider, 1.2), self.targets
             if targets is not None:  # entries of sparse columns lie farther than deviations
-                longest = max(_USUAL * math.sqrt(self.d) / cut, 1.0)
+                longest = max(_MEDIAN_NORM * math.sqrt(self.d) / cut, 1.0)
                 cut = cut * np.clip(1 / np.sqrt(self.columns.filled), 1.0, longest)
             cuts = [cut]
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
