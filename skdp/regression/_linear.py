@@ -24,53 +24,51 @@ from skdp.solvers.median_search import QUESTIONS, find_between
 from skdp.solvers.postprocess import drawn, normal_equations, released_count
 from skdp.solvers.spectral import FEWEST_KEPT, product_directions
 
-# Where targets lie: searched for with the budget of the model, until it is seen.
+# Location of the targets: a search that may take from the budget of the model.
 
 
 # Shares that a longer search takes from.
 _MODEL = ("regression_moments", "sums")
 
 
-def find_targets(found, find, ask, share, rest, given=None):
+def find_targets(found, find, ask, share, model_budget, given=None):
     """Search until most targets are seen: return them, the share of that search, and what is left.
 
-    They were `found` at a first share; `rest` is what the model would have. A model about a centre
-    that nobody saw is worse than the mean of the targets. One more search looks farther: years lie
-    hundreds of scales from 0. If records are many enough to be seen it goes on from how far from 0
-    the first one saw them, with half of the rest; a model has the other half, if they are seen now.
-    Else all that is left goes into it and into the mean about its centre, as far as that stands
-    clear of its noise, which is predicted alone (`ask` is None: models without an intercept go on
-    as they are). What it needs is then what the first search needed.
+    `found` is the result of a first search with `share`. If most targets were not located, a model
+    would be worse than their mean, so a second search looks farther from 0. With enough records it
+    takes half of `model_budget` and starts from the range of the first. The model has the other
+    half if targets are located now, or if it has no intercept (`ask` is None). Otherwise the second
+    search takes 3/4 and a released mean the remainder, and that mean is predicted alone. Without
+    an intercept and with few records there is no second search. `needed` is that of the first.
 
-    Public bounds that are `given` hold a mean, too: the search takes no more than half, and a model
-    has the other half if targets are seen now. It also has it if records are many, as targets with
-    rare values are not seen, but fill their bounds. Else the mean within the bounds is predicted.
+    With public bounds (`given`) the search takes half. The model has the other half if targets are
+    located now or records are many. Otherwise the mean within the bounds is predicted.
     """
     needed, many = found.needed, found.needed <= found.n
     if not most_undetected(found) or (ask is None and not many):
-        return found, share, rest
+        return found, share, model_budget
     half = many or given is not None
-    share = (0.5 if half else 0.75) * rest
-    rest -= share
+    share = (0.5 if half else 0.75) * model_budget
+    model_budget -= share
     found = find(share, far=True, within=found.within if many else None)
-    anyhow = many and (ask is None or given is not None)
-    if anyhow or (half and not most_undetected(found)):
-        return found, share, rest
-    radius = found.mean_radius(found.sums_noise(rest / share))
+    always_model = many and (ask is None or given is not None)
+    if always_model or (half and not most_undetected(found)):
+        return found, share, model_budget
+    radius = found.mean_radius(found.sums_noise(model_budget / share))
     scale = target_scale(found, radius, given, centered=True)
-    known = found._replace(found=found.found | (given is not None))
-    of_mean = ask.within(math.inf, scale), scale, known, None, found.n
-    near = 0.0 if given is None else given.nearest
-    about = np.clip(found.center + near, scale.low, scale.high)
-    center = about + drawn(*target_mean(*of_mean, about, rest)) - near
+    bounded = found._replace(found=found.found | (given is not None))
+    mean_arguments = ask.within(math.inf, scale), scale, bounded, None, found.n
+    origin = 0.0 if given is None else given.nearest
+    reference = np.clip(found.center + origin, scale.low, scale.high)
+    center = reference + drawn(*target_mean(*mean_arguments, reference, model_budget)) - origin
     return found._replace(center=center, needed=needed), share, 0.0
 
 
 def most_undetected(columns):
-    return 2 * np.count_nonzero(_undetected(columns)) > len(columns.found)
+    return 2 * np.count_nonzero(_not_located(columns)) > len(columns.found)
 
 
-def _undetected(columns):
+def _not_located(columns):
     return ~(columns.found & columns.placed)
 
 
@@ -79,16 +77,16 @@ def model_share(shares):
     return sum(shares.get(name, 0.0) for name in (*_MODEL, "target_mean"))
 
 
-def left_for_model(shares, left):
+def left_for_model(shares, remaining):
     """Return the shares with the model's cut down to what is left of them.
 
-    The mean of the targets keeps its own, up to half: little else may be seen of such targets.
+    The mean of the targets keeps its share, but at most half of what is left.
     """
-    mean, whole = shares.get("target_mean", 0.0), model_share(shares)
-    kept = min(mean, max(left / 2, mean * left / whole))
-    part = (left - kept) / (whole - mean)
-    left_over = {name: part * shares[name] for name in _MODEL if name in shares}
-    return shares | left_over | {"target_mean": kept}
+    mean, total = shares.get("target_mean", 0.0), model_share(shares)
+    mean_share = min(mean, max(remaining / 2, mean * remaining / total))
+    factor = (remaining - mean_share) / (total - mean)
+    reduced = {name: factor * shares[name] for name in _MODEL if name in shares}
+    return shares | reduced | {"target_mean": mean_share}
 
 
 def target_scale(columns, radius, given=None, *, centered):
@@ -97,7 +95,7 @@ def target_scale(columns, radius, given=None, *, centered):
     low, high = center - radius, center + radius
     if given is not None:
         low, high = np.maximum(low, given.low), np.minimum(high, given.high)
-        found = (low < high) & ~_undetected(columns)
+        found = (low < high) & ~_not_located(columns)
         low, high = np.where(found, (low, high), (given.low, given.high))
     return TargetScale.in_box(low, high, centered=centered)
 
@@ -118,10 +116,10 @@ def target_mean(ask, scale, columns, moments, n, about, share):
     return Answer(scale.center - about + np.clip(unit * sums.value, -half, half), noise)
 
 
-def warn_undetected_targets(estimator, columns, left, remedy):
+def warn_undetected_targets(estimator, columns, model_share_left, remedy):
     """Say which targets were not seen, and what that made of the fit; from released numbers."""
-    undetected, outcome, category = _undetected(columns), "and took a guess", PartialSignalWarning
-    if not left:
+    undetected, outcome, category = _not_located(columns), "and took a guess", PartialSignalWarning
+    if not model_share_left:
         undetected, category = np.ones_like(undetected), NoSignalWarning
         outcome = "so that every prediction is one released centre"
     base.warn_undetected_columns(estimator, undetected, columns.needed,
@@ -129,19 +127,19 @@ def warn_undetected_targets(estimator, columns, left, remedy):
     )  # fmt: skip
 
 
-# Rows of more columns than a moment is best of: it holds the columns of the largest products with
-# the targets, which are released for all columns before, and the directions of these products.
+# Screening of wide rows: products of all columns with the targets are released first; the moment
+# holds the columns with the largest products, and the directions of these products.
 
 
 _SIZE, _FEWEST_KEPT = 0.6, 20
-_ALL = 3.0  # times as many columns: a moment of all of them takes no products before it
+_FULL_MOMENT = 3.0  # times as many columns: a moment of all of them takes no products before it
 
 
 def moment_size(n, share, unit_noise):
     """Return of how many columns a moment is best.
 
-    A column costs noise whether it holds anything or not: it follows from the count over the noise
-    of an entry. `unit_noise` is the noise of second moments of rows of norm 1 at the whole budget.
+    Each column adds noise, so the best number follows from the count over the noise of an entry.
+    `unit_noise` is the noise of second moments of rows of norm 1 at the whole budget.
     """
     size = _SIZE * (n * math.sqrt(share) / unit_noise) ** (2 / 3)
     return int(min(max(size, _FEWEST_KEPT), MOST_DENSE))
@@ -156,9 +154,9 @@ def moment_size(n, share, unit_noise):
 # release says that predictions are better so.
 _LOOSE = 0.01
 _CUT = 3.0  # scales from the centre, in the fit and in predictions
-_USUAL = 1.25  # median length of rows of d columns of deviation 1, over the root of d
-_ALIKE = 0.7  # of a number that is given: a search finds half a log2 bin
-_MUCH = 0.6  # of the explainable variance: what may lose more says so
+_MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
+_SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
+_LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.8
@@ -244,13 +242,13 @@ class Releases:
         if hasattr(self.estimator, "target_bounds"):
             self.scale, left, wider = self.estimator._target_scale(self)
         self.shares = left_for_model(self.shares, left)
-        clip_norm = self._clip_norm(self.of_lengths if searched and left else 0.0)
+        clip_norm = self._clip_norm(self.norm_share if searched and left else 0.0)
         kept, moments, mean, choose = np.arange(self.d), None, None, lambda *_: self.cuts[0]
         if left:
-            kept, moments = (self._some if self.screened else self._all)(clip_norm)
+            kept, moments = (self._screening if self.screened else self._all_columns)(clip_norm)
         if moments and wider:
             moments, mean = self._with_mean(moments, *wider)
-        if moments and self.of_cuts:
+        if moments and self.cuts_share:
             choose = partial(self.estimator._chosen_cuts, self, wider)
         return Released(moments, clip_norm, self.scale, mean, kept, self.units, choose)
 
@@ -271,7 +269,7 @@ class Releases:
             size = moment_size(self.n, model_share(self.shares), self.unit_noise)
             # Sparse rows of fewer columns than a moment is best of are what dense ones are.
             self.stay_sparse = min(size, FEWEST_KEPT) < self.d
-            self.screened = min(_ALL * size, MOST_DENSE) < self.d
+            self.screened = min(_FULL_MOMENT * size, MOST_DENSE) < self.d
 
     def _find_places(self):
         """Find columns, and targets that are learnt, in one search of both.
@@ -282,20 +280,20 @@ class Releases:
         self.columns = self.targets = None
         if not self.learns:
             return
-        both = hasattr(self.estimator, "target_bounds") and not self.stay_sparse
-        asked = self.ask.places() if both else self.ask.columns()
+        with_targets = hasattr(self.estimator, "target_bounds") and not self.stay_sparse
+        query = self.ask.places() if with_targets else self.ask.columns()
         centered = self.estimator.fit_intercept and not self.stay_sparse
-        parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + both]]
+        parts = [self.shares[name] for name in ("columns", "target_bounds")[: 1 + with_targets]]
         if centered and self.n is None:
-            self.n, parts = count_rows(asked, parts)
-        usual = self.estimator.bounds is None and self.estimator.budget_split == "auto"
-        if centered and not both and usual:
-            few = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0])) / self.n
-            more = parts[0] * min(max(few**2 - 1, 0.0), 1.0) * (few < 2.5)
-            parts[0] += more
-            self.shares["regression_moments"] -= more
+            self.n, parts = count_rows(query, parts)
+        default_split = self.estimator.bounds is None and self.estimator.budget_split == "auto"
+        if centered and not with_targets and default_split:
+            shortage = rows_for_scales(self.d, self.unit_noise / math.sqrt(parts[0])) / self.n
+            extra = parts[0] * min(max(shortage**2 - 1, 0.0), 1.0) * (shortage < 2.5)
+            parts[0] += extra
+            self.shares["regression_moments"] -= extra
         sizes = (self.d, self.q)[: len(parts)]
-        self.columns, *targets = find_kinds(asked, sizes, parts, self.n, centered=centered)
+        self.columns, *targets = find_kinds(query, sizes, parts, self.n, centered=centered)
         self.targets = targets[0] if targets else None
 
     def _choose_units(self):
@@ -307,12 +305,12 @@ class Releases:
         if not self.exact:
             over = _LOOSE * (self.n or 0) / (self.d * self.session.noise_multiplier)
             self.wider = max(1, over**0.25)
-        self.units, self.cuts, self.of_cuts = self.public_units, [self.public_units], 0.0
+        self.units, self.cuts, self.cuts_share = self.public_units, [self.public_units], 0.0
         if self.learns:
             # With linear tails a fit of many rows would lose .02 without the factor.
             cut, targets = _CUT * min(self.wider, 1.2), self.targets
             if targets is not None:  # entries of sparse columns lie farther than deviations
-                longest = max(_USUAL * math.sqrt(self.d) / cut, 1.0)
+                longest = max(_MEDIAN_NORM * math.sqrt(self.d) / cut, 1.0)
                 cut = cut * np.clip(1 / np.sqrt(self.columns.filled), 1.0, longest)
             cuts = [cut]
             if self.wider**2 > 2 and targets is not None and not most_undetected(targets):
@@ -321,7 +319,7 @@ class Releases:
             ends = (np.broadcast_to(each, self.d) for each in cuts)
             self.units, *self.cuts = map(self._learnt_units, (cuts[-1], *ends))
             differ = np.ptp([cut.high - cut.low for cut in self.cuts], axis=0).any()
-            self.of_cuts = differ * self.shares["clip_norm"] / 3
+            self.cuts_share = differ * self.shares["clip_norm"] / 3
         if self.learns or self.estimator.bounds is not None:
             in_units = self.ask.measured if self.learns and self.stay_sparse else self.ask.scaled
             self.ask = in_units(self.units)
@@ -334,15 +332,15 @@ class Releases:
         """
         columns, public = self.columns, self.public_units
         if self.stay_sparse:
-            size, usual = columns.units()
-            return RowScale(public.center, size, -cut * usual, cut * usual)
+            size, common_deviation = columns.units()
+            return RowScale(public.center, size, -cut * common_deviation, cut * common_deviation)
         if self.estimator.bounds is None:
             return RowScale(columns.center, columns.deviation, -cut, cut)
         low, high = public.bounds()
-        known = columns.found | (columns.filled < 1.0)
-        center = np.where(known, np.clip(columns.center, low, high), public.center)
+        located = columns.found | (columns.filled < 1.0)
+        center = np.where(located, np.clip(columns.center, low, high), public.center)
         farthest = np.maximum(high - center, center - low)
-        size = np.where(known, columns.deviation, farthest / math.sqrt(3))
+        size = np.where(located, columns.deviation, farthest / math.sqrt(3))
         size = np.minimum(size, farthest)
         low, high = np.maximum((low - center) / size, -cut), np.minimum((high - center) / size, cut)
         return RowScale(center, size, low, high)
@@ -353,10 +351,10 @@ class Releases:
         Where most columns have their deviations as units, the median norm follows from their
         number.
         """
-        self.of_lengths = (self.shares["clip_norm"] - self.of_cuts) / (2 if self.screened else 1)
+        self.norm_share = (self.shares["clip_norm"] - self.cuts_share) / (2 if self.screened else 1)
         found = self.learns and 2 * np.count_nonzero(self.columns.found) > self.d
         if found and not self.stay_sparse:
-            self.shares["regression_moments"] += self.of_lengths
+            self.shares["regression_moments"] += self.norm_share
             return False
         return True
 
@@ -366,29 +364,29 @@ class Releases:
         Without a share nothing is asked. A number that a search can hardly tell from what it finds
         stays as it is. Rows within the cuts are not longer.
         """
-        units, usual = self.units, math.sqrt(self.d)
+        units, root_d = self.units, math.sqrt(self.d)
         learnt = self.estimator.clip_norm == "auto"
-        given = _USUAL * usual * self.wider if learnt else float(self.estimator.clip_norm)
+        given = _MEDIAN_NORM * root_d * self.wider if learnt else float(self.estimator.clip_norm)
         if share:
-            of_search = self.session, self.ask.lengths(), share, usual
-            found = self.wider * base.clip_norm_of(self.estimator, *of_search)
-            given = found if learnt or found < _ALIKE * given else given
-        longest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
-        return min(given, float(np.linalg.norm(longest)))
+            search_arguments = self.session, self.ask.lengths(), share, root_d
+            found = self.wider * base.clip_norm_of(self.estimator, *search_arguments)
+            given = found if learnt or found < _SEARCH_ERROR * given else given
+        farthest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
+        return min(given, float(np.linalg.norm(farthest)))
 
-    def _some(self, clip_norm):
+    def _screening(self, clip_norm):
         """Release products, and the moments of the columns and directions that they show."""
         # The search may say half a log2 bin too much. Then noise grows; a shorter length takes
         # as much from what long rows say as from the noise.
-        length, share = _ALIKE * clip_norm, self.shares["regression_moments"]
+        length, share = _SEARCH_ERROR * clip_norm, self.shares["regression_moments"]
         kept, known = self._directions(length, moment_size(self.n, share, self.unit_noise))
         self.ask = self.ask.selected(kept)
         return kept, self._moments(length, share)._replace(**known)
 
-    def _all(self, clip_norm):
+    def _all_columns(self, clip_norm):
         """Release the moments of all columns; of none where no search saw columns nor lengths.
 
-        Rows that are far longer than a guess have no weight: even the targets would not be seen.
+        Without a search, far longer rows would have no weight, and even targets would be lost.
         Classes differ by their means: products with codes have most of the budget. Not under
         replace, where they cost twice as much, as the row of a record may be opposite.
         """
@@ -402,8 +400,8 @@ class Releases:
 
     def _with_mean(self, moments, wider, targets):
         """Release the mean of the targets under wider bounds; the moments know their variance."""
-        of_mean = self.ask.within(moments.clip_norm, wider), wider, targets, moments, self.n
-        mean = target_mean(*of_mean, self.scale.center, self.shares["target_mean"])
+        mean_arguments = self.ask.within(moments.clip_norm, wider), wider, targets, moments, self.n
+        mean = target_mean(*mean_arguments, self.scale.center, self.shares["target_mean"])
         half = (self.scale.high - self.scale.low) / 2
         spread = np.minimum(DEVIATION * targets.deviation, half)
         return moments._replace(square=spread**2), mean
@@ -412,9 +410,8 @@ class Releases:
         """Release the products of all columns with the targets, and how long rows are along them.
 
         Return the columns of the largest, and directions about as long as the bias; and what is
-        known of these. Where the fewest columns are best none is better: what they cost in noise
-        they do not show. Dense rows may lie far from 0, and clipped rows do not show how far: a
-        search finds where they lie along the directions.
+        known of these. At `_FEWEST_KEPT` none is kept: they cost more noise than they
+        show. Dense rows may lie far from 0, so a search finds their centre along the directions.
         """
         bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
         answer = self.ask.within(clip_norm, self.scale)
@@ -422,20 +419,20 @@ class Releases:
         public = float(self.estimator.alpha), bias, clip_norm, self.estimator.fit_intercept
         found = product_directions(answer.value, answer.noise_scale, *public)
         size *= size > _FEWEST_KEPT
-        order, none, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
+        order, empty, near = np.argsort(-found.contrasts, kind="stable"), np.arange(0), found.near
         if self.dense and self.estimator.fit_intercept:
-            about = self.ask.selected(Mapped(none, found.basis, np.zeros_like(found.center)))
-            (seen,) = find_kinds(about.columns(), [len(near)], [self.of_lengths], self.n)
-            center = np.where(seen.found, seen.center, found.center)
-            length = float(np.linalg.norm(np.where(seen.found, seen.deviation, near)))
+            along = self.ask.selected(Mapped(empty, found.basis, np.zeros_like(found.center)))
+            (located,) = find_kinds(along.columns(), [len(near)], [self.norm_share], self.n)
+            center = np.where(located.found, located.center, found.center)
+            length = float(np.linalg.norm(np.where(located.found, located.deviation, near)))
         else:
             center, near = found.center, float(np.linalg.norm(near))
-            ranks = self.ask.selected(Mapped(none, found.basis, center)).lengths().kept_below
-            length = find_between(ranks, (near / 2, 16 * near), 4, self.of_lengths)
+            ranks = self.ask.selected(Mapped(empty, found.basis, center)).lengths().kept_below
+            length = find_between(ranks, (near / 2, 16 * near), 4, self.norm_share)
         unit = self.estimator._bias * clip_norm / length
-        known = {"share": found.share, "directions": found.along}
-        known["chance"] = found.chance * unit / self.scale.size
-        return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), known
+        facts = {"share": found.share, "directions": found.along}
+        facts["chance"] = found.chance * unit / self.scale.size
+        return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), facts
 
     def _moments(self, clip_norm, share, part=0.0):
         """Release the moments of records; return them in units of the data.
@@ -447,15 +444,15 @@ class Releases:
         """
         scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
         bias = self.estimator._bias * length if self.estimator._releases_sums() else 0.0
-        ask, apart = self.ask.within(clip_norm, scale), None
+        ask, codes = self.ask.within(clip_norm, scale), None
         target = _TARGET * math.hypot(length, bias)
         if part:
             target = (bias or length) * math.sqrt(max(1, self.q - 1))
-            apart = ask.products(bias, target, share=part * share)
-        of_rows = (0.0, 0.0) if part else (bias, target)
-        answer = ask.regression(*of_rows, share=(1 - part) * share)
+            codes = ask.products(bias, target, share=part * share)
+        row_constants = (0.0, 0.0) if part else (bias, target)
+        answer = ask.regression(*row_constants, share=(1 - part) * share)
         longest = target if np.isfinite(scale.high - scale.low).all() else math.inf
-        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest, "products": apart}
+        public = {"bias": bias, "clip_norm": clip_norm, "target_norm": longest, "products": codes}
         return normal_equations(answer.value, answer.noise_scale, scale.size / target, **public)
 
 
@@ -478,14 +475,14 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         """Whether sums and totals are released, besides products."""
         return self.fit_intercept
 
-    def _default_shares(self, columns, few, dense):
+    def _default_shares(self, learns, screened, dense):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
-        if columns:
-            shares["columns"] = 0.2 if self.bounds is None and not few else 0.1
-        if few:
+        if learns:
+            shares["columns"] = 0.2 if self.bounds is None and not screened else 0.1
+        if screened:
             # Columns of dense rows have factors in common, which products do not tell apart.
-            of_products = (LinearBase if dense else self)._sums
-            shares["sums"] = of_products * (1 - shares.get("columns", 0.0))
+            products_share = (LinearBase if dense else self)._sums
+            shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.08
             if self.fit_intercept:
@@ -501,7 +498,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         units, q = released.units, len(released.scale.size)
         coefficients, intercepts = np.zeros((len(units.size), q)), np.zeros(q)
         if solution is not None:
-            self._warn_unseen(solution)
+            self._warn_lost_signal(solution)
             found, intercepts, kept = solution.coefficients, solution.intercepts, released.kept
             if isinstance(kept, Mapped):
                 kept, found, along = kept.places, *np.split(found, [len(kept.places)])
@@ -531,10 +528,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         size = np.maximum(high - center, center - low)
         return RowScale(center, size, (low - center) / size, (high - center) / size)
 
-    def _warn_unseen(self, solution):
+    def _warn_lost_signal(self, solution):
         """Say that a regression is noise alone, or may have lost much: from released numbers."""
         seen, lost = solution.seen, float(np.mean(solution.lost))
-        if seen.all() and lost <= _MUCH:
+        if seen.all() and lost <= _LOST_VARIANCE:
             return
         of = base.listed(self, ~seen, "targets")
         said = f"may have learnt nothing about {of}: noise and chance could explain the releases"

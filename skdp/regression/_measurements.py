@@ -133,9 +133,9 @@ def judged(ask, fit, facts, design, stage, centre, share, place):
     attributes = trace_attributes(fit, design[:2] if design else (None, None), place.units, means)
     for name in ("coef_", "singular_values_"):
         attributes[name] *= slope
-    of_place = float(place.at @ attributes["coef_"].ravel())
+    location_offset = float(place.at @ attributes["coef_"].ravel())
     return attributes | {
-        "intercept_": middle + slope * facts.bias * fit.intercept - of_place,
+        "intercept_": middle + slope * facts.bias * fit.intercept - location_offset,
         "prediction_bounds_": np.array([middle - far, middle + far]),
         "residual_std_": left_sd,
         "failure": failure,
@@ -252,7 +252,7 @@ def _is_covariance(matrix, d, least=0.0):
     return values[0] > least * values[-1]
 
 
-def searches_of_design(estimator):
+def searches_covariance(estimator):
     """Return whether the covariance of X costs budget; it is public for the unit "label"."""
     return isinstance(estimator.measurement_covariance, str) and not unit_of(estimator).of_targets
 
@@ -307,7 +307,7 @@ def default_shares(estimator):
     shares = {"initialization": 0.15, "gradient_clip": 0.0365, "calibration": 0.08}
     if estimator.adjacency == "add_remove" and unit_of(estimator).by_rows:
         shares["count"] = 0.01
-    if searches_of_design(estimator):
+    if searches_covariance(estimator):
         shares |= {"covariance": 0.05, "units": 0.08, "mean": 0.03}
     if estimator.fit_intercept:
         shares["center"] = 0.03
@@ -323,8 +323,8 @@ def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
     # Many records bear the noise of more steps.
     steps = min(estimator.max_iter, max(_STEPS, int(_STEPS * n / (4 * max(needed, 1)))))
     max_iter = 0 if estimator.solver == "spectral_init" else steps
-    of_design = searches_of_design(estimator)
-    medians = median_steps(max_iter, placed=estimator.fit_intercept, of_design=of_design)
+    searched = searches_covariance(estimator)
+    medians = median_steps(max_iter, placed=estimator.fit_intercept, searches_covariance=searched)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["initialization"], gradients=shares.get("gradients", 0.0),

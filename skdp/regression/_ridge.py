@@ -260,7 +260,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         ask = fit.ask.within(math.inf, (wider[0] if wider else scale)._replace(**seen))
         at_zero = intercepts + scale.center + cuts[0].center @ coefficients
         model = coefficients * cuts[0].size[:, None], at_zero
-        gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=fit.of_cuts)
+        gain = ask.gains(tuple(cuts), model).target_sums(0.0, "cut_gain", share=fit.cuts_share)
         return cuts[int(gain.value[0] > CLEAR * gain.noise_scale)]
 
     def predict(self, X: Any) -> Any:

@@ -183,13 +183,13 @@ class NoSignalError(Exception):
     """The noise of a rank hides the median."""
 
 
-def median_steps(max_iter: int, *, placed: bool, of_design: bool) -> int:
+def median_steps(max_iter: int, *, placed: bool, searches_covariance: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share.
 
     With `placed` the scale of the targets is known, and records are centred about a released mean.
     """
-    wide = of_design + (not placed)  # searches for medians that may lie anywhere
-    near = placed + (max_iter + 1 if max_iter else 0) + PASSES * (of_design and placed)
+    wide = searches_covariance + (not placed)  # searches for medians that may lie anywhere
+    near = placed + (max_iter + 1 if max_iter else 0) + PASSES * (searches_covariance and placed)
     return wide * (QUESTIONS + FINER) + FINER * near
 
 
@@ -266,14 +266,14 @@ def curved_step(
 class Point(NamedTuple):
     """A public estimate U diag(values) V' and an intercept.
 
-    `of_start` is the fraction of the noise of the initial estimate that is still in it.
+    `start_noise_fraction` is the fraction of the noise of the initial estimate that is still in it.
     """
 
     U: FloatArray
     values: FloatArray
     V: FloatArray
     intercept: float
-    of_start: float = 1.0
+    start_noise_fraction: float = 1.0
 
     @property
     def factors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -370,7 +370,7 @@ class _Descent:
         right, left, _ = np.split(move, [r * d1, r * (d1 + d2)])
         intercept = point.intercept + (float(move[-1]) if facts.bias else 0.0)
         moved = retract(*point.factors, right.reshape(d1, r), left.reshape(r, d2))
-        self.point = Point(*moved, intercept, (1 - self.pace) * point.of_start)
+        self.point = Point(*moved, intercept, (1 - self.pace) * point.start_noise_fraction)
         self.points.append(self.point)
 
     def _adapt_pace(self, before: Point, move: FloatArray) -> None:
@@ -415,7 +415,7 @@ class _Descent:
         mean = np.tensordot(weights, np.stack([point.matrix() for point in self.points]), 1)
         U, values, V = _truncated_svd(mean, facts.rank)
         if facts.shrink:
-            start = float(weights @ np.array([point.of_start for point in self.points]))
+            start = float(weights @ np.array([point.start_noise_fraction for point in self.points]))
             # Fitted residuals underestimate the noise of y: n - q degrees of freedom for n records.
             free = max(1 - facts.tangent_size / facts.n, 1e-9)
             variance += self.sampling**2 / free + (start * self.start_noise) ** 2

@@ -56,17 +56,17 @@ def calibration(
     rows = max(float(G[2, 2]), noise)
     mean = G[:2, 2] / rows * shifts
     centred = G[:2, :2] - rows * np.outer(mean, mean)
-    predicted, whole = np.maximum(np.diagonal(centred), noise)
-    joint, rest = float(centred[0, 1]), whole
+    predicted, total = np.maximum(np.diagonal(centred), noise)
+    covariance, residual = float(centred[0, 1]), total
     for _ in range(2):
-        joint = float(centred[0, 1]) - n_free * rest / rows
-        rest = max(whole - max(joint, 0.0) ** 2 / predicted, 0.0)
-    slope = max(joint, 0.0) / predicted
+        covariance = float(centred[0, 1]) - n_free * residual / rows
+        residual = max(total - max(covariance, 0.0) ** 2 / predicted, 0.0)
+    slope = max(covariance, 0.0) / predicted
     error = noise * math.hypot(math.sqrt(2.0) * slope, slope**2)
-    kept = Kept(slope * (2 * joint - slope * predicted) / whole, error / whole)
-    of_targets = Answer(mean[1:], noise / rows * shifts)
+    kept = Kept(slope * (2 * covariance - slope * predicted) / total, error / total)
+    target_mean = Answer(mean[1:], noise / rows * shifts)
     shift = float(mean[1] - slope * mean[0])
-    return slope, shift, kept, of_targets, math.sqrt(whole / rows)
+    return slope, shift, kept, target_mean, math.sqrt(total / rows)
 
 
 def nonnegative(values: FloatArray) -> FloatArray:
@@ -112,16 +112,16 @@ def evidence(
     directions columns show that more is likely, not that it was seen, as scores start from these.
     """
     # The means of the rows have noise too, which comes with those of the targets.
-    noise, of_means = released.noise, released.sums_noise * released.target_mean
-    units = np.hypot(released.cross_noise, of_means / (released.bias or math.inf))
+    noise, mean_noise = released.noise, released.sums_noise * released.target_mean
+    units = np.hypot(released.cross_noise, mean_noise / (released.bias or math.inf))
     if noise == 0.0:
         return np.zeros(len(units)), *np.ones((2, len(units)), dtype=bool)
     ratio, losses = np.minimum(m / noise, 1e100), np.empty((2, len(units), len(_GRID)))
     P, parts, chosen = released.directions, np.zeros((3, len(units))), 1 + bool(len(few))
-    taken = _GRID * (ratio.sum() / max(released.weight, 1.0))
+    used = _GRID * (ratio.sum() / max(released.weight, 1.0))
     for j, (unit, square) in enumerate(np.broadcast(units, released.square)):
-        left = np.maximum([-taken, chosen * square / unit * (noise / unit) - taken], 0.0)
-        variances = 1 + left[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + error / noise**2)
+        chance = np.maximum([-used, chosen * square / unit * (noise / unit) - used], 0.0)
+        variances = 1 + chance[:, :, None] * ratio + _GRID[:, None] * (ratio**2 + error / noise**2)
         losses[:, j] = np.sum((g[:, j] / unit) ** 2 / variances + np.log(variances), axis=2)
     rho2 = _GRID[np.argmin(losses[0], axis=1)] * (units / noise) ** 2
     parts[:2] = np.sum(P * few, axis=0), np.sum((P * units) ** 2, axis=0)
