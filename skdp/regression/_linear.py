@@ -36,10 +36,11 @@ def find_targets(found, find, ask, share, model_budget, given=None):
 
     `found` is the result of a first search with `share`. If most targets were not located, a model
     would be worse than their mean, so a second search looks farther from 0. With enough records it
-    takes half of `model_budget` and starts from the range of the first. The model has the other
-    half if targets are located now, or if it has no intercept (`ask` is None). Otherwise the second
-    search takes 3/4 and a released mean the remainder, and that mean is predicted alone. Without
-    an intercept and with few records there is no second search. `needed` is that of the first.
+    takes half of `model_budget` and starts from the range of the first, with few 3/4 of it. If it
+    locates most targets of enough records, or if these need no centre (`ask` is None: there is no
+    intercept), the model has the remainder. Else a released mean has it, and is predicted alone.
+    Without an intercept and with few records there is no second search. `needed` is that of the
+    first.
 
     With public bounds (`given`) the search takes half. The model has the other half if targets are
     located now or records are many. Otherwise the mean within the bounds is predicted.
