@@ -154,7 +154,7 @@ def moment_size(n, share, unit_noise):
 # not.) Cuts of single entries hardly move the noise: they widen by the square root, where a last
 # release says that predictions are better so.
 _LOOSE = 0.01
-_CUT = 3.0  # scales from the centre, in the fit and in predictions
+_CUT = 3.5  # scales from the centre, in the fit and in predictions
 _MEDIAN_NORM = 1.25  # median length of rows of d columns of deviation 1, over the root of d
 _SEARCH_ERROR = 0.7  # of a number that is given: a search finds half a log2 bin
 _LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so

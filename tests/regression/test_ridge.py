@@ -119,7 +119,7 @@ def test_a_search_among_few_rows_has_up_to_twice_its_share():
         assert of["all"] == pytest.approx(model.privacy_spent_.mu**2, rel=1e-9)
         parts.append((of["count"] + of["column_centered_ranks"]) / of["all"])
         ends = (model.feature_bounds_ - model.center_) / model.scale_
-        np.testing.assert_allclose(ends, [[-3.0] * 12, [3.0] * 12])
+        np.testing.assert_allclose(ends, [[-3.5] * 12, [3.5] * 12])
     np.testing.assert_allclose(parts, [0.39, 0.2, 0.2, 0.2], atol=1e-6)
 
 
