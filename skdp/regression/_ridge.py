@@ -98,7 +98,7 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, RidgePlans, _linear.Linear
         What was subtracted from each column, and what it was divided by: 0 and 1, released, or
         from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Bounds of entries in predictions: 5 to 6 scales from a released centre (farther if many
+        Bounds of entries in predictions: 3.5 to 4.2 scales from a released centre (farther if many
         entries are equal), or wider ones if a release shows that they predict clearly better;
         within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down
         to that norm.

@@ -116,8 +116,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         What was subtracted from each column, and what it was divided by: 0 and 1, released, or
         from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Bounds of entries in the fit and in predictions: 3 scales from a released centre, within
-        `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down to that
+        Bounds of entries in the fit and in predictions: 3.5 to 4.2 scales from a released centre,
+        within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down to that
         norm in predictions.
     n_features_in_ : int
         Number of features.
