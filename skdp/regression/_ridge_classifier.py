@@ -117,8 +117,8 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         from `bounds`.
     feature_bounds_ : tuple of two ndarrays of shape (n_features,)
         Bounds of entries in the fit and in predictions: 3.5 to 4.2 scales from a released centre,
-        within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down to that
-        norm in predictions.
+        within `bounds`. If they are infinite, rows longer than twice `clip_norm_` are scaled down
+        to that norm in predictions.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
