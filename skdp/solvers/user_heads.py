@@ -28,9 +28,9 @@ from skdp.solvers.personalization import (
 )
 from skdp.solvers.postprocess import released_count
 
-# Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
-# more is one more to be taken by chance: five penalties lost .02.
-_GRID = (0.1, 1.0)
+# Penalties in units of a mean squared row, and variances of intercepts in the same units. With more
+# rules a bad one is more often chosen by chance: five penalties lost .02.
+_PENALTIES = (0.1, 1.0)
 _FEWEST_ROWS = 3  # of a head: one left out of two leaves no slope to judge
 _OWN_LIMIT = 3.0  # own deviations: a few rows show no slope beyond
 
@@ -88,7 +88,7 @@ def outside_variance(shared: Shared) -> float:
 
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
-    return Choice((HeadRule(0.0, _GRID[0], view.variance, view.base is not None),))
+    return Choice((HeadRule(0.0, _PENALTIES[0], view.variance, view.base is not None),))
 
 
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
@@ -100,18 +100,18 @@ def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule,
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
     if view.intercept:
-        variances += [(_GRID[0], True), (math.inf, based)]
+        variances += [(_PENALTIES[0], True), (math.inf, based)]
     if view.intercept and view.loss.skewed:  # a shrunk intercept would be drawn to the mean
         variances = [(math.inf, based)]
     heads = tuple(
         HeadRule(outside, penalty, variance, target)
         for outside in (outside_variance(shared), 1.0 if found else 2.0)
-        for penalty in _GRID
+        for penalty in _PENALTIES
         for variance, target in variances
     )
     # Those without coefficients of one's own: the shrunk means, and last the model of all.
     levels = view.intercept and not view.loss.skewed
-    means = [HeadRule(0.0, math.inf, prior, True) for prior in _GRID if levels]
+    means = [HeadRule(0.0, math.inf, prior, True) for prior in _PENALTIES if levels]
     return (*heads, *means, AS_ALL)
 
 
@@ -133,7 +133,7 @@ class Heads:
     U: FloatArray
     model: GlobalModel
 
-    def _seen_in_own_units(self, batch: UserBatch) -> Seen:
+    def _in_own_units(self, batch: UserBatch) -> Seen:
         """Rows in own units; what is fitted is the same."""
         rows = batch.in_own_units(self.view.intercept)[0]
         return Seen(self.view, rows, self.view.own_residuals(batch))
@@ -152,9 +152,9 @@ class Heads:
         """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""
         if outside == 0:
             return np.matmul(self.U, path.coefficients(fit))
-        found = seen.moments(fit.dual)
-        inside = np.matmul(self.U, np.matmul(self.U.T, found))
-        return inside + min(outside, 1.0) * (found - inside)
+        dense = seen.moments(fit.dual)
+        inside = np.matmul(self.U, np.matmul(self.U.T, dense))
+        return inside + min(outside, 1.0) * (dense - inside)
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
@@ -172,28 +172,28 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        seen, own = self.view(batch), self.view.loss.judges
-        Y = seen.Y if own else self.view.linear_targets(seen.Y)
+        seen, by_loss = self.view(batch), self.view.loss.judges
+        Y = seen.Y if by_loss else self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
-        loss = self.view.loss if own else LOSSES["squared"]
+        loss = self.view.loss if by_loss else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
         # Without coefficients any path will do.
-        kinds = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
+        groups = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
         paths = {
-            part: self._path(self._seen_in_own_units(batch) if part > 1 else seen, part)
-            for part in {part for part, *_ in kinds}
+            part: self._path(self._in_own_units(batch) if part > 1 else seen, part)
+            for part in {part for part, *_ in groups}
         }
-        for kind in set(kinds):
-            which, path = [i for i, one in enumerate(kinds) if one == kind], paths[kind[0]]
-            for i in which if own else []:
+        for group in set(groups):
+            same, path = [i for i, one in enumerate(groups) if one == group], paths[group[0]]
+            for i in same if by_loss else []:
                 left_out = self._fit(batch, seen, path, rules[i]).left_out
                 out[:, i] = loss.losses(Y, left_out).mean(axis=1)
-            if not own:
-                given = np.array([(rules[i].penalty, rules[i].intercept) for i in which]).T
-                offset = self._offset(batch, rules[which[0]])
+            if not by_loss:
+                priors = np.array([(rules[i].penalty, rules[i].intercept) for i in same]).T
+                offset = self._offset(batch, rules[same[0]])
                 if self.view.loss.mean is not None:
                     offset = self.view.linear_targets(self.view.loss.mean(offset))
-                out[:, which] = path.errors(Y - offset, *given)
+                out[:, same] = path.errors(Y - offset, *priors)
         return out
 
     def small(self, batch: UserBatch) -> FloatArray:
@@ -224,7 +224,7 @@ class Heads:
         kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
-                seen = self._seen_in_own_units(batch) if rule.outside > 1 else common
+                seen = self._in_own_units(batch) if rule.outside > 1 else common
                 kinds[rule.outside] = seen, self._path(seen, rule.outside)
             seen, path = kinds[rule.outside]
             fit = self._fit(batch, seen, path, rule)
@@ -240,15 +240,15 @@ class Heads:
         left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
         """
         (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
-        own = max(rule.outside for rule in choice.rules) > 1
-        limit = _OWN_LIMIT * (1 if own else m / max(m - 2, 1e-9))
-        radius, far = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
-        some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
-        X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
-        theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
-        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
-        lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
-        radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
+        own_units = max(rule.outside for rule in choice.rules) > 1
+        limit = _OWN_LIMIT * (1 if own_units else m / max(m - 2, 1e-9))
+        radius, beyond = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
+        users = np.flatnonzero((beyond.sum(axis=1) > 2) & (self.view.loss.mean is None))
+        X, beyond, R = rows.X[users], beyond[users], times_powers(errors, batch.y_exponent)[users]
+        theta = heads[users, : d * R.shape[2]].reshape(-1, d, R.shape[2])
+        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[users, 0, :, None])
+        sse_cut, sse = ((beyond * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
+        radius[users[(beyond.sum(axis=1) - 2) * np.log(sse_cut / sse) > CLEAR**2]] = np.inf
         return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
@@ -307,8 +307,8 @@ class HeadVotes(SumMessage):
         if self.heads.view.loss.mean is not None:  # of labels squares have a public scale
             logs = losses[:, :-1] / losses[:, -1:]
         # One row left out leaves none: it judges what is not fitted alone.
-        few = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
-        judged = batch.Y.shape[1] >= np.array(few)
+        need = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
+        judged = batch.Y.shape[1] >= np.array(need)
         # One after the other: how numpy adds along an axis depends on who else is in the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
