@@ -231,8 +231,8 @@ def with_learnt(shares, learnt=None):
     if learnt is None:
         about_mean = {"clip_norm": 0.06, "center_search": 0.05}
         learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
-    rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-    return {name: rest * share for name, share in shares.items()} | learnt
+    scale = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
+    return {name: scale * share for name, share in shares.items()} | learnt
 
 
 # What the spectral estimators share: routes for row units, and fits for the other units.
@@ -268,17 +268,17 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
     About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
     number is the largest.
     """
-    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
-    longer = lengthened(session, ask, middle, RAISING * share, d, level=level) if share else middle
-    return longer if estimator.clip_norm == "auto" else min(longer, float(estimator.clip_norm))
+    median = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
+    raised = lengthened(session, ask, median, RAISING * share, d, level=level) if share else median
+    return raised if estimator.clip_norm == "auto" else min(raised, float(estimator.clip_norm))
 
 
-def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):
+def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL):
     """Return a clip norm that shortens no more rows than the noise of a moment would hide."""
     if session.budget.exact:
-        return middle
+        return median
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, middle, goal, share)
+    return raised_level(ask.norms_above, median, goal, share)
 
 
 def bias_of(clip_norm):
@@ -293,7 +293,7 @@ def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
     return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 
-def usual_extra(k):
+def default_oversamples(k):
     """Return how many columns beyond k are multiplied where nothing is said: ten at most."""
     return min(k, 10)
 
@@ -303,7 +303,7 @@ def row_subspace(
 ):
     """Return the leading subspace (d x k) by a route.
 
-    A whole moment may leave a part of its share to a `last` product with what it shows.
+    `last` is the share of a product that follows a whole moment, taken from that of the moment.
 
     With it, column sums (given, or released by the route), and what a whole moment shows (None
     where there is no such moment).
@@ -317,7 +317,7 @@ def row_subspace(
         return spectral.power_subspace(ask, V, k, [last], noise), sums, None
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None
-    extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
+    extra = default_oversamples(k) if n_oversamples == "auto" else n_oversamples
     start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
     if sums.noise_scale:  # columns of one sign have their mean near the first direction
         start[:, 0] = spectral.about_common(*sums)

@@ -460,7 +460,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)
-        model, scaling, own = base.model, base.scaling, {}
+        model, scaling, public = base.model, base.scaling, {}
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.
@@ -469,7 +469,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             n = count = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
-            model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+            model, public = self._mean_head(ask, view, shared.U, p, count, shares["global"])
             found = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
             model = model._replace(coef=model.coef * found, seen=model.seen and bool(found.any()))
             model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
@@ -480,7 +480,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         elif self.head_selection == "per_user":
             choice = Choice(tuple(dict.fromkeys(rules)))
         warn_of_verdict(self, base._replace(model=model), helped)
-        return own | self._attributes_of(scaling, shared, whitening, model, choice, n)
+        return public | self._attributes_of(scaling, shared, whitening, model, choice, n)
 
     @staticmethod
     def _attributes_of(scaling, shared, whitening, model, choice, n):
@@ -497,7 +497,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
-            "target_scale_found_": not model.own,
+            "target_scale_found_": not model.own_means,
             "global_model_found_": model.seen,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
@@ -528,7 +528,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         """Return what fits heads of rows that are seen from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
         model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
-        model = model._replace(own=not self.target_scale_found_)
+        model = model._replace(own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
         return Heads(view, self.components_.T, model)

@@ -52,21 +52,21 @@ class GlobalModel(NamedTuple):
         Coefficients.
     intercept : array of shape (p,)
         Intercepts.
-    own : bool
-        Whether the mean of a user's own targets stands for the intercept, which nothing has shown.
+    own_means : bool
+        Whether the intercept of a user is the mean of its own targets, as none was found for all.
     seen : bool
         Whether its coefficients stand above their noise.
     """
 
     coef: FloatArray
     intercept: FloatArray
-    own: bool = False
+    own_means: bool = False
     seen: bool = True
 
     @property
     def public(self) -> tuple[FloatArray, FloatArray | None]:
         """Its arrays; None for an intercept of each user's own."""
-        return self.coef, None if self.own else self.intercept
+        return self.coef, None if self.own_means else self.intercept
 
     def times(self, coef: float, intercept: float) -> GlobalModel:
         """Return the model with multiples of its coefficients and intercepts."""
@@ -76,7 +76,7 @@ class GlobalModel(NamedTuple):
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
         values = times_powers(np.matmul(batch.X, self.coef), shift)
-        if self.own:
+        if self.own_means:
             return values + shrunk_means(batch.Y)
         return values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
 
@@ -459,7 +459,7 @@ def pooled_model(
     released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if not (count_shown and unit.found):  # not even the number of users, or of where y lies
-        return GlobalModel(np.zeros((d, p)), unit.center, own=not unit.found, seen=False)
+        return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, seen=False)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),

@@ -188,15 +188,15 @@ def count_components(
     return int(rule)
 
 
-def mean_noise_bias(noise_scale: float, n: float, d: float, of_count: float = 0.0) -> Answer:
+def mean_noise_bias(noise_scale: float, n: float, d: float, count_noise: float = 0.0) -> Answer:
     """Return the squared length that the error of a released mean adds to n rows about it.
 
     `noise_scale` is that of the sums, `of_count` what noise on n makes of n times the mean: a sum
     of d squares of normal numbers and one more. A mean that was shrunk has fewer (Stein). Beyond
     two of its deviations lies one in a hundred: three of a normal number.
     """
-    spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, of_count**2)
-    return Answer(np.asarray(d * noise_scale**2 + of_count**2) / n, spread / n)
+    spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, count_noise**2)
+    return Answer(np.asarray(d * noise_scale**2 + count_noise**2) / n, spread / n)
 
 
 def pca_attributes(
@@ -493,8 +493,8 @@ def solve_normal_equations(
     m, error = forms + alpha, error_of_forms(values, forms, released.noise)
     rho2, seen, likely = evidence(released, g, m, few, error, pooled=flat)
     noises = released.cross_noise**2
-    of_prior = noises / np.where(rho2, rho2, np.inf)
-    filters = _filter(m[:, None], error + of_prior)
+    prior_noise = noises / np.where(rho2, rho2, np.inf)
+    filters = _filter(m[:, None], error + prior_noise)
     found = filters * g
     lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
     astray = noises + released.noise**2 * np.sum(found**2, axis=0)

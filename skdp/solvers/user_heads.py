@@ -261,7 +261,7 @@ class Heads:
             _, means, size = batch.in_own_units(self.view.intercept)
             theta = theta / size[:, 0, :, None]
             b = b - np.matmul(means, theta)[:, 0]
-        if self.model.own:
+        if self.model.own_means:
             b = b + seen.own_means
         elif rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept

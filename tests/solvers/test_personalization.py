@@ -226,7 +226,7 @@ def test_heads_undo_scale_and_whitener():
 def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     """Whatever the model of all says; also of one row, and heads lie about that mean."""
     U, _, batch = users(n=20, m=9)
-    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
+    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own_means=True)
     few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
     theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
     found = theirs.fit(few, heads.Choice((heads.AS_ALL,)))[0]
