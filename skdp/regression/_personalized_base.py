@@ -266,7 +266,7 @@ def warn_of_verdict(estimator, base, helped):
 
     `helped` says whether votes show that users gain by coefficients of their own.
     """
-    name, unit, model_found = type(estimator).__name__, base.unit, base.model.seen
+    name, unit, model_found = type(estimator).__name__, base.unit, base.model.found
     one_class = model_found and unit is None and predicts_one_class(base.model)
     if estimator.epsilon == math.inf or (model_found and not one_class):
         return
@@ -470,8 +470,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
             model, public = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            found = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
-            model = model._replace(coef=model.coef * found, seen=model.seen and bool(found.any()))
+            mask = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
+            model = model._replace(coef=model.coef * mask, found=model.found and bool(mask.any()))
             model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view, base.shown)
@@ -498,7 +498,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
             "target_scale_found_": not model.own_means,
-            "global_model_found_": model.seen,
+            "global_model_found_": model.found,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_groups_": round(n),

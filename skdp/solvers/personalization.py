@@ -54,14 +54,14 @@ class GlobalModel(NamedTuple):
         Intercepts.
     own_means : bool
         Whether the intercept of a user is the mean of its own targets, as none was found for all.
-    seen : bool
+    found : bool
         Whether its coefficients stand above their noise.
     """
 
     coef: FloatArray
     intercept: FloatArray
     own_means: bool = False
-    seen: bool = True
+    found: bool = True
 
     @property
     def public(self) -> tuple[FloatArray, FloatArray | None]:
@@ -459,14 +459,14 @@ def pooled_model(
     released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
     count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
     if not (count_shown and unit.found):  # not even the number of users, or of where y lies
-        return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, seen=False)
+        return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
     solution = solve_normal_equations(moments._replace(square=(DEVIATION * unit.size) ** 2), 0.0)
     level, significant = solution.intercepts + unit.center, bool(solution.seen.all())
-    return GlobalModel(solution.coefficients * weight[:, None], level, seen=significant)
+    return GlobalModel(solution.coefficients * weight[:, None], level, found=significant)
 
 
 # The whitener and the subspace that users share, from one direction of each user.

@@ -87,10 +87,10 @@ def shrunk_mean(
     """
     d, common = len(sums), float(np.mean(sums))
     common *= abs(common) * math.sqrt(d) > CLEAR * noise_scale
-    apart = sums - common
-    square, noise = float(apart @ apart), max(d - 2, 0) * noise_scale**2
-    kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
-    return inside_ball((common + kept * apart) / n, radius), kept
+    deviations = sums - common
+    square, noise = float(deviations @ deviations), max(d - 2, 0) * noise_scale**2
+    shrinkage = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
+    return inside_ball((common + shrinkage * deviations) / n, radius), shrinkage
 
 
 def subspace_attributes(

@@ -329,7 +329,7 @@ def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
     released = HeadVotes(heads, rules).asked(ask, share=share)
     gaps = (released.value.max() - released.value) / math.hypot(released.noise_scale, 1.0)
     times = np.exp(np.average(np.log(_SHRUNK), axis=0, weights=np.exp(-(gaps**2) / 4)))
-    return heads.model.times(*times) if heads.model.seen else heads.model
+    return heads.model.times(*times) if heads.model.found else heads.model
 
 
 def elect(
@@ -444,20 +444,20 @@ def global_model(
         size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
         # Users whose labels are all alike have no direction to be counted by.
         count = max(count, released_count(total, math.sqrt(size) * noise))
-        parts = 1 / size + _kept(shares.value - total / size, noise) / count
-        logits = np.log(np.maximum(parts, (1 + noise / 2) / (count + 2)))  # noise takes from some
+        priors = 1 / size + _kept(shares.value - total / size, noise) / count
+        logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # noise takes from some
         logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
     released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
     sums = released.value[: k * p]
     # Heads are at most as long as their level: this is what any n of them would add up to.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
-    seen = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count * seen
+    found = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
+    V = _kept(sums, released.noise_scale) / count * found
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count
         logits = logits + gap / coef_clip_norm
-    return GlobalModel(coef, logits, seen=seen)
+    return GlobalModel(coef, logits, found=found)
 
 
 def predicts_one_class(model: GlobalModel) -> bool:
