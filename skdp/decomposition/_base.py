@@ -294,7 +294,7 @@ def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
 
 
 def default_oversamples(k):
-    """Return how many columns beyond k are multiplied where nothing is said: ten at most."""
+    """Return how many columns beyond k are multiplied by default: k, and ten at most."""
     return min(k, 10)
 
 

@@ -118,10 +118,10 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
 
     One of a value w beyond the edge E of the noise holds sqrt(w^2 - E^2), as in `wigner`.
     """
-    edge, beyond = symmetric_noise_edge(noise_scale, d), values - trace / d
-    clear = beyond > detection_limit(edge, d)
-    held = np.sqrt(np.maximum(beyond**2 - edge**2, 0.0))
-    return np.where(clear, held / max(trace, edge, 1e-300), 0.0)
+    edge, excess = symmetric_noise_edge(noise_scale, d), values - trace / d
+    clear = excess > detection_limit(edge, d)
+    signal = np.sqrt(np.maximum(excess**2 - edge**2, 0.0))
+    return np.where(clear, signal / max(trace, edge, 1e-300), 0.0)
 
 
 def held_by_eigenvectors(
@@ -405,15 +405,15 @@ def normal_equations(
         target_mean = inside_ball(both.value[-1, :-1] / (bias * weight), target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    noises, of_rows = (noise, both.noise_scale * target_size), (clip_norm, both.noise_scale)
-    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, *of_rows)
+    noises, row_facts = (noise, both.noise_scale * target_size), (clip_norm, both.noise_scale)
+    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, *row_facts)
 
 
 def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
     """Return released means about a centre, each drawn to it as far as noise may explain it."""
     clear = np.abs(mean) > noise
-    part = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
-    return np.where(clear, mean * (1 - part**2), 0.0)
+    noise_ratio = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
+    return np.where(clear, mean * (1 - noise_ratio**2), 0.0)
 
 
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
@@ -423,13 +423,13 @@ def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
-    n, apart = released.weight, mean.value - released.target_mean
+    n, difference = released.weight, mean.value - released.target_mean
     unit = released.cross_noise / (n * released.bias)
-    gap, noise = (apart / unit) ** 2, (mean.noise_scale / unit) ** 2
-    error = np.where(gap > CLEAR**2 * (1 + noise), gap, 1.0)
-    moved = apart * error / (error + noise)
-    cross = released.cross - n * np.outer(released.row_mean, moved)
-    return released._replace(cross=cross, target_mean=released.target_mean + moved)
+    squared_gap, noise = (difference / unit) ** 2, (mean.noise_scale / unit) ** 2
+    error = np.where(squared_gap > CLEAR**2 * (1 + noise), squared_gap, 1.0)
+    shift = difference * error / (error + noise)
+    cross = released.cross - n * np.outer(released.row_mean, shift)
+    return released._replace(cross=cross, target_mean=released.target_mean + shift)
 
 
 class Solution(NamedTuple):

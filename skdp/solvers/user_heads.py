@@ -444,7 +444,7 @@ def global_model(
         size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
         # Users whose labels are all alike have no direction to be counted by.
         count = max(count, released_count(total, math.sqrt(size) * noise))
-        priors = 1 / size + _kept(shares.value - total / size, noise) / count
+        priors = 1 / size + _shrunk(shares.value - total / size, noise) / count
         logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # noise takes from some
         logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
     released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
@@ -452,10 +452,10 @@ def global_model(
     # Heads are at most as long as their level: this is what any n of them would add up to.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
     found = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count * found
+    V = _shrunk(sums, released.noise_scale) / count * found
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
-        gap = _kept(released.value[k * p :], released.noise_scale) / count
+        gap = _shrunk(released.value[k * p :], released.noise_scale) / count
         logits = logits + gap / coef_clip_norm
     return GlobalModel(coef, logits, found=found)
 
@@ -473,6 +473,6 @@ def predicts_one_class(model: GlobalModel) -> bool:
     return bool(np.all(np.delete(b[top] - b, top) > 1.5 * CLEAR * lengths))
 
 
-def _kept(sums: FloatArray, noise: float) -> FloatArray:
+def _shrunk(sums: FloatArray, noise: float) -> FloatArray:
     """Return noisy sums, shortened by what the noise alone adds to their square."""
     return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(float(sums @ sums), 1e-300)))
