@@ -364,18 +364,18 @@ def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0
     whose sum of squares is too large by `beyond`, or is asked of these. Public numbers are `added`
     to the moment in the subspace and to the total of rows of any length.
     """
-    asked = shown is None
-    inside = ask.projected_gram(V, share=shares["spectrum"]) if asked else shown.inside
-    whole = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
-    inside, total = inside.plus(-added[0]), whole if asked else shown.total.plus(-added[1])
+    fresh = shown is None
+    inside = ask.projected_gram(V, share=shares["spectrum"]) if fresh else shown.inside
+    trace = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
+    inside, total = inside.plus(-added[0]), trace if fresh else shown.total.plus(-added[1])
     least = max(float(total.value), total.noise_scale, 1e-300)
-    longer = max(1.0, float(whole.value) / least)
-    # Clipped rows have less of the bias, as far as the whole is no noise.
-    clear = max(1.0, float(whole.value - CLEAR * whole.noise_scale) / least)
-    bias = Answer(bias.value / clear, bias.noise_scale / clear)
+    ratio = max(1.0, float(trace.value) / least)
+    # Clipped rows have less of the bias: by a ratio that noise of the total does not explain.
+    least_ratio = max(1.0, float(trace.value - CLEAR * trace.noise_scale) / least)
+    bias = Answer(bias.value / least_ratio, bias.noise_scale / least_ratio)
     inside, total, bias = (
-        Answer(longer * x.value + more, longer * x.noise_scale)
-        for x, more in ((inside, added[0]), (total, added[1]), (bias, 0.0))
+        Answer(ratio * x.value + offset, ratio * x.noise_scale)
+        for x, offset in ((inside, added[0]), (total, added[1]), (bias, 0.0))
     )
     ritz = rotated(inside, V)
     verdict = verdict_of_ritz(ritz, total, len(V), shown and shown.shares, bias)
@@ -395,15 +395,15 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     `shown`: what shares the moment that it came from shows. Without that, each value must exceed
     what a direction holds by chance. `bias` is what the error of a mean adds.
     """
-    k, whole = len(ritz.values), float(total.value)
+    k, trace = len(ritz.values), float(total.value)
     if shown is None:
-        beyond = ritz.values - max(whole, 0.0) / d
-        shown = np.where(beyond > ritz.edge, beyond / max(whole, ritz.edge, 1e-300), 0.0)
+        excess = ritz.values - max(trace, 0.0) / d
+        shown = np.where(excess > ritz.edge, excess / max(trace, ritz.edge, 1e-300), 0.0)
     held = ritz.held.value - bias.value, math.hypot(ritz.held.noise_scale, bias.noise_scale)
-    kept = share_kept(Answer(*held), total._replace(value=whole - bias.value))
+    kept = share_kept(Answer(*held), total._replace(value=trace - bias.value))
     found = on_their_own(shown, total, bias)
     # A direction is used that holds clearly more than the mean one of those after it.
-    after = np.maximum(whole - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
+    after = np.maximum(trace - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
     clear = ritz.values - after > CLEAR * ritz.held.noise_scale / math.sqrt(k)
     return found, k, kept, k / d, int(np.count_nonzero(clear))
 

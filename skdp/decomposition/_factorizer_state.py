@@ -170,7 +170,7 @@ def _check_random(estimator, unit):
             "'worst_case', which takes exact norms."
         )
     if estimator.sensitivity_mode == "oblivious" or kind in ("sparse", "srht"):
-        return  # single entries meet rows of known norm, whoever knows the sketch
+        return  # for single entries the norms of rows of the sketch bound the change
     if unit.stream:
         raise ValueError(
             "sensitivity_mode='random' counts the sketch as secret noise, and the data arrive "

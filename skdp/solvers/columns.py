@@ -258,9 +258,9 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # Where ranks are clear, more than one bin is left for want of questions alone: the prior,
-        # by which columns lie near each other, should not choose. A scale about 0 that was not
-        # found is the posterior median.
+        # Where ranks are clear, several bins are left only because questions ran out. Then the
+        # prior, by which columns lie near each other, should not choose among them. A scale about
+        # 0 that was not found is the posterior median.
         clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
         within = np.where(clear, first.high_end(_UPPER), first.high_end(0.75))
         within = np.where(first.found(), within, first.high_end(0.5))
@@ -281,7 +281,7 @@ def _medians(
     # An interval wider than a factor of two is cut to that factor at its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
     center = np.where(even, grid.nearest, roundest(*ends))
-    # A far rounder number than such an interval holds by chance is one that many entries have.
+    # A number far rounder than chance puts into such an interval is one that many entries have.
     repeated = (number != 0) & (number % (_ROUNDNESS * width) == 0)
     even &= ~repeated | (grid.nearest == number)
     center = np.where(a * b > 0, np.where(repeated, number, center), 0.0)
@@ -315,13 +315,13 @@ def _scales_about(
     likelihood.exclude(np.log2(near / base) - 6)
     _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
-    # The last point counts all.
+    # The last point, infinity, counts all entries that differ from the centre.
     points = [size.points, *(FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     _search(size, lambda _: about, "part", unit)
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     half = np.repeat(weights, kinds) * n / 2
-    limit = half if n > 1.0 else half + math.inf  # 1 stands for a number that is not known
+    limit = half if n > 1.0 else half + math.inf  # n = 1 means that n is unknown
     cells = size.points.shape[1]
     raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, limit, tails)
     factor = np.take(_RAISES, raised)

@@ -31,8 +31,8 @@ from skdp.solvers.postprocess import released_count
 # Penalties in units of a mean squared row, and variances of intercepts in the same units. With more
 # rules a bad one is more often chosen by chance: five penalties lost .02.
 _PENALTIES = (0.1, 1.0)
-_FEWEST_ROWS = 3  # of a head: one left out of two leaves no slope to judge
-_OWN_LIMIT = 3.0  # own deviations: a few rows show no slope beyond
+_FEWEST_ROWS = 3  # of a head: with two, leave-one-out fits have one row and no slope
+_OWN_LIMIT = 3.0  # of a user's own deviations: its few rows determine no slope beyond
 
 
 class HeadRule(NamedTuple):
@@ -83,7 +83,7 @@ def outside_variance(shared: Shared) -> float:
     if d == k:
         return 1.0  # nothing is outside
     share = min(shared.error, (d - k) / d)
-    return round(float(share * k / ((d - k) * (1 - share))), 9)  # of nothing seen: 1
+    return round(float(share * k / ((d - k) * (1 - share))), 9)  # 1 if U is no better than random
 
 
 def fixed_choice(view: View) -> Choice:
@@ -296,7 +296,7 @@ class HeadVotes(SumMessage):
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, which are cut to norm 1 where they are summed."""
         gains, labels = self.gains(batch), self.heads.view.loss.mean is not None
-        # Votes on models of all are shorter: if they were cut, they would count users, not losses.
+        # Votes on models of all are scaled down: if cut to norm 1, all users would count alike.
         rows = 2 if self.rules[0].penalty == math.inf else batch.Y.shape[1]
         return gains * (rows / 2) if labels else unit(gains)
 
@@ -304,12 +304,12 @@ class HeadVotes(SumMessage):
         """Return how much better than average each rule does, in logs (of labels: not)."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-        if self.heads.view.loss.mean is not None:  # of labels squares have a public scale
+        if self.heads.view.loss.mean is not None:  # squared errors of labels have a public scale
             logs = losses[:, :-1] / losses[:, -1:]
-        # One row left out leaves none: it judges what is not fitted alone.
+        # With one row, leave-one-out can score only rules that fit nothing to the rows.
         need = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
         judged = batch.Y.shape[1] >= np.array(need)
-        # One after the other: how numpy adds along an axis depends on who else is in the batch.
+        # In a fixed order: that of a sum along an axis in numpy depends on the size of the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
         return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
@@ -442,14 +442,14 @@ def global_model(
         share /= 2
         shares = ClassMeans(p).asked(ask, share=share)
         size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
-        # Users whose labels are all alike have no direction to be counted by.
+        # Users with one label have no direction, so `count` leaves them out; class means do not.
         count = max(count, released_count(total, math.sqrt(size) * noise))
         priors = 1 / size + _shrunk(shares.value - total / size, noise) / count
-        logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # noise takes from some
+        logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # some are < 0
         logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
     released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
     sums = released.value[: k * p]
-    # Heads are at most as long as their level: this is what any n of them would add up to.
+    # The squared norm per entry of a sum of n heads of random directions, clipped to their level.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
     found = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
     V = _shrunk(sums, released.noise_scale) / count * found
