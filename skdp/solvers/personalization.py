@@ -485,8 +485,8 @@ def whitener_of(released: Answer) -> FloatArray:
     change = M - mean * np.eye(d)
     terms = d * (d + 1) / 2
     total = float((change * change).sum())
-    of_noise = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
-    shrink = max(0.0, 1 - of_noise / total) if total > 0 else 0.0
+    noise_square = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
+    shrink = max(0.0, 1 - noise_square / total) if total > 0 else 0.0
     if shrink == 0.0 or mean <= 0.0:
         return np.eye(d)
     edge = max(shrink * symmetric_noise_edge(noise, d), 1e-3 * mean)
