@@ -231,8 +231,8 @@ def with_learnt(shares, learnt=None):
     if learnt is None:
         about_mean = {"clip_norm": 0.06, "center_search": 0.05}
         learnt = about_mean if "center" in shares else {"clip_norm": 0.07}
-    rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-    return {name: rest * share for name, share in shares.items()} | learnt
+    scale = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
+    return {name: scale * share for name, share in shares.items()} | learnt
 
 
 # What the spectral estimators share: routes for row units, and fits for the other units.
@@ -268,17 +268,17 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
     About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
     number is the largest.
     """
-    middle = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
-    longer = lengthened(session, ask, middle, RAISING * share, d, level=level) if share else middle
-    return longer if estimator.clip_norm == "auto" else min(longer, float(estimator.clip_norm))
+    median = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
+    raised = lengthened(session, ask, median, RAISING * share, d, level=level) if share else median
+    return raised if estimator.clip_norm == "auto" else min(raised, float(estimator.clip_norm))
 
 
-def lengthened(session, ask, middle, share, d, *, level=spectral.DIRECTION_LEVEL):
+def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL):
     """Return a clip norm that shortens no more rows than the noise of a moment would hide."""
     if session.budget.exact:
-        return middle
+        return median
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, middle, goal, share)
+    return raised_level(ask.norms_above, median, goal, share)
 
 
 def bias_of(clip_norm):
@@ -293,8 +293,8 @@ def row_noise(session, adjacency, n, clip_norm, n_noise=0.0):
     return spectral.RowNoise(psd, rect, n, clip_norm, n_noise)
 
 
-def usual_extra(k):
-    """Return how many columns beyond k are multiplied where nothing is said: ten at most."""
+def default_oversamples(k):
+    """Return how many columns beyond k are multiplied by default: k, and ten at most."""
     return min(k, 10)
 
 
@@ -303,7 +303,7 @@ def row_subspace(
 ):
     """Return the leading subspace (d x k) by a route.
 
-    A whole moment may leave a part of its share to a `last` product with what it shows.
+    `last` is the share of a product that follows a whole moment, taken from that of the moment.
 
     With it, column sums (given, or released by the route), and what a whole moment shows (None
     where there is no such moment).
@@ -317,7 +317,7 @@ def row_subspace(
         return spectral.power_subspace(ask, V, k, [last], noise), sums, None
     if route == "screened" and noise.psd:
         return *spectral.screened_subspace(ask, d, k, share, noise), None
-    extra = usual_extra(k) if n_oversamples == "auto" else n_oversamples
+    extra = default_oversamples(k) if n_oversamples == "auto" else n_oversamples
     start, each = session.random_signs((d, min(d, k + extra))), NEGLIGIBLE * share
     if sums.noise_scale:  # columns of one sign have their mean near the first direction
         start[:, 0] = spectral.about_common(*sums)
@@ -364,18 +364,18 @@ def held_by(estimator, ask, V, shares, shown, bias=NOTHING, beyond=0.0, added=(0
     whose sum of squares is too large by `beyond`, or is asked of these. Public numbers are `added`
     to the moment in the subspace and to the total of rows of any length.
     """
-    asked = shown is None
-    inside = ask.projected_gram(V, share=shares["spectrum"]) if asked else shown.inside
-    whole = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
-    inside, total = inside.plus(-added[0]), whole if asked else shown.total.plus(-added[1])
+    fresh = shown is None
+    inside = ask.projected_gram(V, share=shares["spectrum"]) if fresh else shown.inside
+    trace = ask.square_sum(share=shares["total_variance"]).plus(-beyond - added[1])
+    inside, total = inside.plus(-added[0]), trace if fresh else shown.total.plus(-added[1])
     least = max(float(total.value), total.noise_scale, 1e-300)
-    longer = max(1.0, float(whole.value) / least)
-    # Clipped rows have less of the bias, as far as the whole is no noise.
-    clear = max(1.0, float(whole.value - CLEAR * whole.noise_scale) / least)
-    bias = Answer(bias.value / clear, bias.noise_scale / clear)
+    ratio = max(1.0, float(trace.value) / least)
+    # Clipped rows have less of the bias: by a ratio that noise of the total does not explain.
+    least_ratio = max(1.0, float(trace.value - CLEAR * trace.noise_scale) / least)
+    bias = Answer(bias.value / least_ratio, bias.noise_scale / least_ratio)
     inside, total, bias = (
-        Answer(longer * x.value + more, longer * x.noise_scale)
-        for x, more in ((inside, added[0]), (total, added[1]), (bias, 0.0))
+        Answer(ratio * x.value + offset, ratio * x.noise_scale)
+        for x, offset in ((inside, added[0]), (total, added[1]), (bias, 0.0))
     )
     ritz = rotated(inside, V)
     verdict = verdict_of_ritz(ritz, total, len(V), shown and shown.shares, bias)
@@ -395,15 +395,15 @@ def verdict_of_ritz(ritz, total, d, shown=None, bias=NOTHING):
     `shown`: what shares the moment that it came from shows. Without that, each value must exceed
     what a direction holds by chance. `bias` is what the error of a mean adds.
     """
-    k, whole = len(ritz.values), float(total.value)
+    k, trace = len(ritz.values), float(total.value)
     if shown is None:
-        beyond = ritz.values - max(whole, 0.0) / d
-        shown = np.where(beyond > ritz.edge, beyond / max(whole, ritz.edge, 1e-300), 0.0)
+        excess = ritz.values - max(trace, 0.0) / d
+        shown = np.where(excess > ritz.edge, excess / max(trace, ritz.edge, 1e-300), 0.0)
     held = ritz.held.value - bias.value, math.hypot(ritz.held.noise_scale, bias.noise_scale)
-    kept = share_kept(Answer(*held), total._replace(value=whole - bias.value))
+    kept = share_kept(Answer(*held), total._replace(value=trace - bias.value))
     found = on_their_own(shown, total, bias)
     # A direction is used that holds clearly more than the mean one of those after it.
-    after = np.maximum(whole - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
+    after = np.maximum(trace - np.cumsum(ritz.values), 0.0) / np.maximum(d - np.arange(k) - 1, 1)
     clear = ritz.values - after > CLEAR * ritz.held.noise_scale / math.sqrt(k)
     return found, k, kept, k / d, int(np.count_nonzero(clear))
 

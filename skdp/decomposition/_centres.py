@@ -15,7 +15,7 @@ from skdp.decomposition._base import RAISING, lengthened
 from skdp.solvers import postprocess, spectral
 from skdp.solvers.median_search import find_between
 
-_SPARED = 0.15  # of the share of a moment, for a mean of few rows
+_MOMENT_CUT = 0.15  # of the share of a moment, for a mean of few rows
 
 
 def located(session, ask, noise, shares, d, level):
@@ -33,22 +33,22 @@ def located(session, ask, noise, shares, d, level):
     """
     last = RAISING * shares["center_search"]
     searches, place, clip_norm = shares["center_search"] - last, np.zeros(d), noise.clip_norm
-    rows, least, wanted = ask.clipped(clip_norm), shares["center"] / 2, 0.0
+    rows, least_share, wanted = ask.clipped(clip_norm), shares["center"] / 2, 0.0
     for questions in (3, 3, 2, 2):
-        share, shares = paid_for_mean(shares, least, wanted)
+        share, shares = share_of_mean(shares, least_share, wanted)
         sums = rows.sums(share=share)
         step = postprocess.shrunk_mean(*sums, noise.n, clip_norm)[0]
-        of_noise = (d + CLEAR * math.sqrt(2 * d)) * sums.noise_scale**2
-        if is_near(step, clip_norm) or float(sums.value @ sums.value) <= of_noise:
+        noise_square = (d + CLEAR * math.sqrt(2 * d)) * sums.noise_scale**2
+        if is_near(step, clip_norm) or float(sums.value @ sums.value) <= noise_square:
             break
-        least, wanted = least / 4, d * (6 * noise.rect / noise.n) ** 2
-        place, before, searches = place + step, clip_norm, searches / 2
-        about = ask.centered(place)  # one query: its norms are measured once
+        least_share, wanted = least_share / 4, d * (6 * noise.rect / noise.n) ** 2
+        place, last_norm, searches = place + step, clip_norm, searches / 2
+        centred_rows = ask.centered(place)  # one query: its norms are measured once
         error = math.sqrt(d) * sums.noise_scale + float(np.linalg.norm(step)) * noise.n_noise
-        between = min(error / (2 * noise.n), before / 4), before
-        clip_norm = find_between(about.kept_below, between, questions, searches)
-        rows = about.clipped(clip_norm)
-        if clip_norm > min(before / 2, 4 * error / noise.n):
+        interval = min(error / (2 * noise.n), last_norm / 4), last_norm
+        clip_norm = find_between(centred_rows.kept_below, interval, questions, searches)
+        rows = centred_rows.clipped(clip_norm)
+        if clip_norm > min(last_norm / 2, 4 * error / noise.n):
             break
     if place.any():
         clip_norm = min(lengthened(session, rows, clip_norm, last, d, level=level), noise.clip_norm)
@@ -57,15 +57,15 @@ def located(session, ask, noise, shares, d, level):
     return place, clip_norm, shares, rows, (sums, share)
 
 
-def paid_for_mean(shares, least, wanted=0.0):
+def share_of_mean(shares, least, wanted=0.0):
     """Return the share of a mean, and what is left.
 
     It is the least, or more where that is wanted and a moment can spare it.
     """
     name = "gram" if "gram" in shares else "subspace"
-    share = max(least, min(wanted, _SPARED * shares[name]))
-    own = min(share, shares["center"])
-    return share, shares | {"center": shares["center"] - own, name: shares[name] + own - share}
+    share = max(least, min(wanted, _MOMENT_CUT * shares[name]))
+    paid = min(share, shares["center"])
+    return share, shares | {"center": shares["center"] - paid, name: shares[name] + paid - share}
 
 
 def is_near(step, clip_norm):
@@ -99,18 +99,18 @@ class Centre(NamedTuple):
 
 def centred(session, ask, noise, shares, d, level):
     """Return the rows about their released mean, and how long they may be."""
-    place, clip_norm, shares, about, (seen, before) = located(session, ask, noise, shares, d, level)
+    place, clip_norm, shares, about, (prev, before) = located(session, ask, noise, shares, d, level)
     noise, moved = replace(noise, clip_norm=clip_norm), bool(place.any())
     wanted = moved * math.sqrt(d) * noise.rect / noise.n
-    share, shares = paid_for_mean(shares, shares["center"], wanted)
+    share, shares = share_of_mean(shares, shares["center"], wanted)
     sums, noise_scale = about.sums(share=share)
     if not moved:  # the same rows were asked before
-        new = share / (share + before)
-        sums = new * sums + (1 - new) * seen.value
-        noise_scale = math.hypot(new * noise_scale, (1 - new) * seen.noise_scale)
+        weight = share / (share + before)
+        sums = weight * sums + (1 - weight) * prev.value
+        noise_scale = math.hypot(weight * noise_scale, (1 - weight) * prev.noise_scale)
     step, kept = postprocess.shrunk_mean(sums, noise_scale, noise.n, noise.clip_norm)
-    of_count = float(np.linalg.norm(step)) * noise.n_noise
-    noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), of_count)
+    count_noise = float(np.linalg.norm(step)) * noise.n_noise
+    noise_bias = postprocess.mean_noise_bias(noise_scale, noise.n, 2 + kept * (d - 2), count_noise)
     noise, mean = replace(noise, mean_noise_bias=noise_bias), place + step
     if noise_scale == 0.0 or not is_near(step, noise.clip_norm):
         return Centre(mean, ask.centered(mean).clipped(noise.clip_norm), noise, shares)
@@ -177,16 +177,16 @@ class AboutZero(NamedTuple):
 def about_zero(session, ask, noise, shares, d):
     """Return rows that are asked about 0 through a place near their mean; noise, shares, sums.
 
-    Where the mean holds less than a quarter of the squares, or there is no noise, they are asked as
-    they were. Sums and moment have what is left: variances need both.
+    Where the mean holds less than a quarter of the squares, or there is no noise, they stay as
+    they are. Sums and moment share what is left, as variances need both.
     """
     level = spectral.DIRECTION_LEVEL
     place, clip_norm, shares, rows, _ = located(session, ask, noise, shares, d, level)
-    left = shares["center"]
+    unspent = shares["center"]
     if session.budget.exact or clip_norm**2 > 0.75 * noise.clip_norm**2:
-        more = {"row_sum": left / 2, "subspace": shares["subspace"] + left / 2}
-        return ask, noise, shares | more, NOTHING
-    share, shares = paid_for_mean(shares, left, math.sqrt(d) * noise.rect / noise.n)
+        added = {"row_sum": unspent / 2, "subspace": shares["subspace"] + unspent / 2}
+        return ask, noise, shares | added, NOTHING
+    share, shares = share_of_mean(shares, unspent, math.sqrt(d) * noise.rect / noise.n)
     step, scale = rows.sums(share=share)
     mean = place + postprocess.shrunk_mean(step, scale, noise.n, clip_norm)[0]
     rows, noise = AboutZero(rows, place, mean, noise.n), replace(noise, clip_norm=clip_norm)

@@ -89,21 +89,21 @@ class Layout:
         shows nothing. Its noise is to that of A as the largest singular value within the bounds to
         the edge of the noise of A at the whole budget.
         """
-        of_sum = []
+        sum_share = []
         if self.with_sum:
             edge = self.unit.change * sum(map(math.sqrt, self.shape))
             largest = self.most * (budget.pure_epsilon / math.sqrt(2) if budget.pure else budget.mu)
-            over = (largest / edge) ** (1 if budget.pure else 2)
-            of_sum = [min(max(0.02, 1 / (1 + over)), 0.8)]
-        rest = 1.0 - sum(of_sum)
+            ratio = (largest / edge) ** (1 if budget.pure else 2)
+            sum_share = [min(max(0.02, 1 / (1 + ratio)), 0.8)]
+        unspent = 1.0 - sum(sum_share)
         if self.method == "dense":
-            return [rest, *of_sum]
+            return [unspent, *sum_share]
         sizes = zip(self.shape, (self.sketch_size, self.core_size), strict=True)
         m, n = (math.sqrt(side * t / max(t - self.n_components - 1, t / 4)) for side, t in sizes)
-        of_core = [0.02 * rest] if self.method == "three_sketch" else []
-        rest -= sum(of_core)
-        first = rest * m / (m + n)
-        return [first, rest - first, *of_core, *of_sum]
+        core_share = [0.02 * unspent] if self.method == "three_sketch" else []
+        unspent -= sum(core_share)
+        first = unspent * m / (m + n)
+        return [first, unspent - first, *core_share, *sum_share]
 
 
 def sizes(estimator, shape, *, stream):
@@ -170,7 +170,7 @@ def _check_random(estimator, unit):
             "'worst_case', which takes exact norms."
         )
     if estimator.sensitivity_mode == "oblivious" or kind in ("sparse", "srht"):
-        return  # single entries meet rows of known norm, whoever knows the sketch
+        return  # for single entries the norms of rows of the sketch bound the change
     if unit.stream:
         raise ValueError(
             "sensitivity_mode='random' counts the sketch as secret noise, and the data arrive "

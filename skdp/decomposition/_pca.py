@@ -114,19 +114,19 @@ class RowComponentsMixin:
         """Release the leading subspace about the centre, its Ritz values and the total."""
         d, k = len(centre.mean), self.n_components
         ask, noise, bias = centre.rows, centre.noise, centre.noise.mean_noise_bias
-        last = 0.0
+        product_share = 0.0
         if self.svd_solver == "auto" and noise.psd:
             # Of more columns than a moment is best of, products show more, if these are many.
             best = spectral.kept_columns(noise.n * math.sqrt(shares["subspace"]) / noise.psd, d, k)
             if spectral.kept_columns(0.0, d, k) < best < d:
-                last = (1 - spectral.MOMENT) * shares["subspace"]
+                product_share = (1 - spectral.MOMENT) * shares["subspace"]
         V, _, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
-            n_iter=self.iterated_power, n_oversamples="auto", last=last,
+            n_iter=self.iterated_power, n_oversamples="auto", last=product_share,
         )  # fmt: skip
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, bias, centre.beyond)
-        whole, rank = float(total.value), self._rank(noise.n, d)
-        out = postprocess.subspace_attributes(values, vectors, whole, noise.n, rank)
+        total_square, rank = float(total.value), self._rank(noise.n, d)
+        out = postprocess.subspace_attributes(values, vectors, total_square, noise.n, rank)
         return out | {"mean_": centre.mean}
 
 

@@ -372,26 +372,26 @@ class DPTruncatedSVD(
         query = self._unit_query(X)
         ask = session.ask(query)
         clip_norm = _base.row_clip_norm(self, session, ask, shares["clip_norm"], d)
-        known = self._total_is_public()
-        n, n_noise = (query.n_rows, 0.0) if known else ask.count(share=shares["count"])
+        public_n = self._total_is_public()
+        n, n_noise = (query.n_rows, 0.0) if public_n else ask.count(share=shares["count"])
         n = released_count(n, n_noise)
         noise = _base.row_noise(session, self.adjacency, n, clip_norm, n_noise)
         ask = ask.clipped(noise.clip_norm)
-        moved, sums = False, NOTHING
+        about_mean, sums = False, NOTHING
         if "center" in shares:
             ask, noise, shares, sums = _centres.about_zero(session, ask, noise, shares, d)
-            moved = isinstance(ask, _centres.AboutZero)
+            about_mean = isinstance(ask, _centres.AboutZero)
         # Rows that would be screened have a share of their sums only without noise.
-        if not moved and (route != "screened" or session.budget.exact):
+        if not about_mean and (route != "screened" or session.budget.exact):
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
-        clear = sums.noise_scale and spectral.significance(sums) > CLEAR
-        if self.algorithm == "auto" and clear and not moved:  # sums show what holds most
+        clear_sums = sums.noise_scale and spectral.significance(sums) > CLEAR
+        if self.algorithm == "auto" and clear_sums and not about_mean:  # sums show what holds most
             route = _base.row_route("auto", d, k, True, centred=False)
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples, sums=sums,
         )  # fmt: skip
-        added = (ask.beyond(V, V), ask.more) if moved else (0.0, 0.0)
+        added = (ask.beyond(V, V), ask.more) if about_mean else (0.0, 0.0)
         values, vectors, total = _base.held_by(self, ask, V, shares, shown, added=added)
         mean_square = max(float(total.value), total.noise_scale) / n
         facts = sums.value / n, mean_square, n, sums.noise_scale / n

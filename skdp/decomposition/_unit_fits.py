@@ -132,7 +132,7 @@ def _moment_pairs(estimator, session, ask, shape, route, floor, paid):
         share, alike = share - _SHARES["ritz"], ask.floored(n)  # users of alike weights
         V = spectral.screened_moment(ask, alike.counts, k, share, signal, math.inf)  # never dense
         return _base.rotated(ask.ritz(V, share=_SHARES["ritz"]), V, k)
-    start = _start(estimator, session, n, n, _base.usual_extra(k), ones_first=True)
+    start = _start(estimator, session, n, n, _base.default_oversamples(k), ones_first=True)
     options = {"law": session.law, "n_iter": estimator.n_iter}
     squares, V, noise = iterate_symmetric(ask, start, k, share, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last

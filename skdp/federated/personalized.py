@@ -69,7 +69,7 @@ class FirstFitUsers(PrivateQuery):
 
     def _model(self, coef: FloatArray, intercept: Any) -> GlobalModel:
         if intercept is None:  # of each user's own
-            return GlobalModel(coef, np.zeros(self.n_outputs), own=True)
+            return GlobalModel(coef, np.zeros(self.n_outputs), own_means=True)
         return GlobalModel(coef, intercept)
 
     def _small_heads(self, whitener: Any, U: FloatArray) -> Heads:

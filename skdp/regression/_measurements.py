@@ -42,16 +42,16 @@ from skdp.units import unit_of
 
 
 # Fraction of the budget of the gradients (or of the initial estimate) for first biases.
-_FIRST = 0.06
+_BIAS_SHARE = 0.06
 _STEPS = 8  # gradient steps where records are few
-# For the release that calibrates predictions, in standard deviations of the targets. _RADII: range
-# of the clip norm of its rows; within it, the noise is at most _BLUR of the sum of squares. _CUT:
-# smallest radius at which predictions are clipped.
-_RADII, _BLUR, _CUT = (2.0, 8.0), 0.005, 4.0
-_LITTLE = 0.1  # a fit that explains less of the variance of the targets warns
-_ZERO = "learnt nothing from the data, and coef_ is zero"
-_UNCLEAR = "its predictions are not clearly better than"
-_ALONE = "its records are too few for a matrix of this size"
+# For the release that calibrates predictions, in standard deviations of the targets. _CLIP_NORMS:
+# range of the clip norm of its rows; within it, the noise is at most _NOISE_RATIO of the sum of
+# squares. _LEAST_CUT: smallest radius at which predictions are clipped.
+_CLIP_NORMS, _NOISE_RATIO, _LEAST_CUT = (2.0, 8.0), 0.005, 4.0
+_LOW_R2 = 0.1  # a fit that explains less of the variance of the targets warns
+_ZERO_COEF = "learnt nothing from the data, and coef_ is zero"
+_NO_BETTER = "its predictions are not clearly better than"
+_TOO_FEW = "its records are too few for a matrix of this size"
 
 
 class BiasStage(NamedTuple):
@@ -61,38 +61,38 @@ class BiasStage(NamedTuple):
     means: Means
 
     @property
-    def alone(self):
+    def too_few(self):
         """Whether records are too few for a matrix, by public numbers and released ones."""
         return self.facts.n < self.facts.useful
 
-    def columns(self):
+    def biases(self):
         """Return the row and the column biases; None if they were not found."""
         return (self.means.rows.means, self.means.columns.means) if self.means.found else None
 
-    def before(self, ask):
+    def residuals(self, ask):
         """Return the query over records whose targets have the biases subtracted."""
-        columns = self.columns()
-        return ask if columns is None else ask.about_means(*columns)
+        biases = self.biases()
+        return ask if biases is None else ask.about_means(*biases)
 
     def fit(self, ask):
         """Spend the budget of the matrix on better biases, and return a zero matrix."""
         self.means.release(ask, self.facts.init + self.facts.gradients)
         shape, rank = self.facts.shape, self.facts.rank
-        return zero_fit(shape, rank, _ALONE, noise_sd=self.means.sd)
+        return zero_fit(shape, rank, _TOO_FEW, noise_sd=self.means.sd)
 
 
 def first_means(ask, facts, design, centre):
     """Release first row and column biases."""
     rows, columns = energies(design, facts.shape, facts.n)
-    known = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
-    of = "gradients" if facts.gradients else "init"
-    share = _FIRST * getattr(facts, of)
-    stage = BiasStage(facts._replace(**{of: getattr(facts, of) - share}), Means(known))
+    settings = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
+    key = "gradients" if facts.gradients else "init"
+    share = _BIAS_SHARE * getattr(facts, key)
+    stage = BiasStage(facts._replace(**{key: getattr(facts, key) - share}), Means(settings))
     stage.means.release(ask, share)
     return stage
 
 
-def judged(ask, fit, facts, design, stage, centre, share, place):
+def calibrated(ask, fit, facts, design, stage, centre, share, place):
     """Calibrate a fit on released moments of predictions and targets, and return its attributes.
 
     The descent assumes that the covariance of X is a product of a row and a column covariance,
@@ -100,44 +100,44 @@ def judged(ask, fit, facts, design, stage, centre, share, place):
     show how well the fit predicts, whatever the distribution of X is: coefficients are scaled
     accordingly, or set to zero.
     """
-    failure, slope, shift, means = "", 1.0, 0.0, stage and stage.columns()
-    left_sd = fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0
-    far = math.inf if means or fit.values.any() else 0.0
+    failure, slope, shift, means = "", 1.0, 0.0, stage and stage.biases()
+    residual_sd = fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0
+    half_width = math.inf if means or fit.values.any() else 0.0
     if fit.zero_because:
-        what = "finds means of rows and columns, and no low-rank part" if means else _ZERO
-        failure = f"{what}: {fit.zero_because}"
-    if facts.unit_noise and share and far:
-        squared = _BLUR * facts.n * math.sqrt(share) / facts.unit_noise
-        radius = float(np.clip(math.sqrt(squared), *_RADII))
+        said = "finds means of rows and columns, and no low-rank part" if means else _ZERO_COEF
+        failure = f"{said}: {fit.zero_because}"
+    if facts.unit_noise and share and half_width:
+        squared = _NOISE_RATIO * facts.n * math.sqrt(share) / facts.unit_noise
+        radius = float(np.clip(math.sqrt(squared), *_CLIP_NORMS))
         # After few steps, a matrix has about a third of its degrees of freedom.
-        free = min(max(facts.max_iter, _STEPS) / (3 * _STEPS), 1.0) * bool(fit.values.any())
-        cut, n_free = max(radius, _CUT), free * facts.tangent_size
+        fraction = min(max(facts.max_iter, _STEPS) / (3 * _STEPS), 1.0) * bool(fit.values.any())
+        cut, n_free = max(radius, _LEAST_CUT), fraction * facts.tangent_size
         n_free += stage.means.n_free if means else 0.0
-        sums = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
-        placed = centre.sd > 0  # else there is no intercept
+        query = ask.tangent(fit.U, np.diag(fit.values), fit.V, fit.intercept)
+        centred = centre.sd > 0  # if not, there is no intercept
         unit = centre.sd or fit.target_sd
-        answer = sums.prediction_moments(unit, cut, radius, share=share)
-        slope, shift, kept, mean, sd = calibration(answer, n_free, placed)
-        # The median scale of residuals has less noise, and is wrong for tails: it may stand as far
-        # as what the moments leave agrees.
-        near, error = 1.0 - kept.share, CLEAR * kept.standard_error
-        squared = np.clip((left_sd / (unit * sd)) ** 2, near - error, near + error)
-        left_sd = unit * sd * math.sqrt(max(float(squared), 0.0))
-        if not kept.exceeds(0.0):
-            slope, shift, means, left_sd = 0.0, float(drawn(*mean)[0]), None, unit * sd
-            failure = f"{_ZERO}: {_UNCLEAR} {'the mean of the targets' if placed else 0}"
-        elif kept.share < _LITTLE:
-            failure = failure or f"explains little: {kept.share:.0%} of the variance of targets"
-        far = slope * cut * unit
-    middle = centre.value + shift * centre.sd
+        moments = query.prediction_moments(unit, cut, radius, share=share)
+        slope, shift, r2, mean, sd = calibration(moments, n_free, centred)
+        # The median scale of residuals has less noise, and is wrong for tails: so it is
+        # cut to the confidence interval that the moments give.
+        residual, error = 1.0 - r2.share, CLEAR * r2.standard_error
+        squared = np.clip((residual_sd / (unit * sd)) ** 2, residual - error, residual + error)
+        residual_sd = unit * sd * math.sqrt(max(float(squared), 0.0))
+        if not r2.exceeds(0.0):
+            slope, shift, means, residual_sd = 0.0, float(drawn(*mean)[0]), None, unit * sd
+            failure = f"{_ZERO_COEF}: {_NO_BETTER} {'the mean of the targets' if centred else 0}"
+        elif r2.share < _LOW_R2:
+            failure = failure or f"explains little: {r2.share:.0%} of the variance of targets"
+        half_width = slope * cut * unit
+    location = centre.value + shift * centre.sd
     attributes = trace_attributes(fit, design[:2] if design else (None, None), place.units, means)
     for name in ("coef_", "singular_values_"):
         attributes[name] *= slope
     location_offset = float(place.at @ attributes["coef_"].ravel())
     return attributes | {
-        "intercept_": middle + slope * facts.bias * fit.intercept - location_offset,
-        "prediction_bounds_": np.array([middle - far, middle + far]),
-        "residual_std_": left_sd,
+        "intercept_": location + slope * facts.bias * fit.intercept - location_offset,
+        "prediction_bounds_": np.array([location - half_width, location + half_width]),
+        "residual_std_": residual_sd,
         "failure": failure,
     }
 
@@ -147,7 +147,7 @@ def judged(ask, fit, facts, design, stage, centre, share, place):
 
 def check_measurements(estimator, X, y):
     """Return (records, shape of a matrix): rows of d1 d2 numbers, or factors."""
-    X, given = _flat(X)
+    X, shape = _flat(X)
     if _inputs.as_blocks(X) is not None:
         placed = _inputs.in_blocks(estimator, X, y, numbers=True)
     elif isinstance(X, tuple):
@@ -156,10 +156,10 @@ def check_measurements(estimator, X, y):
             estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True
         )
         y = _inputs.check_numbers(y).astype(np.float64, copy=False)
-        placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
+        placed, shape = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
         placed = _inputs.check_placed(estimator, X, y, numbers=True, multi_output=False)
-    return placed, _shape(estimator, given, math.prod(given or (placed.rows.n_features,)))
+    return placed, _shape(estimator, shape, math.prod(shape or (placed.rows.n_features,)))
 
 
 def _flat(X):
@@ -177,12 +177,12 @@ def predictions(estimator, X):
     if isinstance(X, tuple):
         A, B = _check_factors(estimator, X, reset=False)
         return cut(np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_)
-    X, given = _flat(X)
-    if given not in (None, estimator.coef_.shape):
+    X, shape = _flat(X)
+    if shape not in (None, estimator.coef_.shape):
         name = type(estimator).__name__
-        raise ValueError(f"{name} was fitted to matrices of {estimator.coef_.shape}. Got {given}.")
-    inner = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, cut)
-    return _inputs.mapped(estimator, X, inner, None)
+        raise ValueError(f"{name} was fitted to matrices of {estimator.coef_.shape}. Got {shape}.")
+    linear = LinearPredictor(estimator.coef_.ravel(), estimator.intercept_, cut)
+    return _inputs.mapped(estimator, X, linear, None)
 
 
 def _check_factors(estimator, factors, *, reset=True):
@@ -257,12 +257,12 @@ def searches_covariance(estimator):
     return isinstance(estimator.measurement_covariance, str) and not unit_of(estimator).of_targets
 
 
-def public_steps(query, design, centre, bias):
+def curvature_of(query, design, centre, bias):
     """Return the function that computes the curvature if X is public (unit "label"), else None."""
     if not query.unit.of_targets:
         return None
-    seen = through_design(query, design).augmented(centre, bias)
-    return lambda U, S, V, *, radius: public_curvature(seen.tangent(U, S, V), radius)
+    public_query = through_design(query, design).augmented(centre, bias)
+    return lambda U, S, V, *, radius: public_curvature(public_query.tangent(U, S, V), radius)
 
 
 def _full_design(design, size, sparse):
@@ -320,11 +320,11 @@ def default_shares(estimator):
 def descent_facts(estimator, shape, n, unit_noise, needed=math.inf):
     """Public numbers of a descent, for entries of variance 1; `needed` records are of use."""
     shares, factor = estimator._shares(), estimator.gradient_clip_factor
-    # Many records bear the noise of more steps.
+    # With more records each step has less noise, so more steps are taken.
     steps = min(estimator.max_iter, max(_STEPS, int(_STEPS * n / (4 * max(needed, 1)))))
     max_iter = 0 if estimator.solver == "spectral_init" else steps
-    searched = searches_covariance(estimator)
-    medians = median_steps(max_iter, placed=estimator.fit_intercept, searches_covariance=searched)
+    private_X = searches_covariance(estimator)
+    medians = median_steps(max_iter, placed=estimator.fit_intercept, searches_covariance=private_X)
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["initialization"], gradients=shares.get("gradients", 0.0),

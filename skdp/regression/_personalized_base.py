@@ -60,11 +60,11 @@ def positions(known, labels):
         raise ValueError(
             "Labels of users must have one type, in fit and in predict: use astype(str)."
         )
-    at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-    found = known[at] == labels
+    index = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    found = known[index] == labels
     if (known.dtype.kind == "f") != (labels.dtype.kind == "f") and known.dtype.kind not in "US":
         found &= np.abs(labels.astype(np.float64)) < 2.0**53  # beyond, two ids look equal
-    return at, found
+    return index, found
 
 
 def same_kind(known, labels):
@@ -83,14 +83,14 @@ def within_bounds(X, bounds):
     if sp.issparse(X):
         X.sum_duplicates()
         values, column = X.data, X.indices
-        where = np.flatnonzero((values < low[column]) | (values > high[column]))
-        column = column[where]
+        outside = np.flatnonzero((values < low[column]) | (values > high[column]))
+        column = column[outside]
     else:
-        values, where = X, np.nonzero((low > X) | (high < X))
-        column = where[1]
+        values, outside = X, np.nonzero((low > X) | (high < X))
+        column = outside[1]
     half = high[column] / 2 - low[column] / 2
     middle = low[column] + half
-    values[where] = middle + half * (half / (values[where] - middle))
+    values[outside] = middle + half * (half / (values[outside] - middle))
     return X
 
 
@@ -159,7 +159,7 @@ class UserHead(BaseEstimator):
         return self._model.predict(X, groups=np.zeros(n, int))
 
 
-# What leaves the house: public copies, and heads for devices.
+# What may be published: public copies, and heads for devices.
 
 
 class PublicationMixin(FitsElsewhereMixin):
@@ -250,15 +250,15 @@ def learn_base(estimator, ask, query, shares):
 
 def _target_unit(estimator, ask, p, shares, public):
     """Return the unit of targets, and what the search for it leaves of the share of the model."""
-    bounds, rest = _validation.target_bounds(estimator, p), shares["global"]
+    bounds, model_share = _validation.target_bounds(estimator, p), shares["global"]
     if bounds is None:
         find, share = partial(find_columns, ask.targets(), p, **public), shares["targets"]
-        found, _, rest = find_targets(find(share), find, None, share, rest)
-        return target_unit(found), rest
+        found, _, model_share = find_targets(find(share), find, None, share, model_share)
+        return target_unit(found), model_share
     low, high = bounds
     center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
     radius = float(np.max(np.maximum(high - center, center - low)))
-    return TargetUnit(center, radius / CUT, True, 0), rest
+    return TargetUnit(center, radius / CUT, True, 0), model_share
 
 
 def warn_of_verdict(estimator, base, helped):
@@ -266,9 +266,9 @@ def warn_of_verdict(estimator, base, helped):
 
     `helped` says whether votes show that users gain by coefficients of their own.
     """
-    name, unit, seen = type(estimator).__name__, base.unit, base.model.seen
-    one_class = seen and unit is None and predicts_one_class(base.model)
-    if estimator.epsilon == math.inf or (seen and not one_class):
+    name, unit, model_found = type(estimator).__name__, base.unit, base.model.found
+    one_class = model_found and unit is None and predicts_one_class(base.model)
+    if estimator.epsilon == math.inf or (model_found and not one_class):
         return
     remedy = "more users, a larger 'epsilon'"
     level = "the class frequencies" if unit is None else "the mean of the targets"
@@ -280,12 +280,12 @@ def warn_of_verdict(estimator, base, helped):
         said = f"{name} predicts one class for nearly all rows, at least in public_copy(): other "
         said += "classes seldom have a larger probability. Use predict_proba."
     elif helped:
-        return  # the rest is what the public copy says
+        return  # public_copy() warns of this
     else:
         said = f"{name} learnt nothing from the data of all users: their common model does not "
         said += f"exceed its noise. public_copy() predicts about {level}, and the model of a user "
         said += f"follows from that user's own rows. Use {remedy} or fewer columns."
-    warn_caller(said, PartialSignalWarning if helped or seen else NoSignalWarning)
+    warn_caller(said, PartialSignalWarning if helped or model_found else NoSignalWarning)
 
 
 class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
@@ -460,7 +460,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
         base = learn_base(self, ask, query, shares)
-        model, scaling, own = base.model, base.scaling, {}
+        model, scaling, public = base.model, base.scaling, {}
         ask = ask.scaled(*scaling)
         whitening, view, shared = self._subspace(ask, scaling.scale, shares, model)
         # Without an intercept all users that can have a direction.
@@ -469,9 +469,9 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             n = count = float(max(query.n_rows, 1))
             self._warn_of_delta(query.n_rows, session.unit)
         if model is None:
-            model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
-            found = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
-            model = model._replace(coef=model.coef * found, seen=model.seen and bool(found.any()))
+            model, public = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+            mask = np.isfinite(scaling.limit)[:, None]  # others may have entries of any size
+            model = model._replace(coef=model.coef * mask, found=model.found and bool(mask.any()))
             model = unshrunk(ask, Heads(view, shared.U, model), shares["logits"])
         heads, choice, helped = Heads(view, shared.U, model), fixed_choice(view), False
         rules = all_rules(shared, view, base.shown)
@@ -480,7 +480,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         elif self.head_selection == "per_user":
             choice = Choice(tuple(dict.fromkeys(rules)))
         warn_of_verdict(self, base._replace(model=model), helped)
-        return own | self._attributes_of(scaling, shared, whitening, model, choice, n)
+        return public | self._attributes_of(scaling, shared, whitening, model, choice, n)
 
     @staticmethod
     def _attributes_of(scaling, shared, whitening, model, choice, n):
@@ -497,8 +497,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": coef[:, 0] if one else coef.T,
             "global_intercept_": float(intercept[0]) if one else intercept,
-            "target_scale_found_": not model.own,
-            "global_model_found_": model.seen,
+            "target_scale_found_": not model.own_means,
+            "global_model_found_": model.found,
             "head_rule_scores_": choice,
             "head_rule_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_groups_": round(n),
@@ -514,7 +514,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             released = SecondMoment(d, self.fit_intercept).asked(ask, share=shares["whitener"])
             whitener = whitener_of(released)
         whitening = whitener / scale[:, None]
-        # Bit by bit as public heads make it: what is kept for the vote serves them.
+        # The same bits as in `_public_heads`, so that arrays cached for the vote are used again.
         view = self._view(whitening * scale[:, None] if self.whiten else None, base)
         return whitening, view, direction_start(ask, view, d, self.n_components, shares["subspace"])
 
@@ -528,7 +528,7 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
         """Return what fits heads of rows that are seen from public attributes."""
         coef = np.atleast_2d(self.global_coef_).T
         model = GlobalModel(*scaling.of_scaled(coef, np.ravel(self.global_intercept_)))
-        model = model._replace(own=not self.target_scale_found_)
+        model = model._replace(own_means=not self.target_scale_found_)
         whitener = self.whitening_ * scaling.scale[:, None] if self.whiten else None
         view = self._view(whitener, model if self._y_numeric else None)
         return Heads(view, self.components_.T, model)
@@ -545,8 +545,8 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
             fit = heads.fit(batch, choice)
             coef, intercept = np.split(fit[0], [d * p], axis=1)
             coef, intercept = scaling.of_raw(coef.reshape(-1, d, p), intercept)
-            ends = np.nan_to_num(heads.limits(batch, choice, *fit) * scaling.scale + scaling.center)
-            return np.hstack([each.reshape(len(each), -1) for each in (coef, intercept, ends)])
+            cuts = np.nan_to_num(heads.limits(batch, choice, *fit) * scaling.scale + scaling.center)
+            return np.hstack([each.reshape(len(each), -1) for each in (coef, intercept, cuts)])
 
         with no_warnings():  # of one user's rows
             for which, values in query.scaled(*scaling).cached_local(local, out.shape[1]):
@@ -619,14 +619,14 @@ class PersonalizedBase(PersonalPlans, PublicationMixin, BaseDPEstimator):
                 UserWarning,
             )
             return eta
-        at, known = positions(heads["users"], labels)
+        index, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
         d, p = coef.shape
         size = max(1, BLOCK // (d * p))
         for start in range(0, len(rows), size):
-            some = rows[start : start + size]
-            own = heads["heads"][at[some]]
-            theirs, intercept, *limits = np.split(own, np.cumsum([d * p, p, d]), axis=1)
-            block = np.clip(X[some].toarray() if sp.issparse(X) else X[some], *limits)
-            eta[some] = np.einsum("id,idp->ip", block, theirs.reshape(-1, d, p)) + intercept
+            batch = rows[start : start + size]
+            selected = heads["heads"][index[batch]]
+            user_coef, intercept, *limits = np.split(selected, np.cumsum([d * p, p, d]), axis=1)
+            block = np.clip(X[batch].toarray() if sp.issparse(X) else X[batch], *limits)
+            eta[batch] = np.einsum("id,idp->ip", block, user_coef.reshape(-1, d, p)) + intercept
         return eta

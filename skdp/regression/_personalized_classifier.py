@@ -202,8 +202,8 @@ class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
             if not scale.found:
                 warn_unseen(self, "the users' models", scale.needed, "'coef_clip_norm'")
             bound = scale.value
-        own = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
-        return global_model(ask, heads, count, float(bound), share), own
+        attributes = {"coef_clip_norm_": float(bound), "classes_": self.classes_}
+        return global_model(ask, heads, count, float(bound), share), attributes
 
     def _encoded(self, y, *, reset):
         """Indicators of the classes, NaN for any other label; decides the classes when fitting."""

@@ -32,8 +32,8 @@ def made_records(estimator, rng, n, d, spectrum, skew, nnz, priors=None, signal=
         X, labels = _made.parted(rng, X, priors, signal)
     X = _made.fill_bounds(estimator, _made.skewed(rng, X, skew))
     if estimator.bounds is None:
-        away = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
-        X = X * clip if given else X + away
+        offset = rng.standard_normal(d) * X.std(axis=0) * estimator.fit_intercept
+        X = X * clip if given else X + offset
     return X, f"{rows} skewed rows, scaled to given bounds, else moved from 0", labels
 
 
@@ -126,9 +126,9 @@ class PersonalPlans(PlansMixin):
         users = rows_of(n, d * n_rows)
         k = min(d, 2 if self.n_components == "auto" else self.n_components)
         U = np.linalg.qr(rng.standard_normal((d, k)))[0]
-        own = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
-        own += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
-        tasks, fresh = (self._made_tasks(rng, own, n_rows, noise) for _ in range(2))
+        coef = math.sqrt((1 - signal) / d) * rng.standard_normal((users, d))
+        coef += math.sqrt(signal / k) * rng.standard_normal((users, k)) @ U.T
+        tasks, fresh = (self._made_tasks(rng, coef, n_rows, noise) for _ in range(2))
         said = f"{users} users of {n_rows} rows; {signal:.0%} of their squared coefficients lie in "
         said += f"{k} shared dimensions; noise of {noise:g} of what they explain"
         of, trivial = (r2_score, 0.0) if self._y_numeric else (accuracy_score, 0.5)

@@ -29,12 +29,9 @@ from skdp.solvers.whitening import (
 from skdp.theory import required_samples
 from skdp.units import offered
 
-# Low-rank matrix regression with differential privacy.
-
-
 # Value of the bias column of the intercept, in standard deviations of an entry, if records are not
-# centred. Then M and the intercept both fit the mean: with 1, a step would overshoot the minimum by
-# as much as it started from it.
+# centred. Then M and the intercept both fit the mean: with 1, a gradient step would overshoot the
+# minimum by its distance before the step.
 _BIAS = 0.5
 
 
@@ -226,8 +223,8 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         unit = {"adjacency": session.adjacency, "privacy_unit": session.unit}
         query = RecordQuery(placed, shape, n_jobs=self.n_jobs, **unit)
         ask, shares = session.ask(query), self._shares()
-        known = "count" not in shares
-        n = float(query.n_rows) if known else released_count(*ask.count(share=shares["count"]))
+        public_n = "count" not in shares
+        n = float(query.n_rows) if public_n else released_count(*ask.count(share=shares["count"]))
         if query.unit.of_targets or session.adjacency == "replace":
             self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
@@ -237,10 +234,10 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         # Row and column biases are fitted for CSR rows only, the form of single entries.
         means = self.fit_biases and self.fit_intercept and sparse and min(shape) > 1
         attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
-        spare = 0.0 if session.budget.exact else session.left()
-        # If no matrix was fitted: a better centre.
-        if spare > shares.get("center", math.inf) and not attributes["coef_"].any():
-            centre = _measurements.release_center(self, session, placed, spare, n, far=True)
+        unspent = 0.0 if session.budget.exact else session.left()
+        # Without a matrix only the mean of y is predicted: find it better, with what is unspent.
+        if unspent > shares.get("center", math.inf) and not attributes["coef_"].any():
+            centre = _measurements.release_center(self, session, placed, unspent, n, far=True)
             attributes["intercept_"] = centre.value
             attributes["prediction_bounds_"] = np.full(2, centre.value)
         if not centre.found:
@@ -271,35 +268,35 @@ class DPTraceRegressor(ScoredRegressorMixin, TracePlans, BaseDPEstimator):
         place = Place(np.zeros(math.prod(shape)), tuple(map(np.ones, shape)), 0.0)
         size = sum(shape) if isinstance(query.form, FactoredRecords) else math.prod(shape)
         if isinstance(query.form, SparseRecords) or size > GRAM_FEATURES:  # a search takes too long
-            of = "gradients" if facts.max_iter else "init"
-            facts = facts._replace(**{of: getattr(facts, of) + shares.get("units", 0.0)})
+            key = "gradients" if facts.max_iter else "init"
+            facts = facts._replace(**{key: getattr(facts, key) + shares.get("units", 0.0)})
             shares = shares | {"units": 0.0}
         try:
             if not (centre.found and centre.sd) and self.fit_intercept:  # 0: epsilon is infinite
                 raise NoSignalError
-            place, query, ask, design = self._look(ask, query, n, design, shares, facts, place)
+            place, query, ask, design = self._whiten(ask, query, n, design, shares, facts, place)
             if design is None:
                 raise NoSignalError
         except NoSignalError:
             fit = zero_fit(shape, facts.rank, "the noise hides the scale of X")
-            return _measurements.judged(None, fit, facts, None, None, centre, 0.0, place)
+            return _measurements.calibrated(None, fit, facts, None, None, centre, 0.0, place)
         bias = (1.0 if place.radius else _BIAS) * math.sqrt(design.lam) * self.fit_intercept
-        learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
-        facts = facts._replace(bias=bias, target_sd=centre.sd, **learnt)
+        scales = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
+        facts = facts._replace(bias=bias, target_sd=centre.sd, **scales)
         stage = _measurements.first_means(ask, facts, design, centre) if means else None
-        if stage is not None and stage.alone:
+        if stage is not None and stage.too_few:
             fit = stage.fit(ask)
-            facts, ask = facts._replace(bias=0.0), stage.before(ask).augmented(centre.value, 0.0)
+            facts, ask = facts._replace(bias=0.0), stage.residuals(ask).augmented(centre.value, 0.0)
         else:
             if stage is not None:
-                facts, ask = stage.facts, stage.before(ask)
-            known = _measurements.public_steps(query, design, centre.value, bias)
+                facts, ask = stage.facts, stage.residuals(ask)
+            curvature = _measurements.curvature_of(query, design, centre.value, bias)
             ask = through_design(ask, design).augmented(centre.value, bias)
-            fit = fit_trace(ask, facts, known)
+            fit = fit_trace(ask, facts, curvature)
         share = shares["calibration"]
-        return _measurements.judged(ask, fit, facts, design, stage, centre, share, place)
+        return _measurements.calibrated(ask, fit, facts, design, stage, centre, share, place)
 
-    def _look(self, ask, query, n, design, shares, facts, place):
+    def _whiten(self, ask, query, n, design, shares, facts, place):
         """Learn the units and the mean of records, and the covariance of X, unless it is given."""
         (shape, rank_share), public = (query.shape, facts.rank_share), query.unit.of_targets
         if design is not None:

@@ -34,12 +34,12 @@ _PARTS = {
 # Factors that a scale may be raised by: as many as the queries of "raise", all but one, can tell
 # apart. Fewer or smaller ones lose .4 with heavy tails, coarser ones lose a dummy of half ones.
 _RAISES = np.power(FAR, np.arange(2 ** (_PARTS["raise"][1] - 1)))
-# Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _APART, a
-# column may be narrower than a cell; a point with less than _EVEN is about its median. An interval
-# holds a multiple of a power of two, _ROUND times as wide as itself, by chance once in _ROUND.
-# Posterior quantiles: very round numbers are looked for from _OUTER to 1 - _OUTER; a range that
-# clear ranks show ends at _SURE.
-_APART, _EVEN, _ROUND, _OUTER, _SURE = 0.9, 0.1, 16, 0.1, 0.95
+# Sizes of ranks, relative to half of the rows: if the mean of a stage is larger than _ONE_SIDED, a
+# column may be narrower than a cell; a point with less than _BALANCED is about its median. A random
+# interval holds a multiple of _ROUNDNESS times its width with probability 1 / _ROUNDNESS. Posterior
+# quantiles: very round numbers are searched for from _TAIL to 1 - _TAIL; a range of clear ranks
+# ends at _UPPER.
+_ONE_SIDED, _BALANCED, _ROUNDNESS, _TAIL, _UPPER = 0.9, 0.1, 16, 0.1, 0.95
 _MEDIANS, _SCALES = ("bin", "near", "nearer"), ("scale", "part", "raise")
 
 
@@ -132,9 +132,9 @@ class Columns(NamedTuple):
         Columns clearly in other units are divided to have about the usual deviation. All others
         stay as they are (1), so that rows of equal norm keep equal norms.
         """
-        usual = float(np.exp(np.median(np.log(self.deviation))))
-        far = self.found & (np.abs(np.log(self.spread / usual)) > math.log(FAR))
-        return np.where(far, self.spread / usual, 1.0), usual
+        typical = float(np.exp(np.median(np.log(self.deviation))))
+        other = self.found & (np.abs(np.log(self.spread / typical)) > math.log(FAR))
+        return np.where(other, self.spread / typical, 1.0), typical
 
     def mean_radius(self, noise: float) -> FloatArray:
         """Return the clip radius for a mean; the least is half of `FAR`, as noise is smaller."""
@@ -188,8 +188,8 @@ def find_kinds(
         half = np.repeat(weights, sizes) * n / 2
         medians = _medians(ask, first, unit, half, within, far)
         return _scales_about(ask, *medians, n, weights, tails)
-    seen = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
-    return [found._replace(n=math.inf) for found in _scales_about(ask, seen, unit, 1.0, weights)]
+    at_zero = _Medians(zero, zero + SMALLEST, first, zero, zero > 0, zero > 0)
+    return [found._replace(n=math.inf) for found in _scales_about(ask, at_zero, unit, 1.0, weights)]
 
 
 def count_rows(ask: AsksColumns, shares: Sequence[float]) -> tuple[float, list[float]]:
@@ -258,43 +258,43 @@ def _medians(
     """
     if within is None:
         _search(first, partial(ask.distances, np.zeros(len(half))), "bin", unit)
-        # Where ranks are clear, more than one bin is left for want of questions alone: the prior,
-        # by which columns lie near each other, should not choose. A scale about 0 that was not
-        # found is the posterior median.
+        # Where ranks are clear, several bins are left only because questions ran out. Then the
+        # prior, by which columns lie near each other, should not choose among them. A scale about
+        # 0 that was not found is the posterior median.
         clear = np.minimum(-first.lowest, first.highest) > 4 * CLEAR
-        within = np.where(clear, first.high_end(_SURE), first.high_end(0.75))
+        within = np.where(clear, first.high_end(_UPPER), first.high_end(0.75))
         within = np.where(first.found(), within, first.high_end(0.5))
-    last = _search(steps(within), ask.grid, "near", unit)
-    for more in (2, 1, 0):
-        last = _search(last.zoomed(), ask.grid, "nearer", unit)
-        a, b, most = last.low_end(0.25), last.high_end(0.75), half / last.noise_scale
-        low, high = last.low_end(_OUTER), last.high_end(1 - _OUTER)
+    grid = _search(steps(within), ask.grid, "near", unit)
+    for n_left in (2, 1, 0):
+        grid = _search(grid.zoomed(), ask.grid, "nearer", unit)
+        a, b, half_snr = grid.low_end(0.25), grid.high_end(0.75), half / grid.noise_scale
+        low, high = grid.low_end(_TAIL), grid.high_end(1 - _TAIL)
         number, width = roundest(low, high), np.exp2(np.ceil(np.log2(high - low + SMALLEST)))
-        apart = (last.faintest > CLEAR) & (number % (8 * _ROUND * width) != 0)
-        apart &= last.total > _APART * _PARTS["nearer"][1] * most
-        if not more or not (far or apart.any()):
+        one_sided = (grid.faintest > CLEAR) & (number % (8 * _ROUNDNESS * width) != 0)
+        one_sided &= grid.total > _ONE_SIDED * _PARTS["nearer"][1] * half_snr
+        if not n_left or not (far or one_sided.any()):
             break
         unit *= _part(*_SCALES) / _part("nearer", *_SCALES)
     # Near 0 a point between the two values of a dummy has a small rank, too.
-    even = (a <= last.nearest) & (last.nearest <= b) & (8 * (b - a) < np.abs(a + b))
-    even &= last.faintest < _EVEN * most + CLEAR
+    even = (a <= grid.nearest) & (grid.nearest <= b) & (8 * (b - a) < np.abs(a + b))
+    even &= grid.faintest < _BALANCED * half_snr + CLEAR
     # An interval wider than a factor of two is cut to that factor at its end next to 0.
     ends = np.where(b < 0, np.maximum(a, 2 * b), a), np.where(a > 0, np.minimum(b, 2 * a), b)
-    center = np.where(even, last.nearest, roundest(*ends))
-    # A far rounder number than such an interval holds by chance is one that many entries have.
-    common = (number != 0) & (number % (_ROUND * width) == 0)
-    even &= ~common | (last.nearest == number)
-    center = np.where(a * b > 0, np.where(common, number, center), 0.0)
+    center = np.where(even, grid.nearest, roundest(*ends))
+    # A number far rounder than chance puts into such an interval is one that many entries have.
+    repeated = (number != 0) & (number % (_ROUNDNESS * width) == 0)
+    even &= ~repeated | (grid.nearest == number)
+    center = np.where(a * b > 0, np.where(repeated, number, center), 0.0)
     near = np.maximum(b, center) - np.minimum(a, center) + SMALLEST
     # A median beyond the range that was searched may lie anywhere; ones of dummies lie at its end.
-    nearer, farther = np.sort(np.abs((a, b)), axis=0)
-    beyond = np.where(common, nearer, farther) > within
+    least, largest = np.sort(np.abs((a, b)), axis=0)
+    beyond = np.where(repeated, least, largest) > within
     near, within = np.where(beyond, 2 * within, (near, within))
-    return _Medians(center, near, first, within, even, even & (most > 3 * CLEAR)), unit
+    return _Medians(center, near, first, within, even, even & (half_snr > 3 * CLEAR)), unit
 
 
 def _scales_about(
-    ask: AsksColumns, seen: _Medians, unit: float, n: float, weights: FloatArray,
+    ask: AsksColumns, medians: _Medians, unit: float, n: float, weights: FloatArray,
     tails: bool = True,
 ) -> list[Columns]:  # fmt: skip
     """Search for the scales about released centres, and return the columns of each kind.
@@ -304,26 +304,26 @@ def _scales_about(
     the smallest factor at which only few lie beyond FAR scales; with less noise, fewer may. The
     deviation grows with the fraction that lies far outside.
     """
-    center, d, kinds = seen.center, len(seen.center), seen.about_zero.kinds
-    near = seen.near / np.where(seen.even, 16, 1)
+    center, d, kinds = medians.center, len(medians.center), medians.about_zero.kinds
+    near = medians.near / np.where(medians.even, 16, 1)
     # The scale lies between these two.
     middle = np.sqrt(np.abs(center) * np.maximum(near, np.abs(center) * 2.0**-16))
     base = np.exp2(np.rint(np.log2(np.where(center == 0, 1.0, middle))))
     likelihood = log2_bins(base, kinds)
-    likelihood.follow(seen.about_zero, center == 0)
+    likelihood.follow(medians.about_zero, center == 0)
     # A scale is taken to lie at most six log2 bins below the uncertainty of the median.
     likelihood.exclude(np.log2(near / base) - 6)
     _search(likelihood, partial(ask.distances, center), "scale", unit)
     found, size = likelihood.found(), likelihood.zoomed(16)
-    # The last point counts all.
+    # The last point, infinity, counts all entries that differ from the centre.
     points = [size.points, *(FAR * factor * size.points for factor in _RAISES[:-1])]
     about = ask.distances(center, np.hstack([*points, np.full((d, 1), math.inf)]))
     _search(size, lambda _: about, "part", unit)
     middle = np.minimum(np.where(found, size.cell(0.5), size.cell(0.25)), size.points.shape[1] - 1)
     half = np.repeat(weights, kinds) * n / 2
-    most = half if n > 1.0 else half + math.inf  # 1 stands for a number that is not known
+    limit = half if n > 1.0 else half + math.inf  # n = 1 means that n is unknown
     cells = size.points.shape[1]
-    raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, most, tails)
+    raised, far, differ = _raised(about, middle, cells, *_PARTS["raise"], unit, limit, tails)
     factor = np.take(_RAISES, raised)
     # For a narrow column far from 0 all queried points may lie above its scale. If significantly
     # many entries differ from the centre, the point that few of them exceed serves as a scale.
@@ -335,22 +335,22 @@ def _scales_about(
     filled = np.clip(differ.value / half + least, np.minimum(least, 1.0), 1.0)
     wider = np.minimum(factor**2, 1 + far * (FAR * factor / 2) ** 2)
     deviation = size.high_end(0.5) * np.sqrt(filled * wider)
-    # Half of the entries lie within a distance from 0. If half lie farther from the centre than can
-    # be then, that distance was noise, unless rows are many (then entries lie in two places).
-    astray = spread > factor * (seen.within + np.abs(center))
-    astray &= half < 4 * CLEAR * seen.about_zero.noise_scale
-    seen.within[astray] = (spread + np.abs(center))[astray]
-    unseen, placed = ~found & (center == 0), ~astray & (seen.sure | (seen.near <= spread))
-    out, stop = [], 0
-    for of_kind, weight in zip(kinds, weights.tolist(), strict=True):
-        at = slice(stop, stop := stop + of_kind)
-        if unseen[at].any():  # many rare dummies: single guesses scatter more than the columns do
+    # Half of the entries should lie within `within` of 0. A scale larger than this allows shows
+    # that `within` was noise, unless rows are many (then entries have two clusters).
+    off = spread > factor * (medians.within + np.abs(center))
+    off &= half < 4 * CLEAR * medians.about_zero.noise_scale
+    medians.within[off] = (spread + np.abs(center))[off]
+    not_found, placed = ~found & (center == 0), ~off & (medians.sure | (medians.near <= spread))
+    out, end = [], 0
+    for size_of_kind, weight in zip(kinds, weights.tolist(), strict=True):
+        at = slice(end, end := end + size_of_kind)
+        if not_found[at].any():  # rare dummies: single estimates vary more than the columns do
             alike = deviation[at]
-            guesses = np.maximum(alike[unseen[at]], SMALLEST)
-            alike[unseen[at]] = np.exp(np.median(np.log(guesses)))
-        known = n, noise / weight, likelihood.enough(weight)
-        last = placed[at], deviation[at], seen.within[at]
-        out.append(Columns(center[at], spread[at], found[at], *known, *last, filled[at]))
+            guesses = np.maximum(alike[not_found[at]], SMALLEST)
+            alike[not_found[at]] = np.exp(np.median(np.log(guesses)))
+        shared = n, noise / weight, likelihood.enough(weight)
+        others = placed[at], deviation[at], medians.within[at]
+        out.append(Columns(center[at], spread[at], found[at], *shared, *others, filled[at]))
     return out
 
 
@@ -369,13 +369,13 @@ def _raised(
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
     total = Answer(np.minimum(total.value, most), total.noise_scale)
     clear = 2 * CLEAR * total.noise_scale
-    more, beyond = 2 * clear if tails else math.inf, np.zeros(len(at))
-    goal = clear + np.minimum(2 * _BLUR * total.value, more)
+    extra, beyond = 2 * clear if tails else math.inf, np.zeros(len(at))
+    allowed = clear + np.minimum(2 * _BLUR * total.value, extra)
     low, high = np.zeros(len(at), np.intp), np.full(len(at), len(_RAISES) - 1)
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)
-        few = total.value - near.value <= goal
+        few = total.value - near.value <= allowed
         beyond = np.where(few, beyond, total.value - near.value)
         low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
     return high, beyond / np.maximum(2 * total.value, beyond + 1e-9), total

@@ -52,21 +52,21 @@ class GlobalModel(NamedTuple):
         Coefficients.
     intercept : array of shape (p,)
         Intercepts.
-    own : bool
-        Whether the mean of a user's own targets stands for the intercept, which nothing has shown.
-    seen : bool
+    own_means : bool
+        Whether the intercept of a user is the mean of its own targets, as none was found for all.
+    found : bool
         Whether its coefficients stand above their noise.
     """
 
     coef: FloatArray
     intercept: FloatArray
-    own: bool = False
-    seen: bool = True
+    own_means: bool = False
+    found: bool = True
 
     @property
     def public(self) -> tuple[FloatArray, FloatArray | None]:
         """Its arrays; None for an intercept of each user's own."""
-        return self.coef, None if self.own else self.intercept
+        return self.coef, None if self.own_means else self.intercept
 
     def times(self, coef: float, intercept: float) -> GlobalModel:
         """Return the model with multiples of its coefficients and intercepts."""
@@ -76,7 +76,7 @@ class GlobalModel(NamedTuple):
         """Predictions of a batch, in the unit of each user's targets."""
         shift = batch.x_exponent - batch.y_exponent
         values = times_powers(np.matmul(batch.X, self.coef), shift)
-        if self.own:
+        if self.own_means:
             return values + shrunk_means(batch.Y)
         return values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
 
@@ -227,14 +227,14 @@ class View:
     def informs(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
 
-        Next to an intercept equal rows or equal targets say nothing, and the direction of what a
-        float fit finds in them is that of its rounding.
+        With an intercept, equal rows or equal targets determine no slope, and a fit in floats would
+        return the direction of its rounding errors.
         """
         if not self.intercept or batch.Y.shape[1] < 2:
             return np.ones(len(batch.Y), bool)
 
-        moved = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
-        return np.asarray(moved[0] & moved[1])
+        varies = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
+        return np.asarray(varies[0] & varies[1])
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
@@ -246,8 +246,8 @@ class View:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
         seen = self(batch)
         Y = self.linear_targets(seen.Y)
-        found = seen.moments(seen.path.best_dual(Y, PENALTIES, self.variance))
-        return np.where(self.informs(batch)[:, None, None], found, 0.0)
+        coef = seen.moments(seen.path.best_dual(Y, PENALTIES, self.variance))
+        return np.where(self.informs(batch)[:, None, None], coef, 0.0)
 
 
 class Seen:
@@ -348,12 +348,12 @@ class Shared:
 
 # The private model of all users together, which each user's own model starts from.
 #
-# A user speaks by one mean of its moments, scaled to norm 1: neither its rows nor its targets need
-# a bound, and a user with one row counts like one with a hundred. What users are apart from this
-# model is left to their own models.
+# A user contributes the mean of its moments, scaled to norm 1: neither its rows nor its targets
+# need a bound, and a user with one row counts like one with a hundred. How users differ from this
+# model is learnt by their own models.
 
 
-_ALIKE = 2.0  # log2 bins that the scale of a column may be away from the common one
+_SAME_SCALE = 2.0  # log2 bins that the scale of a column may be away from the common one
 _WEIGHT = 0.5  # of the intercept and of a target of one scale, next to an ordinary row
 
 
@@ -391,26 +391,26 @@ def target_unit(targets: Columns) -> TargetUnit:
 def scaling_of(columns: Columns) -> Scaling:
     """Return how columns are seen: from 0 and in their common scale, unless clearly apart from it.
 
-    A whitener of few users cannot undo what is wrong with a scale, and rules that shrink intercepts
-    rest on a centre: both are left alone where they may as well be noise.
+    A whitener of few users cannot correct a wrong scale, nor can rules that shrink intercepts
+    correct a wrong centre. So neither is used where it may be noise.
     Where users are enough to show a scale, a column about 0 that shows none is nearly always 0.
     Without a limit its few other entries would spoil heads. Such columns share one deviation.
     """
     # Where a centre may as well be 0, the distance of many zeros from it is no scale.
-    off = np.abs(columns.center)
-    seen = columns.found & (columns.placed | (off == 0) | (off > 2 * columns.spread))
-    seen &= 2 * columns.n >= columns.needed  # fewer users show no scale
-    rare = ~columns.found & (off == 0) & (columns.needed <= columns.n < math.inf)
-    alike = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
-    common = np.median(columns.spread[seen]) if seen.any() else alike
+    distance = np.abs(columns.center)
+    shown = columns.found & (columns.placed | (distance == 0) | (distance > 2 * columns.spread))
+    shown &= 2 * columns.n >= columns.needed  # fewer users show no scale
+    rare = ~columns.found & (distance == 0) & (columns.needed <= columns.n < math.inf)
+    rare_scale = np.exp(np.median(np.log(columns.deviation[rare]))) if rare.any() else 1.0
+    common = np.median(columns.spread[shown]) if shown.any() else rare_scale
     # Zeros beside about as many ones may have a centre a little off them. Their distance from it is
     # no scale, and it takes more rows to show that many entries lie far beyond.
-    dummy = (off > 0) & (off <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
+    dummy = (distance > 0) & (distance <= 2 * columns.spread) & (columns.n < 8 * columns.needed)
     spread = np.where(dummy & (4 * columns.spread < min(common, 1)), 1.0, columns.spread)
-    apart = seen & (np.abs(np.log2(spread / common)) > _ALIKE)
-    scale = np.where(rare, alike, np.where(apart, spread, common))
-    center = np.where(off > scale, columns.center, 0.0)
-    return Scaling(center, scale, np.where(seen | rare, FARTHEST, math.inf))
+    differs = shown & (np.abs(np.log2(spread / common)) > _SAME_SCALE)
+    scale = np.where(rare, rare_scale, np.where(differs, spread, common))
+    center = np.where(distance > scale, columns.center, 0.0)
+    return Scaling(center, scale, np.where(shown | rare, FARTHEST, math.inf))
 
 
 @dataclass(frozen=True)
@@ -457,16 +457,16 @@ def pooled_model(
     d, p = len(found), len(unit.center)
     weight = found / math.sqrt(d)
     released = Pooled(weight, unit.center, unit.size, intercept).asked(ask, share=share)
-    seen = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
-    if not (seen and unit.found):  # not even the number of users, or of where y lies
-        return GlobalModel(np.zeros((d, p)), unit.center, own=not unit.found, seen=False)
+    count_shown = not intercept or released.value[-1, -1] >= CLEAR * released.noise_scale
+    if not (count_shown and unit.found):  # not even the number of users, or of where y lies
+        return GlobalModel(np.zeros((d, p)), unit.center, own_means=not unit.found, found=False)
     moments = normal_equations(
         released.value, released.noise_scale, np.full(p, unit.size / _WEIGHT),
         bias=_WEIGHT * intercept, clip_norm=CUT, target_norm=CUT * _WEIGHT * math.sqrt(p),
     )  # fmt: skip
     solution = solve_normal_equations(moments._replace(square=(DEVIATION * unit.size) ** 2), 0.0)
-    level, clear = solution.intercepts + unit.center, bool(solution.seen.all())
-    return GlobalModel(solution.coefficients * weight[:, None], level, seen=clear)
+    level, significant = solution.intercepts + unit.center, bool(solution.seen.all())
+    return GlobalModel(solution.coefficients * weight[:, None], level, found=significant)
 
 
 # The whitener and the subspace that users share, from one direction of each user.
@@ -481,16 +481,16 @@ def whitener_of(released: Answer) -> FloatArray:
     """
     M, noise = released.value, released.noise_scale
     d = len(M)
-    middle = float(np.trace(M) / d)
-    change = M - middle * np.eye(d)
+    mean = float(np.trace(M) / d)
+    change = M - mean * np.eye(d)
     terms = d * (d + 1) / 2
     total = float((change * change).sum())
-    explained = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
-    kept = max(0.0, 1 - explained / total) if total > 0 else 0.0
-    if kept == 0.0 or middle <= 0.0:
+    noise_square = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
+    shrink = max(0.0, 1 - noise_square / total) if total > 0 else 0.0
+    if shrink == 0.0 or mean <= 0.0:
         return np.eye(d)
-    edge = max(kept * symmetric_noise_edge(noise, d), 1e-3 * middle)
-    values, vectors = of_public(np.linalg.eigh, middle * np.eye(d) + kept * (change + change.T) / 2)
+    edge = max(shrink * symmetric_noise_edge(noise, d), 1e-3 * mean)
+    values, vectors = of_public(np.linalg.eigh, mean * np.eye(d) + shrink * (change + change.T) / 2)
     W = (vectors * np.maximum(values, edge) ** -0.5) @ vectors.T
     return np.asarray(W / (np.trace(W) / d))
 
@@ -528,13 +528,13 @@ def _error_of_directions(values: FloatArray, k: int, noise_scale: float, n: floa
     if d == k:
         return 0.0
     top = values[:k]
-    rest = max(0.0, (n - float(top.sum())) / (d - k))
-    spread = np.maximum(top, 0.0) * rest / n
+    bulk = max(0.0, (n - float(top.sum())) / (d - k))
+    spread = np.maximum(top, 0.0) * bulk / n
     edge = symmetric_noise_edge(1.0, d) * np.sqrt(noise_scale**2 + 2 * spread)
-    gaps = np.maximum(top - rest, 0.0)
-    seen = np.maximum(gaps**2 - edge**2, 0.0)
-    spikes = np.where(seen > 0, gaps + np.sqrt(seen), np.inf) / 2
-    tilt = np.where(seen > 0, edge**2 / (4 * spikes**2), 1.0)
+    gaps = np.maximum(top - bulk, 0.0)
+    excess = np.maximum(gaps**2 - edge**2, 0.0)
+    spikes = np.where(excess > 0, gaps + np.sqrt(excess), np.inf) / 2
+    tilt = np.where(excess > 0, edge**2 / (4 * spikes**2), 1.0)
     return float(np.mean(np.minimum(tilt, (d - k) / d)))
 
 
@@ -566,7 +566,7 @@ def _spectral(released: Answer, k: int | str) -> Shared:
     values, vectors = top_eigenpairs(released.value)
     d, noise = len(values), released.noise_scale
     count = max(1.0, float(values.sum()), noise * math.sqrt(d))
-    # Heads would fit what is noise. Who gives a number expects components: half as clear ones do.
+    # Heads would overfit in directions of noise. If k is given, half as clear ones count.
     clear = count_components(values * (1 if isinstance(k, str) else 2), noise, count)
     k = clear if isinstance(k, str) else min(k, clear)
     error = _error_of_directions(values, k, noise, count)

@@ -87,10 +87,10 @@ def shrunk_mean(
     """
     d, common = len(sums), float(np.mean(sums))
     common *= abs(common) * math.sqrt(d) > CLEAR * noise_scale
-    apart = sums - common
-    square, noise = float(apart @ apart), max(d - 2, 0) * noise_scale**2
-    kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
-    return inside_ball((common + kept * apart) / n, radius), kept
+    deviations = sums - common
+    square, noise = float(deviations @ deviations), max(d - 2, 0) * noise_scale**2
+    shrinkage = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
+    return inside_ball((common + shrinkage * deviations) / n, radius), shrinkage
 
 
 def subspace_attributes(
@@ -118,10 +118,10 @@ def shares_shown(values: FloatArray, trace: float, noise_scale: float, d: int) -
 
     One of a value w beyond the edge E of the noise holds sqrt(w^2 - E^2), as in `wigner`.
     """
-    edge, beyond = symmetric_noise_edge(noise_scale, d), values - trace / d
-    clear = beyond > detection_limit(edge, d)
-    held = np.sqrt(np.maximum(beyond**2 - edge**2, 0.0))
-    return np.where(clear, held / max(trace, edge, 1e-300), 0.0)
+    edge, excess = symmetric_noise_edge(noise_scale, d), values - trace / d
+    clear = excess > detection_limit(edge, d)
+    signal = np.sqrt(np.maximum(excess**2 - edge**2, 0.0))
+    return np.where(clear, signal / max(trace, edge, 1e-300), 0.0)
 
 
 def held_by_eigenvectors(
@@ -158,10 +158,10 @@ def _minka_score(v: FloatArray, k: int, n: float) -> float:
     d = len(v)
     half = np.arange(d, d - k, -1) / 2
     log_volume = float(np.sum(gammaln(half) - math.log(math.pi) * half)) - k * math.log(2.0)
-    rest = max(1e-300, float(v[k:].sum()) / (d - k))
-    fit = -float(np.sum(np.log(v[:k]))) * n / 2 - math.log(rest) * n * (d - k) / 2
+    noise_variance = max(1e-300, float(v[k:].sum()) / (d - k))
+    fit = -float(np.sum(np.log(v[:k]))) * n / 2 - math.log(noise_variance) * n * (d - k) / 2
     m = d * k - k * (k + 1) / 2
-    floored = np.where(np.arange(d) < k, v, rest)
+    floored = np.where(np.arange(d) < k, v, noise_variance)
     a, b = np.triu_indices(k, 1, d)
     curvature = (1 / floored[b] - 1 / floored[a]) * (v[a] - v[b])
     log_hessian = float(np.sum(np.log(np.maximum(curvature, 1e-300)) + math.log(n)))
@@ -188,15 +188,15 @@ def count_components(
     return int(rule)
 
 
-def mean_noise_bias(noise_scale: float, n: float, d: float, of_count: float = 0.0) -> Answer:
+def mean_noise_bias(noise_scale: float, n: float, d: float, count_noise: float = 0.0) -> Answer:
     """Return the squared length that the error of a released mean adds to n rows about it.
 
     `noise_scale` is that of the sums, `of_count` what noise on n makes of n times the mean: a sum
     of d squares of normal numbers and one more. A mean that was shrunk has fewer (Stein). Beyond
     two of its deviations lies one in a hundred: three of a normal number.
     """
-    spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, of_count**2)
-    return Answer(np.asarray(d * noise_scale**2 + of_count**2) / n, spread / n)
+    spread = 3 / math.sqrt(2) * math.hypot(math.sqrt(d) * noise_scale**2, count_noise**2)
+    return Answer(np.asarray(d * noise_scale**2 + count_noise**2) / n, spread / n)
 
 
 def pca_attributes(
@@ -405,15 +405,15 @@ def normal_equations(
         target_mean = inside_ball(both.value[-1, :-1] / (bias * weight), target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    noises, of_rows = (noise, both.noise_scale * target_size), (clip_norm, both.noise_scale)
-    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, *of_rows)
+    noises, row_facts = (noise, both.noise_scale * target_size), (clip_norm, both.noise_scale)
+    return NormalEquations(A, B, mean, target_mean, *noises, weight, bias, *row_facts)
 
 
 def drawn(mean: FloatArray, noise: FloatArray | float) -> FloatArray:
     """Return released means about a centre, each drawn to it as far as noise may explain it."""
     clear = np.abs(mean) > noise
-    part = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
-    return np.where(clear, mean * (1 - part**2), 0.0)
+    noise_ratio = np.where(clear, noise, 0.0) / np.where(clear, mean, 1.0)
+    return np.where(clear, mean * (1 - noise_ratio**2), 0.0)
 
 
 def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
@@ -423,13 +423,13 @@ def steadied(released: NormalEquations, mean: Answer | None) -> NormalEquations:
     """
     if mean is None or not released.bias or released.noise == 0.0:
         return released
-    n, apart = released.weight, mean.value - released.target_mean
+    n, difference = released.weight, mean.value - released.target_mean
     unit = released.cross_noise / (n * released.bias)
-    gap, noise = (apart / unit) ** 2, (mean.noise_scale / unit) ** 2
-    error = np.where(gap > CLEAR**2 * (1 + noise), gap, 1.0)
-    moved = apart * error / (error + noise)
-    cross = released.cross - n * np.outer(released.row_mean, moved)
-    return released._replace(cross=cross, target_mean=released.target_mean + moved)
+    squared_gap, noise = (difference / unit) ** 2, (mean.noise_scale / unit) ** 2
+    error = np.where(squared_gap > CLEAR**2 * (1 + noise), squared_gap, 1.0)
+    shift = difference * error / (error + noise)
+    cross = released.cross - n * np.outer(released.row_mean, shift)
+    return released._replace(cross=cross, target_mean=released.target_mean + shift)
 
 
 class Solution(NamedTuple):
@@ -486,34 +486,34 @@ def solve_normal_equations(
     of m and lambda stands for A: w knows its noise, so that neither is enough by itself.
     """
     penalty = alpha + flat * released.noise * math.sqrt(2 * len(released.scatter))
-    A, B, ahead, along = _without_directions(released, alpha, penalty, flat)
+    A, B, projection, dir_coef = _without_directions(released, alpha, penalty, flat)
     values, W = np.linalg.eigh(A)  # that of scipy 1.13 takes no matrix without columns
-    g, few = W.T @ B, released.cross[len(A) :]
+    g, dir_cross = W.T @ B, released.cross[len(A) :]
     forms = true_forms(values, released.noise)
     m, error = forms + alpha, error_of_forms(values, forms, released.noise)
-    rho2, seen, likely = evidence(released, g, m, few, error, pooled=flat)
+    rho2, seen, likely = evidence(released, g, m, dir_cross, error, pooled=flat)
     noises = released.cross_noise**2
-    of_prior = noises / np.where(rho2, rho2, np.inf)
-    filters = _filter(m[:, None], error + of_prior)
-    found = filters * g
+    prior_noise = noises / np.where(rho2, rho2, np.inf)
+    filters = _filter(m[:, None], error + prior_noise)
+    theta = filters * g
     lost = m @ (rho2 * np.maximum(1 - filters * m[:, None], 0.0))  # < 0 by rounding alone
-    astray = noises + released.noise**2 * np.sum(found**2, axis=0)
-    astray /= released.weight * released.bias**2 or math.inf
-    linear = m @ found**2 + lost + np.sum(along * few, axis=0)
-    linear = np.maximum(linear, np.maximum(lost, NEGLIGIBLE * astray) + 1e-300)
+    mean_error = noises + released.noise**2 * np.sum(theta**2, axis=0)
+    mean_error /= released.weight * released.bias**2 or math.inf
+    linear = m @ theta**2 + lost + np.sum(dir_coef * dir_cross, axis=0)
+    linear = np.maximum(linear, np.maximum(lost, NEGLIGIBLE * mean_error) + 1e-300)
     # One normal number: three times its square on average is less than twice its deviation.
-    lost = 1 - (1 - lost / linear) * released.share + 3 * astray / linear
+    lost = 1 - (1 - lost / linear) * released.share + 3 * mean_error / linear
     if flat:
         filters[:] = _filter(np.maximum(values, 0.0) + penalty, 0.0)[:, None]
-        noises = noises + released.noise**2 * np.sum(along**2, axis=0)
+        noises = noises + released.noise**2 * np.sum(dir_coef**2, axis=0)
         fitted = float(np.sum(filters * (g**2 - noises) * seen))
         square = float(np.maximum(m, values + alpha) @ np.sum((filters * g) ** 2, axis=1))
-        length = max(1.0, fitted / max(square, 1e-300))
-        found = length * filters * g
-        filters = filters * (1.0 if len(few) else length)
+        factor = max(1.0, fitted / max(square, 1e-300))
+        theta = factor * filters * g
+        filters = filters * (1.0 if len(dir_cross) else factor)
         lost = np.zeros_like(lost)
-    coefficients = W @ found
-    coefficients = np.vstack([coefficients, along - ahead @ coefficients])
+    coefficients = W @ theta
+    coefficients = np.vstack([coefficients, dir_coef - projection @ coefficients])
     intercepts = released.target_mean - released.row_mean @ coefficients
     return Solution(coefficients, intercepts, seen, likely, lost, filters.sum(axis=0))
 
@@ -531,19 +531,19 @@ def _without_directions(
     k, A, B = len(released.directions), released.scatter, released.cross
     m = len(A) - k
     values, V = np.linalg.eigh(A[m:, m:])
-    lever = float(np.linalg.norm(released.row_mean[m:])) / (released.bias or math.inf)
-    edge = released.noise * math.sqrt(2 * k) * (1 + lever**2)  # of squares about a noisy mean
+    center_norm = float(np.linalg.norm(released.row_mean[m:])) / (released.bias or math.inf)
+    edge = released.noise * math.sqrt(2 * k) * (1 + center_norm**2)  # of squares about a noisy mean
     inverse = (V / (np.maximum(values + edge, edge) + penalty)) @ V.T
     P = flat * released.directions / max(float(np.linalg.norm(released.directions)), 1e-300)
     form = alpha + max(np.sum(P * (A[m:, m:] @ P)), edge, 1e-300)
     start = max(np.sum(P * B[m:]), 0.0) / form * P
-    rest = B[m:] - A[m:, m:] @ start
+    residual = B[m:] - A[m:, m:] @ start
     noises = k * (released.cross_noise**2 + released.noise**2 * np.sum(start**2, axis=0))
     # James and Stein
-    sure = 1 - noises / (np.maximum(np.sum(rest**2, axis=0), noises) + 1e-300)
-    along = start + inverse @ rest * sure
-    ahead = inverse @ A[m:, :m]
-    return A[:m, :m] - A[:m, m:] @ ahead, B[:m] - A[:m, m:] @ along, ahead, along
+    shrinkage = 1 - noises / (np.maximum(np.sum(residual**2, axis=0), noises) + 1e-300)
+    dir_coef = start + inverse @ residual * shrinkage
+    projection = inverse @ A[m:, :m]
+    return A[:m, :m] - A[:m, m:] @ projection, B[:m] - A[:m, m:] @ dir_coef, projection, dir_coef
 
 
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
@@ -563,8 +563,8 @@ def error_of_forms(values: FloatArray, forms: FloatArray, noise: float) -> float
     that hardly correlate have far less, as their A is known up to a factor.
     """
     d = len(values)
-    rest = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
-    return min(max(rest, 0.0) + 3 * noise**2, d * noise**2)
+    excess = float(values @ values - forms @ forms) / max(d, 1) - (d + 1) * noise**2
+    return min(max(excess, 0.0) + 3 * noise**2, d * noise**2)
 
 
 def _filter(m: FloatArray, level: FloatArray | float) -> FloatArray:

@@ -37,33 +37,33 @@ def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
     return scale * (math.sqrt(m) + math.sqrt(n)) * largest_of_noise((m, n), LAPLACE_KURTOSIS)
 
 
-def _about_means(
+def _with_means(
     matrix: Answer, others: Factors, start: FloatArray, most: float, *sums: Answer
 ) -> Factors:
     """Return the leading factors of means of rows and columns, and of what is beside these.
 
-    Their directions are public on one side: n numbers hold the mean of the rows with n squares of
-    the noise, where the first singular value has to exceed (sqrt(m) + sqrt(n))^2 of them. More
-    components of the rest than are asked for count, as the means hold a part of each. A sum of the
-    rows that was released alone has less noise than that of the released rows.
+    The mean of the rows is a projection on a public direction. Its squared noise is n times that of
+    an entry, against (sqrt(m) + sqrt(n))^2 times for a singular value. Of the centred matrix more
+    than k components are kept, as the means hold a part of each. A sum of the rows that was
+    released alone has less noise than the sum of the released rows.
     """
     M, noise = matrix
     u, v = (np.full(side, side**-0.5) for side in M.shape)
-    row, column, of_row = u @ M, M @ v, noise
+    row, column, row_noise = u @ M, M @ v, noise
     for (total,), noise_scale in sums:  # the mean of both, weighted by their squared noise
-        of_sum = noise**2 / max(noise**2 + (u[0] * noise_scale) ** 2, 1e-300)
-        of_row = math.sqrt(of_sum) * u[0] * noise_scale
-        row = of_sum * u[0] * total + (1 - of_sum) * row
+        weight = noise**2 / max(noise**2 + (u[0] * noise_scale) ** 2, 1e-300)
+        row_noise = math.sqrt(weight) * u[0] * noise_scale
+        row = weight * u[0] * total + (1 - weight) * row
     common = np.atleast_1d(row @ v)
-    apart = column - common * u
-    rest = Answer(M - np.outer(u, row) - np.outer(apart, v), noise)
-    rest_left, sizes, rest_right, _ = _leading(rest, start.shape[1], start, most)
-    row = _clear(common, of_row, most) * v + _clear(row - common * v, of_row, most)
-    left = np.column_stack([u, _clear(apart, noise, most), rest_left * sizes])
-    return _joined(left, np.column_stack([row, v, rest_right.T]), others)
+    column_rest = column - common * u
+    centred = Answer(M - np.outer(u, row) - np.outer(column_rest, v), noise)
+    left_rest, sizes, right_rest, _ = _shrunk_svd(centred, start.shape[1], start, most)
+    row = _denoised(common, row_noise, most) * v + _denoised(row - common * v, row_noise, most)
+    left = np.column_stack([u, _denoised(column_rest, noise, most), left_rest * sizes])
+    return _refactored(left, np.column_stack([row, v, right_rest.T]), others)
 
 
-def _joined(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
+def _refactored(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
     """Return the k leading factors of left right', filled up with directions of k others."""
     U, X = np.linalg.qr(np.hstack([left, others.left]))
     V, Y = np.linalg.qr(np.hstack([right, others.right.T]))
@@ -73,17 +73,17 @@ def _joined(left: FloatArray, right: FloatArray, others: Factors) -> Factors:
     return Factors((U @ left)[:, :k], values, (right @ V.T)[:k], int(np.count_nonzero(values)))
 
 
-def _clear(values: FloatArray, noise_scale: float, most: float = math.inf) -> FloatArray:
+def _denoised(values: FloatArray, noise_scale: float, most: float = math.inf) -> FloatArray:
     """Return d noisy numbers without the noise (James and Stein); zeros where noise is likely."""
     d, square = len(values), float(values @ values)
     clear = min(math.sqrt(square), most) > math.sqrt(d + CLEAR**2 * math.sqrt(2 * d)) * noise_scale
     return values * (1 - d * noise_scale**2 / square) if clear else 0 * values
 
 
-def _leading(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
+def _shrunk_svd(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
     """Return leading singular vectors, shrunken values. A large matrix is not decomposed.
 
-    Nothing shows where no matrix may have values as large as those of noise.
+    Values are 0 if the public bound `most` is below the noise edge.
     """
     M = matrix.value
     m, n = M.shape
@@ -91,8 +91,8 @@ def _leading(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
     elif m < n:
-        turned = _leading(Answer(M.T, matrix.noise_scale), k, M @ start, most)
-        return turned._replace(left=turned.right.T, right=turned.left.T)
+        transposed = _shrunk_svd(Answer(M.T, matrix.noise_scale), k, M @ start, most)
+        return transposed._replace(left=transposed.right.T, right=transposed.left.T)
     else:
         # The Gram matrix M'M is formed once: the iteration makes about sixty products with it.
         V = leading_eigenvectors((M.T @ M).__matmul__, start, start.shape[1])
@@ -105,7 +105,7 @@ def _leading(matrix: Answer, k: int, start: FloatArray, most: float) -> Factors:
     return Factors(left, kept, right, rank)
 
 
-def _side(sketch: FloatArray, scale: float, k: int) -> tuple[FloatArray, int]:
+def _column_space(sketch: FloatArray, scale: float, k: int) -> tuple[FloatArray, int]:
     """Return leading left singular vectors of a tall sketch, and how many rise above the noise."""
     vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
     edge = max(noise_edge(scale, sketch.shape), NEGLIGIBLE * float(values[0]))
@@ -120,15 +120,15 @@ def _from_sketches(noisy: Sequence[Answer], sides: Sides, k: int) -> Factors:
     Sylvester equation; unlike the inverse of S'U, this is stable for any sizes. One sweep of
     alternating least squares follows.
     """
-    (right, left, *core), (F, S, *of_core) = noisy, sides
-    rows, p = _side(right.value, right.noise_scale, k)
-    columns, q = _side(left.value.T, left.noise_scale, k)
+    (right, left, *core), (F, S, *LT) = noisy, sides
+    rows, p = _column_space(right.value, right.noise_scale, k)
+    columns, q = _column_space(left.value.T, left.noise_scale, k)
     U, V = rows[:, :p], columns[:, :q]
     others = Factors(rows[:, :k], np.zeros(k), columns[:, :k].T, 0)
     if not (p and q):
         return others
-    if of_core:
-        X = np.linalg.pinv(of_core[0].T @ U) @ core[0].value @ np.linalg.pinv(V.T @ of_core[1])
+    if LT:
+        X = np.linalg.pinv(LT[0].T @ U) @ core[0].value @ np.linalg.pinv(V.T @ LT[1])
     else:
         sy, sz = right.noise_scale or 1.0, left.noise_scale or 1.0
         SU, VF = S.T @ U, V.T @ F
@@ -136,39 +136,40 @@ def _from_sketches(noisy: Sequence[Answer], sides: Sides, k: int) -> Factors:
         R = SU.T @ left.value @ V / sz**2 + U.T @ right.value @ VF.T / sy**2
         size = max(float(np.trace(P)), float(np.trace(Q)))  # makes numbers near 1
         X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
-    return _refined(_joined(U @ X, V, others), right, left, F, S)
+    return _als_step(_refactored(U @ X, V, others), right, left, F, S)
 
 
-def _about_sum(noisy: Sequence[Answer], sides: Sides, others: Factors, most: float) -> Factors:
-    """Return the mean of the rows and what is beside it, if noise hides some of A and not that.
+def _with_row_mean(noisy: Sequence[Answer], sides: Sides, others: Factors, most: float) -> Factors:
+    """Return the factors of the mean of the rows and of the centred rest, if the mean is clear.
 
-    The sum of the rows, which follows the sketches, shows it. Without one S'A does, with what is
-    beside the mean as further noise, and for the mean of all entries A F, too.
+    The mean follows from the released sum of the rows, the last of `noisy`. Without one it is
+    estimated from S'A, where the centred part of A is further noise, and the mean of all entries
+    from A F, too.
     """
-    (right, left, *_), (F, S, *of_core) = noisy, sides
+    (right, left, *_), (F, S, *LT) = noisy, sides
     u, v = (np.full(len(side), len(side) ** -0.5) for side in (S, F))
     a, b = v @ F, u @ S
     if left.noise_scale == 0.0 or not (a.any() and b.any()):  # narrow sketches may not see a mean
         return others
     row = b @ left.value / (b @ b)
-    noise = _with_rest(left, np.outer(b, row), 1).noise_scale / float(np.linalg.norm(b))
-    of_right = right.noise_scale / float(np.linalg.norm(a))
-    by_right = noise**2 / max(noise**2 + of_right**2, 1e-300)
+    noise = _with_residual_noise(left, np.outer(b, row), 1).noise_scale / float(np.linalg.norm(b))
+    right_noise = right.noise_scale / float(np.linalg.norm(a))
+    weight = noise**2 / max(noise**2 + right_noise**2, 1e-300)
     for (total,), noise_scale in noisy[1 + len(sides) // 2 :]:
-        row, noise, by_right = u[0] * total, u[0] * noise_scale, 0.0
-    common = row @ v + by_right * (u @ right.value @ a / (a @ a) - row @ v)
-    along = _clear(np.atleast_1d(common), noise * math.sqrt(1 - by_right), most) * v
-    row = along + _clear(row - (row @ v) * v, noise, most)
+        row, noise, weight = u[0] * total, u[0] * noise_scale, 0.0
+    common = row @ v + weight * (u @ right.value @ a / (a @ a) - row @ v)
+    common_part = _denoised(np.atleast_1d(common), noise * math.sqrt(1 - weight), most) * v
+    row = common_part + _denoised(row - (row @ v) * v, noise, most)
     if not row.any():
         return others
-    of_mean = [(u, row @ F), (b, row), *([(u @ of_core[0], row @ of_core[1])] if of_core else [])]
-    apart = [s._replace(value=s.value - np.outer(*x)) for s, x in zip(noisy, of_mean, strict=False)]
-    rest = _from_sketches(apart, sides, len(others.values))
+    fitted = [(u, row @ F), (b, row), *([(u @ LT[0], row @ LT[1])] if LT else [])]
+    diffs = [s._replace(value=s.value - np.outer(*x)) for s, x in zip(noisy, fitted, strict=False)]
+    rest = _from_sketches(diffs, sides, len(others.values))
     means = np.column_stack([u, rest.left * rest.values])
-    return _joined(means, np.column_stack([row, rest.right.T]), others)
+    return _refactored(means, np.column_stack([row, rest.right.T]), others)
 
 
-def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
+def _with_residual_noise(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
     """Return the sketch with its noise scale raised to the residual of a fit of this rank.
 
     The residual contains the part of A beyond the fit. It is larger in the entries of a narrow
@@ -180,7 +181,7 @@ def _with_rest(sketch: Answer, fitted: FloatArray, rank: int) -> Answer:
     return sketch._replace(noise_scale=max(sketch.noise_scale, rest, least))
 
 
-def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: FloatArray) -> Factors:
+def _als_step(start: Factors, right: Answer, left: Answer, F: FloatArray, S: FloatArray) -> Factors:
     """Make one sweep of alternating least squares, in which each factor uses both sketches.
 
     Given V, ``W = argmin |Y - W V'F|^2 / sy^2 + |Z - S'W V'|^2 / sz^2 + ridge`` over all W, not
@@ -192,14 +193,14 @@ def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: Floa
     if r == 0:
         return start
     values, U, V = start.values[:r], start.left[:, :r], start.right[:r].T
-    y = _with_rest(right, U * values @ (V.T @ F), r)
-    z = _with_rest(left._replace(value=left.value.T), V * values @ (U.T @ S), r)
+    y = _with_residual_noise(right, U * values @ (V.T @ F), r)
+    z = _with_residual_noise(left._replace(value=left.value.T), V * values @ (U.T @ S), r)
     W = _least_squares(y, z, F, S, V, len(y.value) / values**2)
     U, values, turn = np.linalg.svd(W, full_matrices=False)
     V = V @ turn.T
     weights = len(z.value) / np.maximum(values, NEGLIGIBLE * values[0]) ** 2
     H = _least_squares(z, y, S, F, U, weights)
-    return _joined(U, H, start)
+    return _refactored(U, H, start)
 
 
 def _least_squares(
@@ -229,9 +230,9 @@ def factorize(
     """Factor what was released of A, of public norm at most `most`: A, Y and Z, or a core, too.
 
     `sides` are what they were multiplied by: nothing, F and S, or these, L and T. There are two
-    estimates, one by means, as their direction is public. What is shrunk to the least expected
-    squared error has less of it than zeros have by its own square: the longer one is better. (What
-    sketches say about a sum of the rows that was released is better than what they say alone.)
+    estimates; one treats means alone, as their direction is public. An estimate that is shrunk to
+    the least expected squared error has an error of |A|^2 less its own squared norm, so the one of
+    larger norm is chosen. If a sum of the rows was released, it is always used with sketches.
     `start` (n x more than k columns) is public. Whatever the size of the matrix, numbers of order
     one are factored, so that no square of them overflows.
     """
@@ -240,11 +241,11 @@ def factorize(
     most = most / 2 / math.ldexp(0.5, power)  # infinite where that is beyond floats
     if sides:
         found = _from_sketches(scaled, sides, k)
-        means = _about_sum(scaled, sides, found, most)
+        means = _with_row_mean(scaled, sides, found, most)
         found = means if len(scaled) > 1 + len(sides) // 2 else found
     else:
-        found = _leading(scaled[0], k, start, most)
-        means = _about_means(scaled[0], found, start, most, *scaled[1:])
+        found = _shrunk_svd(scaled[0], k, start, most)
+        means = _with_means(scaled[0], found, start, most, *scaled[1:])
     factors = max(found, means, key=lambda each: float(each.values @ each.values))
     with np.errstate(over="ignore"):
         values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)

@@ -50,7 +50,7 @@ def averaged(first: Answer, second: Answer) -> Answer:
 # All of it is post-processing: privacy does not depend on Z, which is the same in every fit.
 
 
-_SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
+_THINNING = 0.6  # c: most of the signal stays in the half that is fitted
 
 
 class _Noisy(NamedTuple):
@@ -85,11 +85,11 @@ Part = Callable[[np.random.Generator, float], FloatArray] | None
 def chosen_subspace(
     A: FloatArray, noise_scale: float, k: int, known: Sequence[Candidate] = (), part: Part = None
 ) -> FloatArray:
-    """Return the subspace of a moment of sparse rows that the other half of the noise likes best.
+    """Return the candidate subspace of a moment of sparse rows with the best score by thinning.
 
     Candidates: leading eigenvectors as they are, and of what is read off the diagonal and the
-    diagonal itself; those that are given. What these know must be known from elsewhere
-    (popularity): what holds the noise of A is judged too well. For dense rows it gains nothing.
+    diagonal itself; those that are given. The given ones must not depend on the noise of A (those
+    by popularity do not), or their scores are too high. For dense rows it gains nothing.
 
     Where each row has noise of its own, whose law in A is not that of Z, ``part(rng, share)`` is A
     of a random share of the rows: it is fitted in place of A + c Z, and judged by the other rows.
@@ -108,16 +108,16 @@ def chosen_subspace(
 def _scores(
     released: _Noisy, candidates: list[Candidate], k: int, rng: np.random.Generator, part: Part
 ) -> FloatArray:
-    """Return what each way makes of one half of the noise, judged by the other one."""
-    A, noise_scale, longer = released.moment, released.noise_scale, 1 + _SPLIT**2
+    """Return the score of each candidate: fitted on one thinned moment, evaluated on the other."""
+    A, noise_scale, ratio = released.moment, released.noise_scale, 1 + _THINNING**2
     if part is None:
         Z = rng.standard_normal(A.shape) * noise_scale
-        moment = A + _SPLIT * (Z + Z.T) / 2
+        moment = A + _THINNING * (Z + Z.T) / 2
     else:
-        moment = longer * part(rng, 1 / longer)
-    half = _Noisy(moment, noise_scale * math.sqrt(longer), np.float32)
-    other = A - (moment - A) / _SPLIT**2
-    return np.array([np.sum(V * (other @ V)) for V in (way(half, k) for way in candidates)])
+        moment = ratio * part(rng, 1 / ratio)
+    half = _Noisy(moment, noise_scale * math.sqrt(ratio), np.float32)
+    other = A - (moment - A) / _THINNING**2
+    return np.array([np.sum(V * (other @ V)) for V in (fit(half, k) for fit in candidates)])
 
 
 def _leading(A: _Noisy, k: int) -> FloatArray:
@@ -140,11 +140,11 @@ def _without_diagonal(A: _Noisy, k: int) -> FloatArray:
     return A.pairs_of(estimate, k)[1]
 
 
-def _next_to(known: FloatArray, way: Candidate, A: _Noisy, k: int) -> FloatArray:
-    """A direction that is known, and what a way finds next to it."""
-    apart = A.moment - known @ (known.T @ A.moment)
-    apart -= (apart @ known) @ known.T
-    return orthonormal(np.column_stack([known, way(A._replace(moment=apart), k)[:, : k - 1]]))
+def _deflated(u: FloatArray, fit: Candidate, A: _Noisy, k: int) -> FloatArray:
+    """A given direction, and what a candidate finds in its orthogonal complement."""
+    rest = A.moment - u @ (u.T @ A.moment)
+    rest -= (rest @ u) @ u.T
+    return orthonormal(np.column_stack([u, fit(A._replace(moment=rest), k)[:, : k - 1]]))
 
 
 def axes(sizes: FloatArray, k: int) -> FloatArray:
@@ -337,14 +337,14 @@ def screened_subspace(
 def about_common(values: FloatArray, noise_scale: float) -> FloatArray:
     """Return noisy numbers, drawn to their mean by as much as noise scatters them (James, Stein).
 
-    Columns that cannot be told apart are alike: all that is known of their mean is its sign.
+    The result is a unit vector: if noise hides all differences, a constant one of the sign found.
     """
-    common = float(np.mean(values))
-    apart = values - common
+    mean = float(np.mean(values))
+    deviations = values - mean
     noise = max(len(values) - 3, 0) * noise_scale**2
-    kept = max(1 - noise / max(float(apart @ apart), 1e-300), 0.0)
-    found = common + kept * apart
-    return np.asarray(found / max(float(np.linalg.norm(found)), 1e-300))
+    shrinkage = max(1 - noise / max(float(deviations @ deviations), 1e-300), 0.0)
+    shrunk = mean + shrinkage * deviations
+    return np.asarray(shrunk / max(float(np.linalg.norm(shrunk)), 1e-300))
 
 
 _MOMENT_SIGNAL = 150.0  # rows over noise, times root k, at which counts have half of the budget
@@ -362,28 +362,28 @@ def screened_moment(
     one direction more. A moment of dense rows shows that direction, too. The first counts c tell
     how clearly: of all squares it holds c'c/(most sum c) at least.
     """
-    plain = signal * math.sqrt(k) / _MOMENT_SIGNAL
-    part = min(0.9, 1 / (1 + plain)) * _SUMS
+    strength = signal * math.sqrt(k) / _MOMENT_SIGNAL
+    part = min(0.9, 1 / (1 + strength)) * _SUMS
     counts = count(share=part * share)
     d, mean, noise = len(counts.value), counts.value / most, counts.noise_scale / most
     square = max(float(mean @ mean) - d * noise * noise, 0.0)
     dense = square / max(float(mean.sum()), square, noise * math.sqrt(d), 1e-300)
-    seen = dense * signal * math.sqrt(2 / moment_columns(signal, d, k))  # over half of the edge
-    more = min(0.9, 1 / (1 + plain + dense * seen * seen)) - part
-    if more > 0:
-        counts, part = averaged(counts, count(share=more * share)), part + more
+    ratio = dense * signal * math.sqrt(2 / moment_columns(signal, d, k))  # over half of the edge
+    extra = min(0.9, 1 / (1 + strength + dense * ratio * ratio)) - part
+    if extra > 0:
+        counts, part = averaged(counts, count(share=extra * share)), part + extra
     size = moment_columns(signal * math.sqrt(1 - part), d, k)
     order = np.argsort(-counts.value, kind="stable")
     total = max(float(counts.value.sum()), 1e-300)
-    alike = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
-    order = order if alike else order[:size]
+    keeps_all = d <= MOST_DENSE and counts.value[order[:size]].sum() < math.sqrt(size / d) * total
+    order = order if keeps_all else order[:size]
     moment, V = ask.columns(order).gram(share=(1 - part) * share), np.zeros((d, k))
     common = about_common(counts.value, counts.noise_scale)
     popular = orthonormal(np.column_stack([common[order], np.eye(len(order), k - 1)]))
-    known = [partial(_next_to, popular[:, :1], way) for way in (_leading, _without_diagonal)]
-    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, [*known, lambda *_: popular])
-    apart = common - V @ (V.T @ common)
-    return orthonormal(np.column_stack([V, apart])) if apart @ apart > _SUMS else V
+    others = [partial(_deflated, popular[:, :1], way) for way in (_leading, _without_diagonal)]
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, [*others, lambda *_: popular])
+    remainder = common - V @ (V.T @ common)
+    return orthonormal(np.column_stack([V, remainder])) if remainder @ remainder > _SUMS else V
 
 
 # Directions of regression in more columns than a moment can hold.
@@ -439,27 +439,27 @@ def product_directions(
     # In units of the noise no square of it is extreme.
     cross = (products[:-1, :-1] - np.outer(drawn(sums, unit), means)) / noise
     clear = np.maximum(size - unit, 0.0) if (size > unit).any() else np.full_like(sums, unit)
-    # Of squares of rows up to `clip_norm` their mean surely holds so much; a 64th is left.
+    # A lower bound of the share of the mean in the squares of rows up to `clip_norm`, below 1.
     length = float(np.linalg.norm(sums))
-    held = length**2 - len(sums) * unit**2 - 2 * CLEAR * unit * length
-    held = centered * min(max(held, 0.0) / (weight * clip_norm) ** 2, 1 - 1 / 64)
-    each = (1 - held) * weight * clip_norm**2 / float(clear.sum())
-    squares = each * clear
+    mean_share = length**2 - len(sums) * unit**2 - 2 * CLEAR * unit * length
+    mean_share = centered * min(max(mean_share, 0.0) / (weight * clip_norm) ** 2, 1 - 1 / 64)
+    per_sum = (1 - mean_share) * weight * clip_norm**2 / float(clear.sum())
+    squares = per_sum * clear
     noises, contrasts = 1 + (means / bias) ** 2, np.sum(cross**2, axis=1)
-    alike = np.log2(2 * np.maximum(size / unit, 0.5)).astype(int)
-    error = CLEAR * np.sqrt(2 / np.maximum(np.bincount(alike) * len(noises), 1))
-    noisy = np.bincount(alike, np.where(alike > 0, noises.sum(), len(noises)))
-    part = noisy * np.maximum(1 - error, 0.0) / np.maximum(np.bincount(alike, contrasts), 1e-300)
-    held = np.maximum.accumulate(np.maximum(1 - part, 0.0))[alike]
-    filters = (held if held.any() else 1.0) / (1 + squares / (alpha + each * unit))
-    # Noise of columns that hold nothing moves no row along directions.
+    group = np.log2(2 * np.maximum(size / unit, 0.5)).astype(int)
+    error = CLEAR * np.sqrt(2 / np.maximum(np.bincount(group) * len(noises), 1))
+    noisy = np.bincount(group, np.where(group > 0, noises.sum(), len(noises)))
+    part = noisy * np.maximum(1 - error, 0.0) / np.maximum(np.bincount(group, contrasts), 1e-300)
+    wiener = np.maximum.accumulate(np.maximum(1 - part, 0.0))[group]
+    filters = (wiener if wiener.any() else 1.0) / (1 + squares / (alpha + per_sum * unit))
+    # Columns whose sums are below the noise count for nothing here.
     along = filters**2 * squares * (size > CLEAR * unit)
     share = 1 - 1 / np.maximum(along @ cross**2 / (along.sum() * noises + 1e-300), 1.0)
-    found = filters[:, None] * cross
-    left, sizes, _ = np.linalg.svd(found, full_matrices=False)
+    shrunk = filters[:, None] * cross
+    left, sizes, _ = np.linalg.svd(shrunk, full_matrices=False)
     basis = left[:, sizes > NEGLIGIBLE * sizes[0]] if sizes[0] else left[:, :1]
     near = np.sqrt(squares @ basis**2 / weight)
     # Noise is the same in sums and products: its square would be the centre of the others.
     center = np.where(size > 2 * CLEAR * unit, sums, 0.0) @ basis / weight
     chance = float(filters @ squares) * clip_norm / noise
-    return RegressionDirections(basis, basis.T @ found, center, near, share, contrasts, chance)
+    return RegressionDirections(basis, basis.T @ shrunk, center, near, share, contrasts, chance)

@@ -28,11 +28,11 @@ from skdp.solvers.personalization import (
 )
 from skdp.solvers.postprocess import released_count
 
-# Penalties in units of a mean squared row, and variances of intercepts in the same units. Each rule
-# more is one more to be taken by chance: five penalties lost .02.
-_GRID = (0.1, 1.0)
-_FEWEST_ROWS = 3  # of a head: one left out of two leaves no slope to judge
-_OWN_LIMIT = 3.0  # own deviations: a few rows show no slope beyond
+# Penalties in units of a mean squared row, and variances of intercepts in the same units. With more
+# rules a bad one is more often chosen by chance: five penalties lost .02.
+_PENALTIES = (0.1, 1.0)
+_FEWEST_ROWS = 3  # of a head: with two, leave-one-out fits have one row and no slope
+_OWN_LIMIT = 3.0  # of a user's own deviations: its few rows determine no slope beyond
 
 
 class HeadRule(NamedTuple):
@@ -83,12 +83,12 @@ def outside_variance(shared: Shared) -> float:
     if d == k:
         return 1.0  # nothing is outside
     share = min(shared.error, (d - k) / d)
-    return round(float(share * k / ((d - k) * (1 - share))), 9)  # of nothing seen: 1
+    return round(float(share * k / ((d - k) * (1 - share))), 9)  # 1 if U is no better than random
 
 
 def fixed_choice(view: View) -> Choice:
     """The choice without an election: stay in the subspace, or as all where rows are few."""
-    return Choice((HeadRule(0.0, _GRID[0], view.variance, view.base is not None),))
+    return Choice((HeadRule(0.0, _PENALTIES[0], view.variance, view.base is not None),))
 
 
 def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule, ...]:
@@ -100,18 +100,18 @@ def all_rules(shared: Shared, view: View, found: bool = True) -> tuple[HeadRule,
     based = view.base is not None
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
     if view.intercept:
-        variances += [(_GRID[0], True), (math.inf, based)]
+        variances += [(_PENALTIES[0], True), (math.inf, based)]
     if view.intercept and view.loss.skewed:  # a shrunk intercept would be drawn to the mean
         variances = [(math.inf, based)]
     heads = tuple(
         HeadRule(outside, penalty, variance, target)
         for outside in (outside_variance(shared), 1.0 if found else 2.0)
-        for penalty in _GRID
+        for penalty in _PENALTIES
         for variance, target in variances
     )
     # Those without coefficients of one's own: the shrunk means, and last the model of all.
     levels = view.intercept and not view.loss.skewed
-    means = [HeadRule(0.0, math.inf, prior, True) for prior in _GRID if levels]
+    means = [HeadRule(0.0, math.inf, prior, True) for prior in _PENALTIES if levels]
     return (*heads, *means, AS_ALL)
 
 
@@ -133,7 +133,7 @@ class Heads:
     U: FloatArray
     model: GlobalModel
 
-    def _seen_in_own_units(self, batch: UserBatch) -> Seen:
+    def _in_own_units(self, batch: UserBatch) -> Seen:
         """Rows in own units; what is fitted is the same."""
         rows = batch.in_own_units(self.view.intercept)[0]
         return Seen(self.view, rows, self.view.own_residuals(batch))
@@ -152,9 +152,9 @@ class Heads:
         """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""
         if outside == 0:
             return np.matmul(self.U, path.coefficients(fit))
-        found = seen.moments(fit.dual)
-        inside = np.matmul(self.U, np.matmul(self.U.T, found))
-        return inside + min(outside, 1.0) * (found - inside)
+        dense = seen.moments(fit.dual)
+        inside = np.matmul(self.U, np.matmul(self.U.T, dense))
+        return inside + min(outside, 1.0) * (dense - inside)
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
@@ -172,28 +172,28 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        seen, own = self.view(batch), self.view.loss.judges
-        Y = seen.Y if own else self.view.linear_targets(seen.Y)
+        seen, by_loss = self.view(batch), self.view.loss.judges
+        Y = seen.Y if by_loss else self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
-        loss = self.view.loss if own else LOSSES["squared"]
+        loss = self.view.loss if by_loss else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
         # Without coefficients any path will do.
-        kinds = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
+        groups = [(x.outside if x.penalty < math.inf else 1.0, *x[3:]) for x in rules]
         paths = {
-            part: self._path(self._seen_in_own_units(batch) if part > 1 else seen, part)
-            for part in {part for part, *_ in kinds}
+            part: self._path(self._in_own_units(batch) if part > 1 else seen, part)
+            for part in {part for part, *_ in groups}
         }
-        for kind in set(kinds):
-            which, path = [i for i, one in enumerate(kinds) if one == kind], paths[kind[0]]
-            for i in which if own else []:
+        for group in set(groups):
+            same, path = [i for i, one in enumerate(groups) if one == group], paths[group[0]]
+            for i in same if by_loss else []:
                 left_out = self._fit(batch, seen, path, rules[i]).left_out
                 out[:, i] = loss.losses(Y, left_out).mean(axis=1)
-            if not own:
-                given = np.array([(rules[i].penalty, rules[i].intercept) for i in which]).T
-                offset = self._offset(batch, rules[which[0]])
+            if not by_loss:
+                priors = np.array([(rules[i].penalty, rules[i].intercept) for i in same]).T
+                offset = self._offset(batch, rules[same[0]])
                 if self.view.loss.mean is not None:
                     offset = self.view.linear_targets(self.view.loss.mean(offset))
-                out[:, which] = path.errors(Y - offset, *given)
+                out[:, same] = path.errors(Y - offset, *priors)
         return out
 
     def small(self, batch: UserBatch) -> FloatArray:
@@ -224,7 +224,7 @@ class Heads:
         kinds: dict[float, tuple[Seen, RidgePath]] = {}
         for rule, weight in zip(rules, weights.T, strict=True):
             if rule.outside not in kinds:
-                seen = self._seen_in_own_units(batch) if rule.outside > 1 else common
+                seen = self._in_own_units(batch) if rule.outside > 1 else common
                 kinds[rule.outside] = seen, self._path(seen, rule.outside)
             seen, path = kinds[rule.outside]
             fit = self._fit(batch, seen, path, rule)
@@ -240,15 +240,15 @@ class Heads:
         left out, have errors that are clearly likelier so (if normal, and two rows tell nothing).
         """
         (_, m, d), (rows, means, size) = batch.X.shape, batch.in_own_units(self.view.intercept)
-        own = max(rule.outside for rule in choice.rules) > 1
-        limit = _OWN_LIMIT * (1 if own else m / max(m - 2, 1e-9))
-        radius, far = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
-        some = np.flatnonzero((far.sum(axis=1) > 2) & (self.view.loss.mean is None))
-        X, far, R = rows.X[some], far[some], times_powers(errors, batch.y_exponent)[some]
-        theta = heads[some, : d * R.shape[2]].reshape(-1, d, R.shape[2])
-        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[some, 0, :, None])
-        lost, left = ((far * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
-        radius[some[(far.sum(axis=1) - 2) * np.log(lost / left) > CLEAR**2]] = np.inf
+        own_units = max(rule.outside for rule in choice.rules) > 1
+        limit = _OWN_LIMIT * (1 if own_units else m / max(m - 2, 1e-9))
+        radius, beyond = limit * size, np.asarray((np.abs(rows.X) > limit).any(axis=2))
+        users = np.flatnonzero((beyond.sum(axis=1) > 2) & (self.view.loss.mean is None))
+        X, beyond, R = rows.X[users], beyond[users], times_powers(errors, batch.y_exponent)[users]
+        theta = heads[users, : d * R.shape[2]].reshape(-1, d, R.shape[2])
+        cut = R + np.matmul(X - X.clip(-limit, limit), theta * size[users, 0, :, None])
+        sse_cut, sse = ((beyond * np.square(A).sum(axis=2)).sum(axis=1) for A in (cut, R))
+        radius[users[(beyond.sum(axis=1) - 2) * np.log(sse_cut / sse) > CLEAR**2]] = np.inf
         return np.concatenate([means - radius, means + radius], axis=1)
 
     def _of_rows(
@@ -261,7 +261,7 @@ class Heads:
             _, means, size = batch.in_own_units(self.view.intercept)
             theta = theta / size[:, 0, :, None]
             b = b - np.matmul(means, theta)[:, 0]
-        if self.model.own:
+        if self.model.own_means:
             b = b + seen.own_means
         elif rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept
@@ -296,7 +296,7 @@ class HeadVotes(SumMessage):
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, which are cut to norm 1 where they are summed."""
         gains, labels = self.gains(batch), self.heads.view.loss.mean is not None
-        # Votes on models of all are shorter: if they were cut, they would count users, not losses.
+        # Votes on models of all are scaled down: if cut to norm 1, all users would count alike.
         rows = 2 if self.rules[0].penalty == math.inf else batch.Y.shape[1]
         return gains * (rows / 2) if labels else unit(gains)
 
@@ -304,12 +304,12 @@ class HeadVotes(SumMessage):
         """Return how much better than average each rule does, in logs (of labels: not)."""
         losses = self.heads.losses(batch, self.rules)
         logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-        if self.heads.view.loss.mean is not None:  # of labels squares have a public scale
+        if self.heads.view.loss.mean is not None:  # squared errors of labels have a public scale
             logs = losses[:, :-1] / losses[:, -1:]
-        # One row left out leaves none: it judges what is not fitted alone.
-        few = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
-        judged = batch.Y.shape[1] >= np.array(few)
-        # One after the other: how numpy adds along an axis depends on who else is in the batch.
+        # With one row, leave-one-out can score only rules that fit nothing to the rows.
+        need = [_FEWEST_ROWS if x.penalty < math.inf else 1 + (x.intercept > 0) for x in self.rules]
+        judged = batch.Y.shape[1] >= np.array(need)
+        # In a fixed order: that of a sum along an axis in numpy depends on the size of the batch.
         total = sum(logs[:, i : i + 1] for i in np.flatnonzero(judged))
         means = total / max(int(judged.sum()), 1)
         return np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0)
@@ -329,7 +329,7 @@ def unshrunk(ask: AsksUsers, heads: Heads, share: float) -> GlobalModel:
     released = HeadVotes(heads, rules).asked(ask, share=share)
     gaps = (released.value.max() - released.value) / math.hypot(released.noise_scale, 1.0)
     times = np.exp(np.average(np.log(_SHRUNK), axis=0, weights=np.exp(-(gaps**2) / 4)))
-    return heads.model.times(*times) if heads.model.seen else heads.model
+    return heads.model.times(*times) if heads.model.found else heads.model
 
 
 def elect(
@@ -442,22 +442,22 @@ def global_model(
         share /= 2
         shares = ClassMeans(p).asked(ask, share=share)
         size, total, noise = len(shares.value), shares.value.sum(), shares.noise_scale
-        # Users whose labels are all alike have no direction to be counted by.
+        # Users with one label have no direction, so `count` leaves them out; class means do not.
         count = max(count, released_count(total, math.sqrt(size) * noise))
-        parts = 1 / size + _kept(shares.value - total / size, noise) / count
-        logits = np.log(np.maximum(parts, (1 + noise / 2) / (count + 2)))  # noise takes from some
+        priors = 1 / size + _shrunk(shares.value - total / size, noise) / count
+        logits = np.log(np.maximum(priors, (1 + noise / 2) / (count + 2)))  # some are < 0
         logits = logits[1:] - logits[0] if p == 1 else logits - logits.mean()
     released = MeanHead(heads, logits, coef_clip_norm).asked(ask, share=share)
     sums = released.value[: k * p]
-    # Heads are at most as long as their level: this is what any n of them would add up to.
+    # The squared norm per entry of a sum of n heads of random directions, clipped to their level.
     chance = released.noise_scale**2 + coef_clip_norm**2 * count / (k * p)
-    seen = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
-    V = _kept(sums, released.noise_scale) / count * seen
+    found = float(sums @ sums) > chance * (k * p + CLEAR * math.sqrt(2 * k * p))
+    V = _shrunk(sums, released.noise_scale) / count * found
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     if heads.view.intercept:
-        gap = _kept(released.value[k * p :], released.noise_scale) / count
+        gap = _shrunk(released.value[k * p :], released.noise_scale) / count
         logits = logits + gap / coef_clip_norm
-    return GlobalModel(coef, logits, seen=seen)
+    return GlobalModel(coef, logits, found=found)
 
 
 def predicts_one_class(model: GlobalModel) -> bool:
@@ -473,6 +473,6 @@ def predicts_one_class(model: GlobalModel) -> bool:
     return bool(np.all(np.delete(b[top] - b, top) > 1.5 * CLEAR * lengths))
 
 
-def _kept(sums: FloatArray, noise: float) -> FloatArray:
+def _shrunk(sums: FloatArray, noise: float) -> FloatArray:
     """Return noisy sums, shortened by what the noise alone adds to their square."""
     return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(float(sums @ sums), 1e-300)))

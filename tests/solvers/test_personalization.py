@@ -205,7 +205,7 @@ def test_a_shrunk_model_of_labels_is_multiplied():
     view, ask, batch = shared.View(None, True, "softmax"), SimpleNamespace(), batch_of(X, labels)
     ask.sums = lambda name, vote, *_, share: Answer(vote(batch).sum(axis=0), 1.0)
     for seen, times in ((True, 4.0), (False, 1.0)):
-        found = heads.unshrunk(ask, heads.Heads(view, np.eye(3, 1), model._replace(seen=seen)), 1.0)
+        found = heads.unshrunk(ask, heads.Heads(view, np.eye(3, 1), model._replace(found=seen)), 1)
         assert all(map(np.allclose, found[:2], (times * model.coef, model.intercept)))
 
 
@@ -226,7 +226,7 @@ def test_heads_undo_scale_and_whitener():
 def test_where_targets_are_not_seen_each_user_has_its_own_mean():
     """Whatever the model of all says; also of one row, and heads lie about that mean."""
     U, _, batch = users(n=20, m=9)
-    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own=True)
+    model = shared.GlobalModel(np.zeros((8, 1)), np.array([1e9]), own_means=True)
     few = Batch(batch.X[:, :1], batch.Y[:, :1] + 512.0, batch.x_exponent, batch.y_exponent)
     theirs = heads.Heads(shared.View(None, True, "squared", model), U, model)
     found = theirs.fit(few, heads.Choice((heads.AS_ALL,)))[0]
