@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from skdp.privacy.noise.words import SystemSource
 from skdp.testing import seeded_entropy
 
 _SYSTEM_WORDS = SystemSource.words
+SMALL = {"CACHED": 64, "BLOCK": 64, "BLOCK_ROWS": 8, "_JOINED": 16}
 
 # What a planted bug is seen by goes into the first tier: tests/tools/select_tier.py --write
 _CHOSEN_FILE = Path(__file__).with_name("first_tier.txt")
@@ -123,6 +125,17 @@ def _small_files_in_memory(tmp_path_factory):
     tmp_path_factory.getbasetemp()  # files of data are large
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", "/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks(request):
+    """Make data of many blocks where all ways are tested: sizes that trade memory are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem in {"test_common", "test_golden", "test_proven", "test_steps"}:
+            for module in [sys.modules[name] for name in sys.modules if name.startswith("skdp")]:
+                for size in SMALL.keys() & vars(module):
+                    patch.setattr(module, size, SMALL[size])
         yield
 
 

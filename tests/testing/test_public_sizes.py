@@ -32,36 +32,24 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_JOINED": 4, "_TABLE": 3,
-      "GRAM_FEATURES": 2,
-    "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_SMALL": 2, "MOST_DENSE": 2,
-    "FEWEST_KEPT": 1, "_FEWEST_KEPT": 1, "MAX_FLIPS": 16.0,
-    "_MOST_WORK": 2,
+    "BLOCK": 8, "CACHED": 4, "MEMORY": 64, "_JOINED": 4, "_TABLE": 3, "GRAM_FEATURES": 2,
+    "MAX_ROWS": 3, "BLOCK_ROWS": 3, "_SMALL": 2, "MOST_DENSE": 2, "FEWEST_KEPT": 1,
+    "_FEWEST_KEPT": 1, "MAX_FLIPS": 16.0, "_MOST_WORK": 2,
 }  # fmt: skip
 ROWS = 20  # are enough blocks of these sizes
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
-    "_MOST_RECORDS": "refused beyond it",
-    "_LARGEST_CHANGE": "refused beyond it",
-    "MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
-    "64.0": "a budget", "1000000.0": "a ratio of shares",
-    "2 ** 31": "stands for no limit",
-    "1022": "values, not sizes",
-    "1400.0": "a budget",
-    "_FINE": "values, not sizes", "_FINE_CORE": "values, not sizes",
-    "_MOST_RULES": "refused beyond it",
-    "_MOST_CONDITION": "refused beyond it",
-    "_NARROW": "threads alone",
-    "FARTHEST": "values, not sizes",
-    "_ROUGH": "values, not sizes",
-    "WHOLE": "values, not sizes",
-    "_MOST_POINTS": "refused beyond it",
+    "_MOST_RECORDS": "refused beyond it", "_LARGEST_CHANGE": "refused beyond it",
+    "_MOST_RULES": "refused beyond it", "_MOST_CONDITION": "refused beyond it",
+    "_MOST_POINTS": "refused beyond it", "MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
+    "64.0": "a budget", "1400.0": "a budget", "1000000.0": "a ratio of shares",
+    "2 ** 31": "stands for no limit", "1022": "values, not sizes", "_FINE": "values, not sizes",
+    "_FINE_CORE": "values, not sizes", "FARTHEST": "values, not sizes",
+    "_ROUGH": "values, not sizes", "WHOLE": "values, not sizes", "_NARROW": "threads alone",
     "64": "letters of a name",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
-    "100": "rows of made data",
-    "2000": "points of a fixed net",
-    "1000": "columns of a public start",
-    "MOST_NUMBERS": "a plan, which reads nothing private",
+    "100": "rows of made data", "2000": "points of a fixed net",
+    "1000": "columns of a public start", "MOST_NUMBERS": "a plan, which reads nothing private",
 }  # fmt: skip
 
 
