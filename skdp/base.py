@@ -255,7 +255,8 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
         unit = getattr(self, "privacy_unit", "row")
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
-        split = split and self._splits_budget and not any(around())  # a ledger prices all fits
+        charged = any(around()) and not routes.is_on_made_data(self)  # a ledger prices all fits
+        split = split and self._splits_budget and not charged
         budget = PrivacyBudget(epsilon, 0.0 if pure else delta, self._pure_epsilon(), split)
         return PrivacySession(
             budget, source=source, adjacency=adjacency, unit=unit, observer=FitObserver()

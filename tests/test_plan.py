@@ -66,8 +66,7 @@ def test_plan_spends_and_draws_nothing(estimator, monkeypatch):
     before = dict(vars(fresh))
     with skdp.PrivacyLedger(epsilon=1e-3, delta=1e-9) as ledger:
         plan = fresh.plan(*shape_for(estimator))
-        assert ledger.spent.epsilon == 0
-        assert not ledger.entries
+        assert ledger.spent.epsilon == 0 and not ledger.entries
     assert vars(fresh) == before
     assert generator.bit_generator.state == state
     assert str(plan) == str(pickle.loads(pickle.dumps(plan)))
@@ -130,10 +129,14 @@ def test_fewer_rows_have_less_noise_in_proportion():
     stated = PrivacyBudget(1.0, 1e-6)
     for behind in (2.0, 25.0, 30.0, 55.0, 100.0, 160.0):  # in one draw of noise as long as it can
         for split in (False, True)[behind > 60 :]:
-            budget = PrivacyBudget(**thinned_budget(stated, behind), split=split)
+            budget = PrivacyBudget(**thinned_budget(stated, behind, 40.0), split=split)
             assert 1 - 2e-3 < budget.mu / (behind * stated.mu) < (1.1 if behind > 60 else 1 + 2e-3)
             assert (budget.copies == 1) == (behind < 60)
-    assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0) == {"epsilon": 30.0, "delta": 0.0}
+    assert thinned_budget(PrivacyBudget(1.0, 0.0), 30.0, 14.0) == {"epsilon": 30.0, "delta": 0.0}
+    assert PrivacyBudget(**thinned_budget(stated, 160.0, 14.0)).mu == pytest.approx(14, rel=2e-3)
+    with skdp.PrivacyLedger(epsilon=1.0):  # which prices budgets that are not split
+        inside = str(skdp.DPPCA(3, clip_norm=1.0).plan(400_000, 100))
+    assert inside == str(skdp.DPPCA(3, clip_norm=1.0).plan(400_000, 100))
     few, many = (skdp.DPPCA(3, clip_norm=1.0).plan(n, 100, skew=[0] * 100) for n in (4000, 40000))
     assert few.releases[0].noise_scale == pytest.approx(many.releases[0].noise_scale, rel=1e-3)
     assert many.error < few.error / 5

@@ -232,7 +232,8 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     check_counts(name, n_samples=n, n_features=size, **counts)
 
     def fit(made: PlanData, seed: int, times: float = 1.0, **exact: float) -> Any:
-        spent = thinned_budget(budget, made.units_per_row * times)
+        largest = 40.0 if estimator._splits_budget else 14.0  # about the least noise of the sampler
+        spent = thinned_budget(budget, made.units_per_row * times, largest)
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
     fits: list[tuple[float, PlanData, Any]] = []
@@ -310,8 +311,10 @@ def histories_of(n: int, nnz: int) -> tuple[int, int]:
     return rows, max(nnz * rows // n, 1)
 
 
-def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
+def thinned_budget(budget: PrivacyBudget, behind: float, largest: float) -> dict[str, float]:
     """Return the epsilon and delta with `behind` times the mu, for data with fewer rows.
+
+    It is `largest` at most; above 14 only budgets that are split into copies have such a mu.
 
     Noise depends on mu alone, so any epsilon and delta with that mu will do. A small epsilon with a
     delta near 1 takes the least time: for a huge epsilon, which the largest mu need, the sampler
@@ -321,7 +324,7 @@ def thinned_budget(budget: PrivacyBudget, behind: float) -> dict[str, float]:
     if delta == 0:
         epsilon *= behind
     elif behind != 1 and not budget.exact:
-        mu = min(budget.mu * behind, 40.0)  # the sampler has hardly less noise than for 40
+        mu = min(budget.mu * behind, largest)
         epsilon = losses.epsilon_from_mu_delta(mu, delta)
         if epsilon > 30:
             delta = losses.delta_from_mu_epsilon(min(mu, 14.0), 28.0)  # for a larger mu it is 1
