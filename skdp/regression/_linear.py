@@ -161,6 +161,9 @@ _LOST_VARIANCE = 0.6  # of the explainable variance: what may lose more says so
 # Lengths, in clip norms, of the scaled targets and of the bias: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET = 0.8
+# Bias of a row in clip norms, and the share of products of all columns: of targets, and of classes,
+# whose totals are sums over all rows, and which differ a little in many columns of texts.
+_BIAS, _SUMS = (0.3, 0.6), (0.6, 0.8)
 _LONGEST = 2.0  # clip norms: the fit weighs longer rows by less than a quarter, and tells little
 
 
@@ -396,7 +399,7 @@ class Releases:
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
         joint = hasattr(self.estimator, "target_bounds") or self.estimator.adjacency == "replace"
-        part = 0.0 if joint else self.estimator._sums
+        part = 0.0 if joint else _SUMS[self.estimator._of_classes]
         return np.arange(kept), self._moments(clip_norm, share, part)
 
     def _with_mean(self, moments, wider, targets):
@@ -414,7 +417,7 @@ class Releases:
         known of these. At `_FEWEST_KEPT` none is kept: they cost more noise than they
         show. Dense rows may lie far from 0, so a search finds their centre along the directions.
         """
-        bias = LinearBase._bias * clip_norm  # short next to the targets: sums bear more noise
+        bias = _BIAS[0] * clip_norm  # short next to the targets: sums bear more noise
         answer = self.ask.within(clip_norm, self.scale)
         answer = answer.products(bias, clip_norm, share=self.shares["sums"])
         public = float(self.estimator.alpha), bias, clip_norm, self.estimator.fit_intercept
@@ -430,7 +433,7 @@ class Releases:
             center, near = found.center, float(np.linalg.norm(near))
             ranks = self.ask.selected(Mapped(empty, found.basis, center)).lengths().kept_below
             length = find_between(ranks, (near / 2, 16 * near), 4, self.norm_share)
-        unit = self.estimator._bias * clip_norm / length
+        unit = _BIAS[self.estimator._of_classes] * clip_norm / length
         facts = {"share": found.share, "directions": found.along}
         facts["chance"] = found.chance * unit / self.scale.size
         return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), facts
@@ -444,7 +447,7 @@ class Releases:
         [X, c]'[V, c], which is U T, is U on the sums of each class: what one record adds to them.
         """
         scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self.estimator._bias * length if self.estimator._releases_sums() else 0.0
+        bias = self.estimator._releases_sums() * _BIAS[self.estimator._of_classes] * length
         ask, codes = self.ask.within(clip_norm, scale), None
         target = _TARGET * math.hypot(length, bias)
         if part:
@@ -460,8 +463,7 @@ class Releases:
 class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
-    _bias = 0.3
-    _sums = 0.6  # of the budget, for products of all columns
+    _of_classes = False
 
     def _check_parameters(self):
         self._check_unit()
@@ -482,7 +484,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             shares["columns"] = 0.2 if self.bounds is None and not screened else 0.1
         if screened:
             # Columns of dense rows have factors in common, which products do not tell apart.
-            products_share = (LinearBase if dense else self)._sums
+            products_share = _SUMS[self._of_classes and not dense]
             shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.08

@@ -177,8 +177,7 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    _bias = 0.6  # totals and means of classes are made of sums over all rows: these need less noise
-    _sums = 0.8  # most classes of texts differ in many columns, a little in each
+    _of_classes = True
 
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -24,6 +24,7 @@ from skdp.units import unit_of
 N_FITS, N_FEW = 5, 3  # fits at the stated size; fewer for large data, or if a noiseless fit is made
 _MORE = (4.0, 16.0)  # multiples of the sample size to halve the error: 3 fits, then 2, or 1 each
 _LEAST_ROWS, MOST_NUMBERS = 2000, 400_000  # of synthetic data; more are thinned, with less noise
+_LARGEST_MU = (40.0, 14.0)  # about the least noise of the sampler: in copies, and in one
 USUAL_ONES = 10  # ones in a synthetic binary row
 _SEEN = 0.01  # for a smaller error the required sample size is not computed
 
@@ -232,7 +233,7 @@ def planned(estimator: Any, n: Any, d: Any, facts: Mapping[str, Any]) -> FitPlan
     check_counts(name, n_samples=n, n_features=size, **counts)
 
     def fit(made: PlanData, seed: int, times: float = 1.0, **exact: float) -> Any:
-        largest = 40.0 if estimator._splits_budget else 14.0  # about the least noise of the sampler
+        largest = _LARGEST_MU[not estimator._splits_budget]
         spent = thinned_budget(budget, made.units_per_row * times, largest)
         return fitted_copy(estimator, made, {**spent, "random_state": seed, **exact})
 
