@@ -32,7 +32,7 @@ from skdp.regression._ridge_classifier import best_label
 # be set; all others must have their defaults, those of later versions of scikit-learn too. Other
 # rows then come out bit for bit the same, whatever row is put next to them, in the same form and
 # without a warning of the step itself; scikit-learn's own check of its input may warn or raise of
-# one row, as docs/what_we_do_not_promise.md says. What is not in the table is not verified.
+# one row, as docs/what_is_protected.md says. What is not in the table is not verified.
 
 
 # Functions of one entry that are defined for all numbers, and hence never warn.
