@@ -452,7 +452,7 @@ def check_given(estimator):
 
 
 def clip_norm_of(estimator, session, ask, share, near=1.0):
-    """Return the clip norm of some rows: about the median of their norms, at most a given one.
+    """Return about the median of the norms of some rows, or the given clip norm where none is seen.
 
     Without noise nothing is protected, so that nothing need be cut.
     """
@@ -463,7 +463,7 @@ def clip_norm_of(estimator, session, ask, share, near=1.0):
     found = find_scale(ask.kept_below, share, near=near if learnt else given)
     if learnt and not found.found:
         session.observer.rows_needed = max(session.observer.rows_needed, found.needed)
-    return min(found.value, given) if learnt or found.found else given
+    return found.value if learnt or found.found else given
 
 
 def column_weights(d):

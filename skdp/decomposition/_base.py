@@ -268,9 +268,10 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=spectral.DIRECTION
     About `level` noise scales of a d x d moment may be shortened; `near` is a public guess. A given
     number is the largest.
     """
-    median = clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near)
+    largest = math.inf if estimator.clip_norm == "auto" else float(estimator.clip_norm)
+    median = min(clip_norm_of(estimator, session, ask, (1 - RAISING) * share, near), largest)
     raised = lengthened(session, ask, median, RAISING * share, d, level=level) if share else median
-    return raised if estimator.clip_norm == "auto" else min(raised, float(estimator.clip_norm))
+    return min(raised, largest)
 
 
 def lengthened(session, ask, median, share, d, *, level=spectral.DIRECTION_LEVEL):

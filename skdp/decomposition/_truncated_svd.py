@@ -13,7 +13,6 @@ from skdp.data.blocks import row_source
 from skdp.decomposition import _base, _centres, _unit_fits
 from skdp.decomposition._planning import DecompositionPlans
 from skdp.exceptions import warn_caller
-from skdp.solvers import spectral
 from skdp.solvers.postprocess import released_count, svd_variances
 from skdp.units import DEGREE, INTERVAL, offered
 
@@ -384,8 +383,9 @@ class DPTruncatedSVD(
         # Rows that would be screened have a share of their sums only without noise.
         if not about_mean and (route != "screened" or session.budget.exact):
             sums = ask.sums(share=shares.get("row_sum", shares["subspace"] / 2))
-        clear_sums = sums.noise_scale and spectral.significance(sums) > CLEAR
-        if self.algorithm == "auto" and clear_sums and not about_mean:  # sums show what holds most
+        total, total_noise = abs(float(sums.value.sum())), sums.noise_scale * math.sqrt(d)
+        if self.algorithm == "auto" and total > CLEAR * total_noise > 0.0 and not about_mean:
+            # Columns are of one sign, so that sums show what holds most.
             route = _base.row_route("auto", d, k, True, centred=False)
         V, sums, shown = _base.row_subspace(
             session, ask, route, d, k, shares, noise,

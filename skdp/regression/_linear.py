@@ -373,7 +373,12 @@ class Releases:
         given = _MEDIAN_NORM * root_d * self.wider if learnt else float(self.estimator.clip_norm)
         if share:
             search_arguments = self.session, self.ask.lengths(), share, root_d
-            found = self.wider * base.clip_norm_of(self.estimator, *search_arguments)
+            median = base.clip_norm_of(self.estimator, *search_arguments)
+            if not learnt and median > 2 * given:
+                said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
+                said += f" are about {median:.2g} long, clip_norm is {given:g}. Use 'auto'."
+                warn_caller(said, PartialSignalWarning)
+            found = self.wider * median
             given = found if learnt or found < _SEARCH_ERROR * given else given
         farthest = np.broadcast_to(np.maximum(-units.low, units.high), units.size.shape)
         return min(given, float(np.linalg.norm(farthest)))
@@ -399,7 +404,7 @@ class Releases:
         if guessed and self.session.observer.rows_needed:
             kept, self.ask = 0, self.ask.selected(np.arange(0))
         joint = hasattr(self.estimator, "target_bounds") or self.estimator.adjacency == "replace"
-        part = 0.0 if joint else _SUMS[self.estimator._of_classes]
+        part = 0.0 if joint else _SUMS[hasattr(self.estimator, "classes")]
         return np.arange(kept), self._moments(clip_norm, share, part)
 
     def _with_mean(self, moments, wider, targets):
@@ -433,7 +438,7 @@ class Releases:
             center, near = found.center, float(np.linalg.norm(near))
             ranks = self.ask.selected(Mapped(empty, found.basis, center)).lengths().kept_below
             length = find_between(ranks, (near / 2, 16 * near), 4, self.norm_share)
-        unit = _BIAS[self.estimator._of_classes] * clip_norm / length
+        unit = _BIAS[hasattr(self.estimator, "classes")] * clip_norm / length
         facts = {"share": found.share, "directions": found.along}
         facts["chance"] = found.chance * unit / self.scale.size
         return Mapped(np.sort(order[:size]), found.basis * unit, center * unit), facts
@@ -447,7 +452,7 @@ class Releases:
         [X, c]'[V, c], which is U T, is U on the sums of each class: what one record adds to them.
         """
         scale, length = self.scale, clip_norm if math.isfinite(clip_norm) else 1.0
-        bias = self.estimator._releases_sums() * _BIAS[self.estimator._of_classes] * length
+        bias = self.estimator._releases_sums() * _BIAS[hasattr(self.estimator, "classes")] * length
         ask, codes = self.ask.within(clip_norm, scale), None
         target = _TARGET * math.hypot(length, bias)
         if part:
@@ -463,8 +468,6 @@ class Releases:
 class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
-    _of_classes = False
-
     def _check_parameters(self):
         self._check_unit()
         _validation.check_real(self, "alpha", 0, math.inf, closed="left")
@@ -476,7 +479,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _releases_sums(self):
         """Whether sums and totals are released, besides products."""
-        return self.fit_intercept
+        return self.fit_intercept or getattr(self, "class_weight", None) is not None
 
     def _default_shares(self, learns, screened, dense):
         shares = {"regression_moments": 1.0, "clip_norm": 0.05}
@@ -484,7 +487,7 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
             shares["columns"] = 0.2 if self.bounds is None and not screened else 0.1
         if screened:
             # Columns of dense rows have factors in common, which products do not tell apart.
-            products_share = _SUMS[self._of_classes and not dense]
+            products_share = _SUMS[hasattr(self, "classes") and not dense]
             shares["sums"] = products_share * (1 - shares.get("columns", 0.0))
         if hasattr(self, "target_bounds"):
             shares["target_bounds"] = 0.08

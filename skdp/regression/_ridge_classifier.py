@@ -177,8 +177,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    _of_classes = True
-
     @atomic
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
@@ -260,9 +258,6 @@ class DPRidgeClassifier(ScoredClassifierMixin, RidgeClassifierPlans, LinearBase)
                 f"Use {remedy}more records or a larger 'epsilon'.",
                 PartialSignalWarning,
             )
-
-    def _releases_sums(self):
-        return self.fit_intercept or self.class_weight is not None
 
     def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.

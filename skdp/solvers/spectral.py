@@ -253,11 +253,6 @@ def gram_subspace(
     return V, Shown(shares_shown(values, trace, scale, d), inside, total)
 
 
-def significance(sums: Answer) -> float:
-    """Return the total of noisy sums, over its noise: large where columns are of one sign."""
-    return abs(float(sums.value.sum())) / (sums.noise_scale * math.sqrt(len(sums.value)))
-
-
 def power_subspace(
     ask: Any, start: FloatArray, k: int, shares: Sequence[float], noise: RowNoise
 ) -> FloatArray:
