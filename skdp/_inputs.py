@@ -229,14 +229,15 @@ def refuse_blocks(estimator, X, reason):
 def stacked_rows(X):
     """Return rows that come in blocks as one CSR array in memory; an array as it is."""
     if is_dask_array(X):
-        blocks = [block.compute() for block in X.to_delayed().ravel()]
+        blocks = (block.compute() for block in X.to_delayed().ravel())
     elif (source := as_blocks(X)) is None or is_memory_map(X):
         return X
     elif hasattr(source, "blocks"):
-        blocks = list(source.blocks())
+        blocks = source.blocks()
     else:
         raise ValueError(f"rows of a {type(X).__name__} stay where they are.")
-    return sp.vstack([sp.csr_array(plain_block(block)) for block in blocks], format="csr")
+    # Copied one by one: the next block may overwrite the last, whose rows would count twice.
+    return sp.vstack([sp.csr_array(plain_block(block), copy=True) for block in blocks], "csr")
 
 
 def check_matrix(estimator, X, reason, **options):

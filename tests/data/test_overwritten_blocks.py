@@ -9,6 +9,7 @@ from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, DPTruncate
 from skdp.decomposition import DPIncrementalPCA
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.columns import ColumnQuery
+from skdp.recommend import DPRecommender
 
 
 class OverwrittenRows:
@@ -39,7 +40,8 @@ class OverwrittenRows:
 DECOMPOSITIONS = [
     DPPCA(2, random_state=0), DPPCA(2, center="none", random_state=0),
     DPTruncatedSVD(2, random_state=0), DPStandardScaler(random_state=0),
-    DPIncrementalPCA(2, random_state=0),
+    DPIncrementalPCA(2, random_state=0), DPRecommender(2, random_state=0),
+    DPRecommender(2, privacy_unit="interaction", random_state=0),
 ]  # fmt: skip
 REGRESSIONS = [
     DPRidge(random_state=0),
