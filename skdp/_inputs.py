@@ -347,11 +347,11 @@ def _lengths(name, X, source):
     """Return the rows of each block, in their order; NaN where they are not known."""
     if isinstance(source, (BlockFiles, DenseRows, SparseRows)):
         return (source.n_rows(),)
-    if isinstance(source, DaskRows):
+    if isinstance(source, DaskRows) and source.in_order:
         return source.lengths
     raise ValueError(
-        f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows: y "
-        "follows the order of the rows, which a row source does not promise. Got "
+        f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows of "
+        "files: y follows the order of the rows, which a row source does not promise. Got "
         f"{type(X).__name__}."
     )
 
