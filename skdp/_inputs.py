@@ -347,7 +347,7 @@ def _lengths(name, X, source):
     """Return the rows of each block, in their order; NaN where they are not known."""
     if isinstance(source, (BlockFiles, DenseRows, SparseRows)):
         return (source.n_rows(),)
-    if isinstance(source, DaskRows) and source.in_order:
+    if isinstance(source, DaskRows) and getattr(source, "in_order", True):
         return source.lengths
     raise ValueError(
         f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows of "
