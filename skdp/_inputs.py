@@ -229,14 +229,15 @@ def refuse_blocks(estimator, X, reason):
 def stacked_rows(X):
     """Return rows that come in blocks as one CSR array in memory; an array as it is."""
     if is_dask_array(X):
-        blocks = [block.compute() for block in X.to_delayed().ravel()]
+        blocks = (block.compute() for block in X.to_delayed().ravel())
     elif (source := as_blocks(X)) is None or is_memory_map(X):
         return X
     elif hasattr(source, "blocks"):
-        blocks = list(source.blocks())
+        blocks = source.blocks()
     else:
         raise ValueError(f"rows of a {type(X).__name__} stay where they are.")
-    return sp.vstack([sp.csr_array(plain_block(block)) for block in blocks], format="csr")
+    # Copied one by one: the next block may overwrite the last, whose rows would count twice.
+    return sp.vstack([sp.csr_array(plain_block(block), copy=True) for block in blocks], "csr")
 
 
 def check_matrix(estimator, X, reason, **options):
@@ -346,11 +347,11 @@ def _lengths(name, X, source):
     """Return the rows of each block, in their order; NaN where they are not known."""
     if isinstance(source, (BlockFiles, DenseRows, SparseRows)):
         return (source.n_rows(),)
-    if isinstance(source, DaskRows):
+    if isinstance(source, DaskRows) and getattr(source, "in_order", True):
         return source.lengths
     raise ValueError(
-        f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows: y "
-        "follows the order of the rows, which a row source does not promise. Got "
+        f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows of "
+        "files: y follows the order of the rows, which a row source does not promise. Got "
         f"{type(X).__name__}."
     )
 

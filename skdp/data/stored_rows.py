@@ -517,9 +517,9 @@ class DaskRows(DaskParts):
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
+            self.in_order = all(isinstance(s, BlockFiles) for s in sources)  # in every pass
             # Rows of other sources than files are counted when that is paid for.
-            known = (s.n_rows() if isinstance(s, BlockFiles) else float("nan") for s in sources)
-            self.lengths = tuple(known)
+            self.lengths = tuple(s.n_rows() if type(s) is BlockFiles else np.nan for s in sources)
             self.known_rows = sum(self.lengths)
             n_features = sources[0].n_features
         build = partial(rows_of_block, n_features=n_features)

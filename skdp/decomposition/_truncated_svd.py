@@ -128,8 +128,8 @@ class DPTruncatedSVD(
         probability x/high, else to 0; up to four million entries it uses Laplace noise instead if a
         released number says that this is better. Interactions: rows are divided by
         ``sqrt(max(degree, unit_bound))``; None is the released mean degree. Other units: the norm
-        of the largest change, which you ensure; None is 1. Rows and groups: none, because
-        `clip_norm` bounds them.
+        of the largest change of X as float64, which you ensure; None is 1. Rows and groups: none,
+        because `clip_norm` bounds them.
     budget_split : dict or "auto", default="auto"
         Row unit: budget fraction of each release; an error for a wrong key lists the right ones.
     n_jobs : int or None, default=None

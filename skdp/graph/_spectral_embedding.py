@@ -153,7 +153,7 @@ class DPSpectralEmbedding(GraphPlans, BaseDPEstimator):
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "edge": weights are clipped to (low, high), which must contain 0;
         None is (0, 1). "one_shot" needs (0, high), and rounds a weight w to `high` with probability
-        w/high, else to 0. Other units: the largest change; None is 1.
+        w/high, else to 0. Other units: the largest change (of floats); None is 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. With anything else the noise can be
         reproduced, so the fit is not private: it warns, and the receipt says "SEEDED".

@@ -9,6 +9,7 @@ from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTraceRegressor, DPTruncate
 from skdp.decomposition import DPIncrementalPCA
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.columns import ColumnQuery
+from skdp.recommend import DPRecommender
 
 
 class OverwrittenRows:
@@ -39,7 +40,7 @@ class OverwrittenRows:
 DECOMPOSITIONS = [
     DPPCA(2, random_state=0), DPPCA(2, center="none", random_state=0),
     DPTruncatedSVD(2, random_state=0), DPStandardScaler(random_state=0),
-    DPIncrementalPCA(2, random_state=0),
+    DPIncrementalPCA(2, random_state=0), DPRecommender(privacy_unit="interaction", random_state=0),
 ]  # fmt: skip
 REGRESSIONS = [
     DPRidge(random_state=0),
@@ -82,8 +83,7 @@ def test_rows_of_another_type_give_the_fit_of_floats(monkeypatch, estimator, uni
             pytest.skip("no groups")
         estimator = clone(estimator).set_params(privacy_unit="group")
         options["groups"] = np.arange(400) // 4
-    expected = outcome(estimator, rows.astype(np.float64), **options)
-    assert outcome(estimator, rows, **options) == expected
+    assert outcome(estimator, rows, **options) == outcome(estimator, rows.astype(float), **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int16])
