@@ -136,6 +136,14 @@ def worst_of(make, data, y, unit, adjacency, step=1e-8):
     return worst
 
 
+@pytest.mark.parametrize("form", CONTRIBUTING)
+@pytest.mark.parametrize("name", SUMS)
+def test_a_few_records_keep_to_each_bound(name, form):
+    for i, (unit, adjacency) in enumerate(UNITS):
+        make = asked(SUMS[name], form, unit, adjacency, bias=(0.0, 0.8)[i % 2])
+        assert 0.8 <= worst_of(make, factors(7, 12), targets(12), unit, adjacency) <= 1 + 1e-9
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("bias", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
