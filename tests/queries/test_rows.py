@@ -1,6 +1,5 @@
 """Queries of rows, alone and by group: bounds that hold and are attained, exact sums, no order."""
 
-import itertools
 import math
 
 import numpy as np
@@ -148,14 +147,7 @@ def partners(everybody):
     for rows in everybody[1::3]:
         yield -rows
         yield np.roll(rows, 1, axis=1) * np.where(np.arange(D) % 2, 1, -1)
-    for t in (0.1, 0.5, 0.53):  # what attains the split, and its mirror image
-        x = math.sqrt(t) * V[:, :1].T + math.sqrt(1 - t) * OUTSIDE
-        yield 2 * math.sqrt(t) * V[:, :1].T - x
-    for first, second in ((V[:, 0], V[:, 1]), (np.eye(D)[0], np.eye(D)[2])):
-        for m, angle in itertools.product((1, 20), np.linspace(0, math.pi, 7)):
-            turned = math.cos(angle) * first + math.sin(angle) * second
-            for length in (1.0, 2.0):  # the bounds of rows, as they come and in units of 2
-                yield np.tile(length * turned, (m, 1))
+    yield from (*few_units(1), *few_units(20))
 
 
 def few_units(each):
@@ -409,6 +401,12 @@ def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
     anew = query(X - center, "add_remove"), query(X, "add_remove", C=0.1)
     for moved, like in zip((once.centered(center), once.clipped(0.1)), anew, strict=True):
         np.testing.assert_array_equal(*(q.sums().answer(2.0**-20) for q in (moved, like)))
+
+
+def test_the_floor_of_a_trace_moves_by_a_step_more_than_a_row():
+    X = np.sqrt([[1.0], [0.989]]) * np.eye(D)[:1]
+    both = (seen(query(rows, "add_remove")).square_sum() for rows in (X, X[1:]))
+    assert 0.99 < change_over_bound(*both, 1 / 1.006) <= 1
 
 
 def test_floors_of_sums_move_all_columns_by_a_step():
