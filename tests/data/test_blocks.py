@@ -15,6 +15,7 @@ from skdp.data.views import Memory, selected
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Shared, UserDirections, View
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
+from tools.places import InBlocks
 
 ROWS = np.array([
     [0.0, 0.0, 0.0], [3.0, -4.0, 0.0], [np.nan, 1.0, 0.0], [0.0, 0.0, np.inf], [0.0, 0.0, 0.0],
@@ -50,6 +51,14 @@ def test_no_rows_and_empty_rows(make):
         for numbers in (blocks.square_norms(rows), blocks.largest_entries(rows)):
             assert numbers.shape == shape[:1]
             assert not numbers.any()
+
+
+def test_sums_of_many_blocks_stay_exact(monkeypatch):
+    """Integers of blocks are added as floats below 2**53 only."""
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 8)
+    source, one = InBlocks(*[np.ones((8, 1))] * 100), 2**49 + 1
+    total = blocks.sum_rows(source, lambda _: np.array([float(one)]), (1,), exact=True, n_jobs=1)
+    assert total.tolist() == [100 * one]
 
 
 @pytest.mark.parametrize("full", [0, 2, 40])

@@ -1,9 +1,7 @@
 """Units of a matrix, with bounds of entries and by a contract: all are held and attained."""
 
-import itertools
 import math
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pytest
@@ -65,39 +63,12 @@ def worst_ratio(unit, pairs, ask, step=STEP):
     return worst, worst_l1
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS, ids=str)
-@pytest.mark.parametrize("name", MATRICES)
-def test_right_product(unit, name):
-    worst, worst_l1 = worst_ratio(unit, all_pairs(unit), lambda q: q.right(MATRICES[name]))
-    assert 0.95 <= worst <= 1.0
-    assert 0.95 <= worst_l1 <= 1.0
-
-
-def means(query):
-    """Return what the mean of the rows is a product with."""
-    return np.full((query.shape[0], 1), 1 / query.shape[0])
-
-
-@pytest.mark.parametrize("unit", UNITS, ids=str)
-@pytest.mark.parametrize(
-    "ask", [EntryQuery.whole, partial(EntryQuery.right, X=np.eye(N)), lambda q: q.left(means(q))]
-)
-def test_one_entry_of_a_whole_matrix_or_of_means_attains_both_bounds(unit, ask):
-    changes = []
-    for pair in itertools.islice(all_pairs(unit), 2):  # one place; the extreme values
-        answers = [ask(EntryQuery(A, unit)).answer(STEP) for A in pair]
-        changes.append(np.subtract(*answers).astype(np.float64))
-    bound = ask(EntryQuery(pair[0], unit)).bound
-    assert 0.99 < max(map(np.linalg.norm, changes)) / bound.l2_steps(STEP) <= 1
-    assert 0.99 < max(np.abs(change).sum() for change in changes) / bound.l1_steps(STEP) <= 1
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("unit", UNITS, ids=str)
-def test_left_product_whole_and_core(unit):
+def test_products_whole_and_core(unit):
     U = MATRICES["orthonormal"] if unit.name == "edge" else LEFT
-    asks = [lambda q: q.left(U), lambda q: q.whole()]
+    asks = [lambda q, X=X: q.right(X) for X in MATRICES.values()]
+    asks += [lambda q: q.left(U), lambda q: q.whole()]
+    asks.append(lambda q: q.left(np.full((q.shape[0], 1), 1 / q.shape[0])))  # means of columns
     if unit.name == "entry":
         asks.append(lambda q: q.core(U, MATRICES["skewed"]))
     for ask in asks:
@@ -317,6 +288,12 @@ def test_ritz(unit, public):
     assert worst_l1 <= 1.0
 
 
+def test_rounding_of_a_short_second_row_is_in_the_bound_of_a_pair():
+    X = np.eye(N, K) * [[1.0, 1e-8]]  # of which a third more is left after rounding
+    unit, pairs = MatrixUnit("edge_change", sensitivity=0.7), pairs_of("edge_change", X, 0.7)
+    assert max(worst_ratio(unit, pairs, lambda q: q.ritz(X))) <= 1.0
+
+
 def huge_pairs(name, scale, rng):
     """Neighbours, by exact differences, around entries of up to `scale` times the sensitivity 1."""
     for _ in range(40):
@@ -399,7 +376,7 @@ def test_symmetric_units_are_their_upper_triangle():
         for form in (np.asarray, sp.csr_array):
             query = NormQuery(form(A), MatrixUnit(name))
             assert query.right(X).answer(0.0) == pytest.approx(expected @ X)
-            assert query.ritz(X).answer(1e-7) * 1e-7 == pytest.approx(X.T @ expected @ X, abs=1e-5)
+            assert query.ritz(X).answer(1e-7) * 1e-7 == pytest.approx(X.T @ expected @ X, abs=1e-4)
 
 
 def test_long_sums_are_exact():

@@ -47,7 +47,6 @@ def hostile_rows(rng):
     return [*rows, np.full(3, np.nan), np.array([1.0, np.inf, 0.0]), np.full(3, 1.7e308)]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "public"), [CELLS, SHAPES, ("class_counts", ())])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_no_row_changes_more_than_its_bound(name, public, adjacency, rng):

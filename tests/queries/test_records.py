@@ -136,6 +136,14 @@ def worst_of(make, data, y, unit, adjacency, step=1e-8):
     return worst
 
 
+@pytest.mark.parametrize("form", CONTRIBUTING)
+@pytest.mark.parametrize("name", SUMS)
+def test_a_few_records_keep_to_each_bound(name, form):
+    for i, (unit, adjacency) in enumerate(UNITS):
+        make = asked(SUMS[name], form, unit, adjacency, bias=(0.0, 0.8)[i % 2])
+        assert 0.8 <= worst_of(make, factors(7, 12), targets(12), unit, adjacency) <= 1 + 1e-9
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("bias", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
@@ -224,8 +232,13 @@ def test_moments_of_records_without_a_common_direction_attain_their_bound(form, 
     make = asked(lambda q: q.measurement_covariance_moments(1.0), form, adjacency=adjacency)
     pair = [(data, np.ones(len(data[0]))) for data in (first, other)]
     assert 0.99 < change(make, *pair, 1e-9) <= 1 >= change(make, *pair, 0.15)  # coarse steps too
-    bound, slack = make(pair[0]).bound, query(form, *pair[0]).form.moment_slack()
-    assert (bound.cross, bound.slack) == pytest.approx(bound.l2 * np.array(slack))
+
+
+@pytest.mark.parametrize(("form", "unit"), [("dense", 1.99), ("factors", 3.46)])
+def test_all_numbers_of_a_record_may_be_rounded_up(form, unit):
+    ones = (np.ones((1, D1)), np.ones((1, D2))), np.ones(1)
+    make = asked(lambda q: q.measurement_covariance_moments(P), form)
+    assert 0.85 < change(make, ones, (NONE, np.zeros(0)), unit**2) <= 1
 
 
 def test_a_place_is_taken_off_each_record():
@@ -239,7 +252,7 @@ def test_a_place_is_taken_off_each_record():
     for ask, pair in itertools.product((*SUMS.values(), *asks), ((about, moved), (own, divided))):
         assert np.array_equal(*(ask(each).answer(1e-8) for each in pair))
     floors = [query(form, X, y).products().total(3.0).bound.slack for form in ("dense", "mixed")]
-    assert floors[1] - floors[0] == pytest.approx(1.01 * P**0.5)  # A of a sum is floored too
+    assert floors == pytest.approx([1.01 * (m * P**0.5 + 1) for m in (3, 4)])  # A of a sum is, too
     bad = np.where(np.arange(50) < 30, np.nan, y)
     means = [query("dense", X, t, "label", "add_remove").public_mean() for t in (y, bad)]
     assert np.array_equal(*means) and np.allclose(means[0], X.mean(axis=0), atol=0.05)

@@ -118,15 +118,18 @@ def user_is_tame(user):
     return all(np.isfinite(part).all() and np.abs(part).max(initial=0) < 99 for part in user)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("p", [1, 3])
+ALL = [pytest.param(p, 1, marks=pytest.mark.deep) for p in (1, 3)]
+
+
+@pytest.mark.parametrize(("p", "every"), [(1, 3), *ALL])
 @pytest.mark.parametrize("name", NAMES)
-def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
+def test_neighbours_change_at_most_the_bound_and_attain_it(name, p, every):
     """Each hostile user comes and goes, and stands for every one that might send the opposite."""
     users = hostile_users(U, p)
     tame = [user for user in users if user_is_tame(user) and len(user[0]) > 2 - (p > 1)]
     users += [other for user in tame for other in opposites(user)]
     users += [(X, 1e3 * y) for X, y in users[:20]]  # bounds hold for targets that are no labels too
+    users = users[::every]
     added = [bounded(name, query_of([user], p=p), p) for user in users]
     answers = [one.answer(1e-9).ravel() for one in added]
     adds, pairs = largest_changes(answers)

@@ -566,6 +566,7 @@ def test_seeded_or_noiseless_fits_are_not_published():
 def test_heads_of_new_users_cost_nothing(monkeypatch):
     model = private_fit()
     public = quiet(model.public_copy)
+    assert not (public.private_state or model.make_head().public.private_state)
     monkeypatch.setattr(PrivacySession, "_read", None)
     public.adapt(*SMALL.all)
     expected = model.predict(SMALL.X, SMALL.groups)

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from skdp.datasets import make_ratings
 from skdp.exceptions import UtilityWarning
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.regression import DPTraceRegressor
+from skdp.regression import DPTraceRegressor, _measurements
 from skdp.testing import FitData, null_release, transcript_audit
 from skdp.testing.sensitivity import mixed_sizes
 from tools.checks import parametrize_with_dp_checks
@@ -74,12 +74,15 @@ def test_forms_of_the_same_measurements(rng):
     refuses(ValueError, "matrices of", model.predict, X.swapaxes(1, 2))
 
 
-def test_a_zero_matrix_predicts_the_centre():
+def test_a_zero_matrix_predicts_the_centre(monkeypatch):
     X, y, _ = sample(2000, values=(1e-3,))
+    told, remedy_of = [], _measurements.remedy_of
+    monkeypatch.setattr(_measurements, "remedy_of", lambda n, _: told.append(n) or remedy_of(n, _))
     model = DPTraceRegressor(epsilon=2.0, random_state=0)
     for n, said in ((2000, "no singular value exceeds the noise level"), (100, "the scale of X")):
         with pytest.warns(UtilityWarning, match=said):
             model.fit(X[:n], y[:n] + 40.0)
+        assert told.pop() == model.n_samples_ != n  # what is advised follows from the released one
         # The bounds are also those of a better centre.
         assert not model.coef_.any() and np.all(model.prediction_bounds_ == model.intercept_)
         assert model.intercept_ == pytest.approx(40.0, abs=0.1)
