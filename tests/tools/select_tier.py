@@ -85,7 +85,7 @@ def seen_by(tree, bug):
         raise SystemExit(f"{bug}: {text.count(right)} times in {file}: {right!r}")
     near, first, deep = mirrors(tree, bug), "not deep and not slow", "deep and not slow"
     for tier, files in (
-        (first, [*near, *WAYS]),
+        (first, [*near, *WAYS, "--deselect", TEXTS]),
         (first, ["tests", "--deselect", TEXTS]),
         (deep, [*near, *READERS]),
     ):
