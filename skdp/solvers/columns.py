@@ -363,7 +363,7 @@ def _raised(
     The first is the fraction of entries beyond the next smaller factor, among those that differ
     from the centre. The second is half of the number of entries that differ from the centre. It is
     at most half of all rows (`most`): else its noise would raise a scale of one column in 300, by
-    up to 4^7.
+    up to 4^7. For the same reason it takes clearer counts to raise a scale by more than 4 or 16.
     """
     share = part * unit / questions
     total = about.ranks(np.full(len(at), len(_RAISES) * cells), share=share)
@@ -375,7 +375,7 @@ def _raised(
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)
-        few = total.value - near.value <= allowed
+        few = total.value - near.value <= allowed * (1 + np.minimum(middle, 2) / 4)
         beyond = np.where(few, beyond, total.value - near.value)
         low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
     return high, beyond / np.maximum(2 * total.value, beyond + 1e-9), total
