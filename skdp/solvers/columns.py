@@ -375,7 +375,8 @@ def _raised(
     for _ in range(questions - 1):
         middle = (low + high) // 2
         near = about.ranks(at + cells * (middle + 1), share=share)
-        few = total.value - near.value <= allowed * (1 + np.minimum(middle, 2) / 4)
+        least = np.maximum(allowed, clear * (1 + np.minimum(middle, 2) / 3))
+        few = total.value - near.value <= least
         beyond = np.where(few, beyond, total.value - near.value)
         low, high = np.where(few, low, np.minimum(middle + 1, high)), np.where(few, middle, high)
     return high, beyond / np.maximum(2 * total.value, beyond + 1e-9), total

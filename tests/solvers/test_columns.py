@@ -174,6 +174,8 @@ def test_noise_raises_no_scale_and_finds_none():
     """With a released total beyond the number of rows, it raised one in 300, by up to 4^7."""
     tables = searched(lambda rng: rng.standard_normal((400, 60)), 12.0)
     assert np.max([found.spread / X.std(axis=0) for X, found in tables]) < 8
+    rare = searched(lambda rng: 1.0 * (rng.random((400, 60)) < 0.03), 1.0)
+    assert np.max([found.spread for _, found in rare]) < 60  # 3 in 1,000 had 64 and more
     few = [found for _, found in searched(lambda rng: 5 + rng.standard_normal((60, 6)), 12.0)]
     assert np.mean([found.found for found in few]) < 0.2
     assert len({found.noise for found in few}) == 1  # nothing is spent on a closer look
