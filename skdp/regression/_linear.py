@@ -374,7 +374,7 @@ class Releases:
         if share:
             search_arguments = self.session, self.ask.lengths(), share, root_d
             median = base.clip_norm_of(self.estimator, *search_arguments)
-            if not learnt and median > 2 * given:
+            if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
                 said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
                 said += f" are about {median:.2g} long, clip_norm is {given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
