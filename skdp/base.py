@@ -111,7 +111,7 @@ class ReleaseTasks:
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
-_ABSURD_EPSILON, _ABSURD_DELTA = 1e4, 0.01  # whatever the number of units is
+_ABSURD_EPSILON, _ABSURD_DELTA = 1e4, 0.001  # whatever the number of units is
 _NARROW = 256  # columns
 
 
@@ -479,8 +479,8 @@ def warn_undetected_columns(
         return
     warn_caller(
         f"{type(estimator).__name__} could not find the scale of "
-        f"{listed(estimator, undetected, of)}, {outcome}. This needs about {needed} values that "
-        f"differ from the most frequent one. Give public {remedy}.",
+        f"{listed(estimator, undetected, of)}, {outcome}. This needs {needed} to {2 * needed} "
+        f"values that differ from the most frequent one. Give public {remedy}.",
         category,
     )
 

@@ -48,8 +48,9 @@ def warn_no_signal(estimator, session, attributes, n):
         return
     warn_caller(
         f"{type(estimator).__name__} learnt nothing from the graph: no eigenvalue exceeds both the "
-        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. So "
-        "embedding_ shows degrees at most. Use a larger 'epsilon', which lowers the noise.",
+        f"noise, about {edge:.3g} in the units of 'eigenvalues_', and what random links give. "
+        "embedding_ shows degrees at most. Use a larger 'epsilon'. Only the upper triangle of X is "
+        "read: if X is not symmetric, pass X + X.T.",
         NoSignalWarning,
     )
 

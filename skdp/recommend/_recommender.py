@@ -297,11 +297,10 @@ class DPRecommender(
         self._check_parameters()
         self._checked_session(pure=self.delta == 0)  # the budget is checked before the data
         names = [str(name) for name in getattr(R, "columns", ())]
-        if len(names) < 5 and any("user" in name.lower() for name in names):
-            raise ValueError(
-                f"DPRecommender takes a matrix of users x items, and R has the columns {names}: "
-                "use interactions_from_pairs(users, items, items=catalogue).matrix."
-            )
+        if 0 < len(names) < 5:  # a table of pairs, whatever its columns are called
+            said = f"DPRecommender takes one column for each item, and R has the columns {names}"
+            said += ": use interactions_from_pairs(users, items, items=catalogue).matrix."
+            raise ValueError(said)
         options = {"accept_sparse": "csr"}
         if self._whole:
             R = check_rows(self, R, **options)

@@ -376,7 +376,7 @@ class Releases:
             median = base.clip_norm_of(self.estimator, *search_arguments)
             if not learnt and median > 2 * given and hasattr(self.estimator, "target_bounds"):
                 said = f"{type(self.estimator).__name__} gives most records a small weight: rows"
-                said += f" are about {median:.2g} long, clip_norm is {given:g}. Use 'auto'."
+                said += f" have norms of about {median:.2g}, clip_norm is {given:g}. Use 'auto'."
                 warn_caller(said, PartialSignalWarning)
             found = self.wider * median
             given = found if learnt or found < _SEARCH_ERROR * given else given
@@ -536,10 +536,10 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
 
     def _warn_lost_signal(self, solution):
         """Say that a regression is noise alone, or may have lost much: from released numbers."""
-        seen, lost = solution.seen, float(np.mean(solution.lost))
+        seen, lost, classes = solution.seen, float(np.mean(solution.lost)), hasattr(self, "classes")
         if seen.all() and lost <= _LOST_VARIANCE:
             return
-        of = base.listed(self, ~seen, "targets")
+        of = base.listed(self, ~seen, "classes" if classes and len(seen) > 1 else "targets")
         said = f"may have learnt nothing about {of}: noise and chance could explain the releases"
         if seen.all():
             said = (
