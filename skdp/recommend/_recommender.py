@@ -178,7 +178,8 @@ class DPRecommender(
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
         Budget of one call of `fit`. 0 is available for "one_shot" (interactions) and "popularity",
-        and if "auto" takes them. Counts of users with up to about nine items are better with 0.
+        and if "auto" takes them. If users have at most about nine items, counts have less noise
+        with 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         Rows: one is added or removed (the number of users is private), or replaced. Interactions:
         one is added or removed, or moved to another item of the same user.
@@ -284,8 +285,9 @@ class DPRecommender(
         Parameters
         ----------
         R : {array-like, sparse matrix} of shape (n_users, n_items), or blocks
-            Positive entries are interactions. Blocks are those of `DPPCA`; for interactions they
-            are put together in memory, as a sparse matrix.
+            One column for each item; positive entries are interactions. `interactions_from_pairs`
+            makes this matrix from a table of pairs. Blocks are those of `DPPCA`; for interactions
+            they are put together in memory, as a sparse matrix.
         y : Ignored
             Not used.
 
