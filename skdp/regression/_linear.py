@@ -539,18 +539,16 @@ class LinearBase(GroupUnitMixin, base.BaseDPEstimator):
         seen, lost, classes = solution.seen, float(np.mean(solution.lost)), hasattr(self, "classes")
         if seen.all() and lost <= _LOST_VARIANCE:
             return
-        of = base.listed(self, ~seen, "classes" if classes and len(seen) > 1 else "targets")
-        said = f"may have learnt nothing about {of}: noise and chance could explain the releases"
-        if seen.all():
-            said = (
-                f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
-            )
+        said = f"may miss up to {min(lost, 1.0):.0%} of the variance that a linear model explains"
+        if not seen.all():
+            of = base.listed(self, ~seen, "classes" if classes and len(seen) > 1 else "targets")
+            said = f"may have learnt nothing about {of}: noise and chance could explain the result"
         check = base.check_given(self)
         if getattr(self, "classes", None) is not None:
             check += " Labels outside 'classes' do not count: check their spelling."
         warn_caller(
-            f"{type(self).__name__} {said}. Use more records, a larger 'epsilon' or fewer columns; "
-            f"plan() estimates how many records.{check}",
+            f"{type(self).__name__} {said}. Use more {base.units_of(self, 'records')}, a larger "
+            f"'epsilon' or fewer columns; plan() estimates how many are needed.{check}",
             PartialSignalWarning if seen.any() else NoSignalWarning,
         )
 
