@@ -357,10 +357,12 @@ class DPRecommender(
     def _warn_of_no_factors(self, session, found):
         if found.rank or self.algorithm == "popularity" or session.budget.exact:
             return
+        n = self.n_features_in_
+        few = f" R has {n} columns, and each must be one item." * (n < 5)  # perhaps pairs
         warn_caller(
             "DPRecommender could use popularity alone: no latent factor exceeds the noise level. "
             "All users get the most popular items that they do not have. Use more users, a larger "
-            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough.",
+            "'epsilon' with a 'delta' above 0, or algorithm='popularity' if that is enough." + few,
             PartialSignalWarning,
         )
 
